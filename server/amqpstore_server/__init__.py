@@ -10,6 +10,7 @@
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `users`, `login_checks`: who may log in, and the queue for password checks.
+- `administration`: what operators do with users, virtual hosts, permissions and policies.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
 - `recovery_reports`: what a start found after a crash; `plugins`: what an exchange type of another
   package may import.

@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TypeVar
 
 import trio
 
 from amqpstore import DurabilityError, Options, Store
 from amqpstore.datasyncs import KernelDatasyncs
+from amqpstore_server.administration.operations import Administration, By
+from amqpstore_server.administration.work import Work, done
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
@@ -31,10 +33,9 @@ from amqpstore_server.committer import Committer
 from amqpstore_server.config import Config, host_and_port
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.connection import SocketConnection
-from amqpstore_server.definitions import Definitions, DefinitionsError, User, load
+from amqpstore_server.definitions import Definitions, DefinitionsError, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.holds import LoopHolds
-from amqpstore_server.importing import apply_definitions
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.sockets import Sockets
@@ -42,6 +43,8 @@ from amqpstore_server.turn import Turn
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
 
 _log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 _TICK_S = 0.5
 _LAZY_COMMIT_S = 0.05
@@ -159,10 +162,15 @@ class App:
         self.broker = Broker(context)
         self.users = Users(store)
         self._definitions = config.definitions
+        self.connections: set[SocketConnection] = set()
+        self.administration = Administration(
+            self.broker,
+            self.users,
+            lambda: [connection.amqp for connection in self.connections],
+            trio.current_time,
+        )
         if definitions is not None:
-            rows = {user.name: self._user_row(user) for user in definitions.users}
-            for _ in apply_definitions(definitions, self.broker, self.users, rows):
-                pass  # there are no clients yet
+            done(self._importing(definitions, "start"))
         if self.users.is_empty:
             # In this order: a crash in between leaves permissions without a user, which the next
             # start completes. The other order would leave a user without permissions for good.
@@ -179,7 +187,6 @@ class App:
         context.flush = self.committer.flush
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
-        self.connections: set[SocketConnection] = set()
         self._connections_bytes = config.connections_bytes
         self._login_checks = LoginChecks()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -202,6 +209,7 @@ class App:
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
+            service.start_soon(self.carry_out, self.administration.delete_rest())
             async with trio.open_nursery() as clients:
                 async with trio.open_nursery() as doors:
                     for listener in listeners:
@@ -226,11 +234,7 @@ class App:
             return
         try:
             definitions = await trio.to_thread.run_sync(load, self._definitions)
-            rows = {}
-            for user in definitions.users:
-                rows[user.name] = await trio.to_thread.run_sync(self._user_row, user)
-            for _ in apply_definitions(definitions, self.broker, self.users, rows):
-                await trio.lowlevel.checkpoint()
+            await self.carry_out(self._importing(definitions, "SIGHUP"))
         except DefinitionsError as error:
             _log.error("definitions not loaded", extra={"reason": str(error)})
         except FATAL:
@@ -241,12 +245,24 @@ class App:
             _log.info("definitions read", extra={"file": self._definitions})
         self._turn.wake()
 
-    def _user_row(self, user: User) -> dict[str, Any]:
-        if user.password is not None:
-            row = self.users.hashed(user.password.encode())
-        else:
-            row = self.users.imported(user.password_hash or b"", user.hashing_algorithm)
-        return {**row, "tags": user.tags}
+    def _importing(self, definitions: Definitions, door: str) -> Work[None]:
+        by = By(self._definitions, door)
+        return self.administration.import_definitions(by, definitions, replaces_policies=True)
+
+    async def carry_out(self, work: Work[ResultT]) -> ResultT:
+        """Carry out the work of an operator; clients have their turn after each of its steps."""
+        found = None
+        while True:
+            try:
+                asked = work.send(found)
+            except StopIteration as end:
+                result: ResultT = end.value
+                return result
+            finally:
+                self._turn.wake()
+            found = None if asked is None else await trio.to_thread.run_sync(asked)
+            if asked is None:
+                await trio.lowlevel.checkpoint()
 
     async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
         with listener:

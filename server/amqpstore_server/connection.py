@@ -253,6 +253,7 @@ class SocketConnection:
                     # Another connection of the user may have been checked meanwhile.
                     if not self._users.is_known(login.user, login.password):
                         await trio.to_thread.run_sync(self._users.check, login.user, login.password)
+                        self._users.upgrade(login.user)
                 nursery.cancel_scope.cancel()
         return self._users.is_known(login.user, login.password)
 

@@ -1,7 +1,7 @@
 """Importing: applies a definitions file to the broker and its store.
 
-As in RabbitMQ an import adds and changes, and deletes nothing; except policies, of which those in
-the file replace all others.
+As in RabbitMQ an import adds and changes, and deletes nothing; except that policies of the
+configuration's file replace all others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ _DECLARED_AT_ONCE = 64
 
 
 def apply_definitions(
-    definitions: Definitions, broker: Broker, users: Users, rows: Mapping[str, dict[str, Any]]
+    definitions: Definitions,
+    broker: Broker,
+    users: Users,
+    rows: Mapping[str, dict[str, Any]],
+    *,
+    replaces_policies: bool = True,
 ) -> Iterator[None]:
     """Apply definitions, with the users in `rows` (see `Users.hashed`), in steps: others may have
     their turn after each.
@@ -47,7 +52,12 @@ def apply_definitions(
     for name in vhosts:
         for is_operator in (False, True):
             of_all = definitions.operator_policies if is_operator else definitions.policies
-            policies[name, is_operator] = _policies(one for one in of_all if one.vhost == name)
+            found = _policies(one for one in of_all if one.vhost == name)
+            if not replaces_policies and name in broker.vhosts:
+                names = {policy.name for policy in found}
+                present = broker.vhosts[name].policies.all(operator=is_operator)
+                found = [*(one for one in present if one.name not in names), *found]
+            policies[name, is_operator] = found
     defined = Defined(vhosts, _permissions(definitions, broker, vhosts), policies)
     applying = broker.defining(defined, users.changes(rows))
     try:

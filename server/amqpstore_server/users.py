@@ -1,22 +1,34 @@
-"""Users and their password hashes, stored in the store's catalog."""
+"""Users, their tags and their password hashes, stored in the store's catalog."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import argon2
 
-from amqpstore import Store
+from amqpstore import DiskFullError, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.stored import rows_of
 
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
 
+TAGS = ("administrator", "monitoring", "policymaker", "management", "impersonator")
+"""The tags that have a meaning, as in RabbitMQ; others are kept, and mean nothing."""
+
+_IMPLIED = {
+    "administrator": frozenset({"monitoring", "policymaker", "management"}),
+    "monitoring": frozenset({"management"}),
+    "policymaker": frozenset({"management"}),
+}
+"""What else a user with a tag may do."""
+
+_log = logging.getLogger(__name__)
 
 _HASHES = {
     "rabbit_password_hashing_sha256": hashlib.sha256,
@@ -30,15 +42,21 @@ class Users:
 
     A check takes about 100 ms of one core, by design of the hash: call it in a worker thread. A
     login that was correct once is remembered for this process under a keyed digest. Hashes imported
-    from RabbitMQ are checked with RabbitMQ's algorithms.
+    from RabbitMQ are checked with RabbitMQ's algorithms, which are fast to try passwords with; so
+    at the first correct login an argon2 hash takes their place. `imported` of its row is a digest
+    of the old one, by which the same definitions, when they are read again, change nothing.
+    `upgrades` turns that off.
     """
 
     def __init__(self, store: Store) -> None:
+        self.upgrades = True
         self._store = store
         self._hasher = argon2.PasswordHasher()
         self._key = os.urandom(32)
         self._verified: dict[str, tuple[dict[str, Any], bytes]] = {}
         """By user, the row when a login was correct, and the login's digest."""
+        self._upgraded: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        """By user, the row when a login was correct, and the one that is to take its place."""
         self._rows: dict[str, dict[str, Any]] = dict(rows_of(store, "users"))
         self._is_empty = not store.definitions("users")
         self._nobody = ""
@@ -56,13 +74,18 @@ class Users:
         self.have({user: row})
 
     @staticmethod
-    def changes(rows: Mapping[str, dict[str, Any]]) -> list[Change]:
-        """Return the catalog changes for these users."""
+    def changes(rows: Mapping[str, dict[str, Any] | None]) -> list[Change]:
+        """Return the catalog changes for these users; None removes one."""
         return [Change("users", user, row) for user, row in rows.items()]
 
-    def have(self, rows: Mapping[str, dict[str, Any]]) -> None:
+    def have(self, rows: Mapping[str, dict[str, Any] | None]) -> None:
         """Use these users from now on; their changes were committed."""
-        self._rows.update(rows)
+        for user, row in rows.items():
+            if row is None:
+                self._rows.pop(user, None)
+                self._verified.pop(user, None)
+            else:
+                self._rows[user] = row
         self._is_empty &= not rows
 
     def hashed(self, password: bytes) -> dict[str, Any]:
@@ -78,11 +101,46 @@ class Users:
         """
         return {"algorithm": algorithm, "hash": password_hash}
 
-    def may_impersonate(self, user: str) -> bool:
-        """Tell whether a user may publish with another user's user-id: RabbitMQ's tag
-        `impersonator`.
+    def row_for_password(self, user: str, password: bytes) -> dict[str, Any]:
+        """Return the row of a user with this password: with the present hash, if it is right for
+        it. Slow.
         """
-        return "impersonator" in self._rows.get(user, {}).get("tags", ())
+        row = self._rows.get(user)
+        if row is not None and self._is_right(row, password):
+            return _secret(row)
+        return self.hashed(password)
+
+    def row_for_hash(self, user: str, password_hash: bytes, algorithm: str) -> dict[str, Any]:
+        """Return the row of a user with a hash of RabbitMQ's: with the present one, if that has
+        taken its place.
+        """
+        row = self._rows.get(user, {})
+        if row.get("imported") == _digest_of(password_hash, algorithm):
+            return _secret(row)
+        return self.imported(password_hash, algorithm)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all users."""
+        return list(self._rows)
+
+    def row(self, user: str) -> Mapping[str, Any] | None:
+        """Return a user's row; None if there is no such user."""
+        return self._rows.get(user)
+
+    def has_other_secret(self, user: str, row: Mapping[str, Any]) -> bool:
+        """Tell whether a known user would have another password with this row."""
+        present = self._rows.get(user)
+        return present is not None and _secret(present) != _secret(row)
+
+    def may(self, user: str, tag: str) -> bool:
+        """Tell whether a user has a tag of `TAGS`, or one that implies it."""
+        tags = self._rows.get(user, {}).get("tags", ())
+        return any(tag == one or tag in _IMPLIED.get(one, ()) for one in tags)
+
+    def may_impersonate(self, user: str) -> bool:
+        """Tell whether a user may publish with another user's user-id."""
+        return self.may(user, "impersonator")
 
     def is_known(self, user: str, password: bytes) -> bool:
         """Tell whether the same login was correct before; if not, call `check`."""
@@ -98,21 +156,61 @@ class Users:
         The password may be changed during the check: then the login was correct, and is not known.
         """
         row = self._rows.get(user)
-        if row is not None and (algorithm := row.get("algorithm")):
-            salt, digest = row["hash"][:_SALT_BYTES], row["hash"][_SALT_BYTES:]
-            right = hmac.compare_digest(_HASHES[algorithm](salt + password).digest(), digest)
-        else:
-            # For an unknown user a dummy hash is checked, so that the time taken does not reveal
-            # it.
+        if row is None:
+            # A dummy hash is checked, so that the time taken does not reveal an unknown user.
             self._nobody = self._nobody or self._hasher.hash(os.urandom(16))
-            try:
-                right = self._hasher.verify(row["hash"] if row else self._nobody, password)
-            except argon2.exceptions.Argon2Error:
-                right = False
+        right = self._is_right(row or {"hash": self._nobody}, password)
         if not right or row is None or not password:
             return False
         self._verified[user] = row, self._digest(user, password)
+        if self.upgrades and (algorithm := row.get("algorithm")):
+            secret = {**self.hashed(password), "imported": _digest_of(row["hash"], algorithm)}
+            self._upgraded[user] = row, {**secret, "tags": row.get("tags", [])}
         return True
+
+    def upgrade(self, user: str) -> None:
+        """Store the hash that the last `check` made in place of RabbitMQ's, if it did. Durable on
+        return.
+        """
+        row, new = self._upgraded.pop(user, (None, {}))
+        # The user may have been changed or removed since.
+        if row is None or row is not self._rows.get(user):
+            return
+        try:
+            self._store.define(self.changes({user: new}))
+        except DiskFullError:
+            return  # at the next login, then
+        self._rows[user] = new
+        verified, digest = self._verified[user]
+        if verified is row:
+            self._verified[user] = new, digest
+        _log.info("password hash upgraded", extra={"user": user})
+
+    def _is_right(self, row: Mapping[str, Any], password: bytes) -> bool:
+        """Tell whether a password is that of a row. Slow."""
+        if algorithm := row.get("algorithm"):
+            salt, digest = row["hash"][:_SALT_BYTES], row["hash"][_SALT_BYTES:]
+            return hmac.compare_digest(_HASHES[algorithm](salt + password).digest(), digest)
+        try:
+            return self._hasher.verify(row["hash"], password)
+        except argon2.exceptions.Argon2Error:
+            return False
 
     def _digest(self, user: str, password: bytes) -> bytes:
         return hashlib.blake2b(user.encode() + b"\0" + password, key=self._key).digest()
+
+
+def _secret(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row says of the password."""
+    return {name: row[name] for name in ("algorithm", "hash", "imported") if name in row}
+
+
+def _digest_of(password_hash: bytes, algorithm: str) -> bytes:
+    # The salt is not stored with it: without the old hash, a password cannot be tried against this
+    # faster than against the argon2 hash beside it.
+    return hashlib.blake2b(algorithm.encode() + password_hash, digest_size=16).digest()
+
+
+def unknown_tags(tags: Iterable[str]) -> list[str]:
+    """Return the tags that have no meaning here."""
+    return [tag for tag in tags if tag not in TAGS]

@@ -92,6 +92,8 @@ class ServerConnection:
     ) -> None:
         self.outbox = Outbox(on_output)
         self.peer = peer
+        self.vhost = ""
+        """The virtual host of the open connection."""
         self.has_published = False
         self.state = ConnectionState.GREETING
         self._broker = broker
@@ -126,6 +128,11 @@ class ServerConnection:
     def login(self) -> Login:
         """The user name and password that the client sent."""
         return self._negotiation.login
+
+    @property
+    def user(self) -> str:
+        """The user that the client says it is; empty before its login."""
+        return self.login.user
 
     @property
     def frame_max(self) -> int:
@@ -260,11 +267,14 @@ class ServerConnection:
         """
         self._failed(Failed(0, InternalError("see the log of the broker")), self._now)
 
-    def shut_down(self, now: float) -> None:
-        """Close the connection because the server stops."""
+    def shut_down(self, now: float, reason: str = "broker shut down") -> None:
+        """Close the connection because the server stops, or an operator has ended its rights.
+
+        Args: reason, told to the client.
+        """
         if self.state in SERVED:
-            self._close(ConnectionEvent.SHUT_DOWN, ConnectionForced("broker shut down"), now)
-        else:
+            self._close(ConnectionEvent.SHUT_DOWN, ConnectionForced(reason), now)
+        elif not self.is_finished:
             self._move(ConnectionEvent.SHUT_DOWN)
 
     def abandon(self) -> None:
@@ -425,6 +435,7 @@ class ServerConnection:
             break_off=self.break_off,
         )
         self._session = Session(context, negotiation.channel_max)
+        self.vhost = method.virtual_host
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())
 

@@ -19,17 +19,22 @@ from amqpstore_server.broker.vhost import VirtualHost
 
 DEFAULT_VHOST = "/"
 
+_DELETED = "deleted"
+"""The mark in the row of a virtual host that is being deleted."""
+
+_NOTHING = {"configure": "", "write": "", "read": ""}
+
 _MAX_MOVES = 100
 """The most transactions in one turn that move messages between queues."""
 
 
 class Defined(NamedTuple):
-    """Definitions to store: virtual hosts; permissions by user and virtual host; and for each
-    virtual host all its policies (True: its operator policies).
+    """Definitions to store: virtual hosts; permissions by user and virtual host, None to remove
+    them; and for each virtual host all its policies (True: its operator policies).
     """
 
     vhosts: Sequence[str] = ()
-    permissions: Mapping[tuple[str, str], dict[str, Any]] = {}
+    permissions: Mapping[tuple[str, str], dict[str, Any] | None] = {}
     policies: Mapping[tuple[str, bool], Sequence[Policy]] = {}
 
 
@@ -41,14 +46,18 @@ class Broker:
     def __init__(self, context: BrokerContext) -> None:
         self.context = context
         self.vhosts: dict[str, VirtualHost] = {}
+        self.deleted: dict[str, VirtualHost] = {}
+        """Those that are being deleted: nobody can open them, `deleting_vhost` empties them."""
         store = context.store
         names = store.definitions("vhosts")
         if not names:
             _check_owner(store)
             store.define([Change("vhosts", DEFAULT_VHOST, {})])
             names = {DEFAULT_VHOST: {}}
-        for name in names:
-            self.vhosts[name] = self.vhost_type(name, context)
+        for name, row in names.items():
+            is_deleted = isinstance(row, dict) and _DELETED in row
+            vhosts = self.deleted if is_deleted else self.vhosts
+            vhosts[name] = self.vhost_type(name, context)
         for vhost, row in self._stored("policies"):
             vhost.policies.restore(row)
         self._restore_queues()
@@ -172,6 +181,8 @@ class Broker:
         nothing is changed then.
         """
         new = [name for name in dict.fromkeys(defined.vhosts) if name not in self.vhosts]
+        if gone := next((name for name in new if name in self.deleted), None):
+            raise ValueError(f"vhost '{gone}' is still being deleted")
         changes = [Change("vhosts", name, {}) for name in new]
         rows = {name_key(*key): row for key, row in defined.permissions.items()}
         changes += [Change("permissions", key, row) for key, row in rows.items()]
@@ -181,18 +192,60 @@ class Broker:
         self.context.store.define([*changes, *others])
         for name in new:
             self.vhosts[name] = self.vhost_type(name, self.context)
-        self._permissions |= rows
-        for key in rows.keys() & self._accesses.keys():
-            self._accesses[key].change(rows[key])
+        self._have_permissions(rows)
         for (name, is_operator), policies in defined.policies.items():
             self.vhosts[name].policies.have(policies, operator=is_operator)
-        for name in {name: None for name, _ in defined.policies}:
-            yield from self.vhosts[name].applying_policies()
+        # Taken now: a virtual host may be deleted between two steps.
+        for vhost in [self.vhosts[name] for name in {name: None for name, _ in defined.policies}]:
+            yield from vhost.applying_policies()
+
+    def _have_permissions(self, rows: Mapping[str, dict[str, Any] | None]) -> None:
+        for key, row in rows.items():
+            if row is None:
+                self._permissions.pop(key, None)
+            else:
+                self._permissions[key] = row
+            if access := self._accesses.get(key):
+                access.change(_NOTHING if row is None else row)
+
+    def granted(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+        """Yield all permissions: user, virtual host, and the row of `define_permissions`."""
+        for key, row in self._permissions.items():
+            user, _, vhost = key.partition("\0")
+            yield user, vhost, row
+
+    def begin_deleting(self, name: str) -> None:
+        """Delete a virtual host with its permissions and policies for everybody; `deleting_vhost`
+        then removes what is in it, once its connections are closed. Durable on return.
+
+        Raises: NotFoundError.
+        """
+        vhost = self.vhost(name)
+        rows = {name_key(user, where): None for user, where, _ in self.granted() if where == name}
+        changes = [Change("vhosts", name, {_DELETED: True})]
+        changes += [Change("permissions", key, None) for key in rows]
+        for is_operator in (False, True):
+            changes += vhost.policies.changes([], operator=is_operator)
+        self.context.store.define(changes)
+        self.deleted[name] = self.vhosts.pop(name)
+        self._have_permissions(rows)
+        for key in rows:
+            self._accesses.pop(key, None)
+
+    def deleting_vhost(self, name: str) -> Iterator[None]:
+        """Remove what is in a virtual host of `deleted`, in steps, and then its name."""
+        yield from self.deleted[name].deleting()
+        # Last: a crash before it leaves the mark, with which the next start goes on.
+        self.context.store.define([Change("vhosts", name, None)])
+        del self.deleted[name]
+
+    def _any_vhost(self, name: str) -> VirtualHost | None:
+        return self.vhosts.get(name) or self.deleted.get(name)
 
     def _stored(self, table: str) -> Iterator[tuple[VirtualHost, Any]]:
         """Yield the usable rows of a table, each with its virtual host."""
         for key, row in rows_of(self.context.store, table):
-            if vhost := self.vhosts.get(row["vhost"]):
+            if vhost := self._any_vhost(row["vhost"]):
                 yield vhost, row
             else:
                 leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
@@ -209,7 +262,7 @@ class Broker:
             definition: Any = store_queue.definition
             if not is_usable("queues", str(store_queue.id), definition):
                 continue
-            vhost = self.vhosts.get(definition["vhost"])
+            vhost = self._any_vhost(definition["vhost"])
             if vhost is None:
                 reason = f"there is no virtual host {definition['vhost']!r}"
                 leave_out("queues", str(store_queue.id), reason)
@@ -240,7 +293,7 @@ class Broker:
             label = prepared.label
             if not is_usable("branches", str(key), label):
                 continue
-            if vhost := self.vhosts.get(label["vhost"]):
+            if vhost := self._any_vhost(label["vhost"]):
                 vhost.branches.restore(prepared, queues)
             else:
                 leave_out("branches", str(key), f"there is no virtual host {label['vhost']!r}")
@@ -248,7 +301,7 @@ class Broker:
     def _queues_by_store_id(self) -> dict[int, Queue]:
         return {
             store_queue.id: queue
-            for vhost in self.vhosts.values()
+            for vhost in (*self.vhosts.values(), *self.deleted.values())
             for queue in vhost.queues.values()
             for store_queue in queue.priorities
         }

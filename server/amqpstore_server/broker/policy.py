@@ -68,6 +68,10 @@ class Policies:
         """
         self._policies[operator] = list(policies)
 
+    def all(self, *, operator: bool) -> list[Policy]:
+        """Return all policies, or all operator policies."""
+        return list(self._policies[operator])
+
     def changes(self, policies: Sequence[Policy], *, operator: bool) -> list[Change]:
         """Return the catalog changes to commit before `have`."""
         kept = {policy.name for policy in policies}

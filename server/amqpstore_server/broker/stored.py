@@ -74,6 +74,7 @@ class _Permission(msgspec.Struct):
 class _User(msgspec.Struct):
     hash: str
     tags: list[str] = []
+    imported: bytes = b""
 
 
 class _ImportedUser(msgspec.Struct):

@@ -1,4 +1,8 @@
-"""A virtual host: a namespace of exchanges, queues and bindings."""
+"""A virtual host: a namespace of exchanges, queues and bindings.
+
+Past 600 lines because whatever is deleted takes others with it, bindings, exchanges, own queues and
+histories, in one commit.
+"""
 
 from __future__ import annotations
 
@@ -530,6 +534,45 @@ class VirtualHost:
             if exchange.auto_delete and not exchange.is_bound:
                 unbound.append(exchange)
         return unbound
+
+    # Its end.
+
+    def deleting(self) -> Iterator[None]:
+        """Delete everything in the virtual host, in steps of one commit each: others may have their
+        turn after each. A crash in between leaves what is left to the next start.
+        """
+        self.branches.roll_back_all()
+        store = self.context.store
+        while True:
+            self.context.work["vhost deleted"] = None
+            store.group_definitions()
+            try:
+                is_done = self._delete_some()
+            finally:
+                store.commit_definitions()
+            if is_done:
+                return
+            yield
+
+    def _delete_some(self) -> bool:
+        """Delete some queues; the exchanges once no queue is bound to them. Returns whether nothing
+        is left.
+        """
+        # A history goes with its queue, and the own queue of an exchange with that.
+        queues = [queue for queue in self.queues.values() if not queue.is_internal]
+        for queue in queues[:_QUEUES_AT_ONCE]:
+            if not queue.is_deleted:
+                self.delete_queue(queue)
+        if queues:
+            return False
+        changes: list[Change] = []
+        exchanges = list(self.exchanges.values())[:_QUEUES_AT_ONCE]
+        self._remove(self._take_down(exchanges, changes), changes)
+        if exchanges:
+            return False
+        left = list(self.queues.values())[:_QUEUES_AT_ONCE]
+        self._remove(left, [])
+        return not left
 
     def _define(self, changes: Sequence[Change]) -> None:
         if changes:

@@ -73,7 +73,7 @@ class ConnectionEvent(enum.Enum):
     BLOCK = "the disk is low: publishers have to wait"
     UNBLOCK = "the disk has room again"
     FAULT = "an error that has a reply code"
-    SHUT_DOWN = "the server stops"
+    SHUT_DOWN = "the server stops, or an operator has ended the rights of the client"
     END = "there is nobody to talk to, or nothing to say: not AMQP, out of time, or gone"
     ABANDON = "the client does not answer"
 

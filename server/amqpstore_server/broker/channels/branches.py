@@ -267,6 +267,15 @@ class Branches:
         self._forget(branch)
         return branch.failure
 
+    def roll_back_all(self) -> None:
+        """Roll back every branch, prepared or not: the virtual host is being deleted."""
+        for branch in list(self._branches.values()):
+            if branch.prepared is not None:
+                branch.prepared.rollback()
+            else:
+                self._undo(branch)
+            self._forget(branch)
+
     def forget(self, access: Access, xid: Xid) -> None:
         """Forget a branch that the broker decided by itself; it never does, so this always fails.
 

@@ -1,0 +1,5 @@
+"""What operators do with a broker: the one set of functions behind every door for them.
+
+- `operations`: list, set and delete users, virtual hosts, permissions and policies; import
+  definitions. `work`: how such work is carried out in steps.
+"""

@@ -1,0 +1,411 @@
+"""The operations of an operator on users, virtual hosts, permissions and policies.
+
+All of them are durable when they return, and reach open connections at once:
+
+- A user that is deleted, or gets another password, loses its connections (connection.close with
+  320), and so does everybody in a virtual host that is deleted.
+- A permission that is taken away is missing at the next method; consumers and waiting gets on
+  queues that may not be read any more end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.broker import Broker, Defined
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.settings import POLICY_KEYS
+from amqpstore_server.definitions import (
+    Definitions,
+    Permission,
+    PolicyDefinition,
+    TopicPermission,
+    User,
+    VirtualHostDefinition,
+)
+from amqpstore_server.importing import apply_definitions
+from amqpstore_server.users import TAGS, Users, unknown_tags
+
+_log = logging.getLogger("amqpstore_server.audit")
+
+
+class AdministrationError(Exception):
+    """The operation is refused, and changed nothing. The message says why."""
+
+
+class MissingError(AdministrationError):
+    """What the operation is about does not exist."""
+
+
+class Connected(Protocol):
+    """A client's connection, whatever its protocol; `user` and `vhost` are empty until they are
+    known.
+    """
+
+    vhost: str
+
+    @property
+    def user(self) -> str: ...
+
+    def shut_down(self, now: float, reason: str) -> None:
+        """Close the connection, and tell the client why."""
+
+
+class By(NamedTuple):
+    """Who asks for an operation, and the door through which."""
+
+    who: str
+    door: str
+
+
+class Administration:
+    """The operations on one broker.
+
+    Args: connections, all that there are now; now, the time on the connections' clock.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        users: Users,
+        connections: Callable[[], Iterable[Connected]] = tuple,
+        now: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._broker = broker
+        self._users = users
+        self._connections = connections
+        self._now = now
+
+    # Users.
+
+    def users(self) -> list[dict[str, Any]]:
+        """Return all users: `name`, `tags` and how the password is stored."""
+        found = []
+        for name in sorted(self._users.names):
+            row = self._users.row(name) or {}
+            algorithm = row.get("algorithm", "argon2")
+            password = algorithm if row.get("hash") else "none"
+            found.append({"name": name, "tags": list(row.get("tags", [])), "password": password})
+        return found
+
+    def set_user(
+        self, by: By, user: User, *, must_exist: bool | None = None, keeps: bool = False
+    ) -> Work[None]:
+        """Add a user, or change it. Raises: AdministrationError.
+
+        Args: must_exist, whether it has to exist already, None for either; keeps, it keeps its
+        password, whatever `user` says.
+        """
+        self._check_exists(user.name, must_exist)
+        if unknown := unknown_tags(user.tags):
+            raise AdministrationError(f"no tag '{unknown[0]}': there are {', '.join(TAGS)}")
+        row = (yield from self._row_of(user)) if not keeps else {}
+        # Others had their turn while the password was hashed.
+        self._check_exists(user.name, must_exist)
+        if keeps:
+            present = self._users.row(user.name) or {}
+            row = {**present, "tags": user.tags}
+        is_changed = self._users.has_other_secret(user.name, row)
+        self._store(Defined(), {user.name: row})
+        self._changed(by, "user set", target=user.name, tags=",".join(user.tags))
+        if is_changed:
+            yield from self._closing(f"the password of user '{user.name}' was changed", user.name)
+
+    def _check_exists(self, user: str, must_exist: bool | None) -> None:
+        exists = self._users.row(user) is not None
+        if must_exist is True and not exists:
+            raise MissingError(f"no user '{user}'")
+        if must_exist is False and exists:
+            raise AdministrationError(f"user '{user}' exists already")
+
+    def delete_user(self, by: By, user: str) -> Work[None]:
+        """Delete a user with its permissions, and close its connections. Raises:
+        AdministrationError.
+        """
+        self._check_exists(user, must_exist=True)
+        if len(self._users.names) == 1:
+            # The next start would create `guest` again, as in a new store.
+            raise AdministrationError(f"'{user}' is the last user: add another one first")
+        gone = {(one, vhost): None for one, vhost, _ in self._broker.granted() if one == user}
+        self._store(Defined(permissions=gone), {user: None})
+        self._changed(by, "user deleted", target=user)
+        yield from self._closing(f"user '{user}' was deleted", user)
+
+    def _row_of(self, user: User) -> Work[dict[str, Any]]:
+        users = self._users
+        if user.password is not None:
+            secret = yield partial(users.row_for_password, user.name, user.password.encode())
+        else:
+            secret = users.row_for_hash(
+                user.name, user.password_hash or b"", user.hashing_algorithm
+            )
+        return {**secret, "tags": user.tags}
+
+    # Virtual hosts.
+
+    def vhosts(self) -> list[dict[str, Any]]:
+        """Return all virtual hosts, with how much is in them; `deleted`, if it is being deleted."""
+        broker = self._broker
+        found = [(vhost, False) for vhost in broker.vhosts.values()]
+        found += [(vhost, True) for vhost in broker.deleted.values()]
+        return sorted(
+            (
+                {
+                    "name": vhost.name,
+                    "queues": sum(not queue.is_internal for queue in vhost.queues.values()),
+                    "exchanges": len(vhost.exchanges),
+                    "deleted": is_deleted,
+                }
+                for vhost, is_deleted in found
+            ),
+            key=lambda row: str(row["name"]),
+        )
+
+    def add_vhost(self, by: By, vhost: VirtualHostDefinition, owner: str = "") -> Work[None]:
+        """Create a virtual host, with all permissions for a user if `owner` names one.
+
+        Raises: AdministrationError.
+        """
+        name = vhost.name
+        if name in self._broker.vhosts:
+            raise AdministrationError(f"vhost '{name}' exists already")
+        if owner:
+            self._check_exists(owner, must_exist=True)
+        granted = {(owner, name): dict(ALL)} if owner else {}
+        self._store(Defined([name], granted))
+        self._changed(by, "vhost added", vhost=name)
+        yield None
+
+    def delete_vhost(self, by: By, name: str) -> Work[None]:
+        """Delete a virtual host with everything in it, and close its connections.
+
+        It cannot be opened from the first step on; a crash leaves the rest to the next start.
+        Raises: AdministrationError.
+        """
+        if name not in self._broker.vhosts:
+            raise MissingError(f"no vhost '{name}'")
+        if len(self._broker.vhosts) == 1:
+            raise AdministrationError(f"'{name}' is the last vhost: add another one first")
+        self._broker.begin_deleting(name)
+        self._changed(by, "vhost deleted", vhost=name)
+        yield from self._closing(f"vhost '{name}' was deleted", vhost=name)
+        yield from self._broker.deleting_vhost(name)
+
+    def delete_rest(self) -> Work[None]:
+        """Go on with the virtual hosts whose deletion the last crash interrupted."""
+        for name in list(self._broker.deleted):
+            yield from self._broker.deleting_vhost(name)
+
+    # Permissions.
+
+    def permissions(self, user: str = "", vhost: str = "") -> list[dict[str, Any]]:
+        """Return the permissions, those of a user or in a virtual host if one is named."""
+        return [
+            {"user": one, "vhost": where, **{kind: row[kind] for kind in ALL}}
+            for one, where, row in self._granted(user, vhost)
+        ]
+
+    def topic_permissions(self, user: str = "", vhost: str = "") -> list[dict[str, Any]]:
+        """Return the permissions for routing keys, as `permissions` does."""
+        return [
+            {"user": one, "vhost": where, "exchange": exchange, **patterns}
+            for one, where, row in self._granted(user, vhost)
+            for exchange, patterns in sorted(row.get("topic", {}).items())
+        ]
+
+    def _granted(self, user: str, vhost: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+        for one, where, row in sorted(self._broker.granted(), key=lambda row: row[:2]):
+            if user in ("", one) and vhost in ("", where):
+                yield one, where, row
+
+    def set_permission(self, by: By, asked: Permission) -> Work[None]:
+        """Set the permissions of a user in a virtual host; those for routing keys stay.
+
+        Raises: AdministrationError.
+        """
+        self._check_exists(asked.user, must_exist=True)
+        self._check_vhost(asked.vhost)
+        row = {kind: getattr(asked, kind) for kind in ALL}
+        row["topic"] = self._topics(asked.user, asked.vhost)
+        self._store(Defined(permissions={(asked.user, asked.vhost): row}))
+        self._changed(by, "permission set", vhost=asked.vhost, target=asked.user)
+        yield None
+
+    def clear_permission(self, by: By, user: str, vhost: str) -> Work[None]:
+        """Take all permissions in a virtual host from a user. Raises: MissingError."""
+        self._row(user, vhost)
+        self._store(Defined(permissions={(user, vhost): None}))
+        self._changed(by, "permission cleared", vhost=vhost, target=user)
+        yield None
+
+    def set_topic_permission(self, by: By, asked: TopicPermission) -> Work[None]:
+        """Restrict the routing keys of a user at an exchange. Raises: MissingError."""
+        row = self._row(asked.user, asked.vhost)
+        patterns = {"write": asked.write, "read": asked.read}
+        topics = {**row.get("topic", {}), asked.exchange: patterns}
+        self._set_topics(asked.user, asked.vhost, topics)
+        self._changed(
+            by,
+            "topic permission set",
+            vhost=asked.vhost,
+            target=asked.user,
+            exchange=asked.exchange,
+        )
+        yield None
+
+    def clear_topic_permission(
+        self, by: By, user: str, vhost: str, exchange: str | None = None
+    ) -> Work[None]:
+        """Remove the restriction of routing keys at an exchange, or at all of them. Raises:
+        MissingError.
+        """
+        topics = dict(self._row(user, vhost).get("topic", {}))
+        gone = list(topics) if exchange is None else [exchange]
+        for name in gone:
+            if topics.pop(name, None) is None:
+                raise MissingError(f"no topic permission of '{user}' for exchange '{name}'")
+        self._set_topics(user, vhost, topics)
+        self._changed(
+            by, "topic permission cleared", vhost=vhost, target=user, exchange=",".join(gone)
+        )
+        yield None
+
+    def _set_topics(self, user: str, vhost: str, topics: dict[str, Any]) -> None:
+        row = {**self._row(user, vhost), "topic": topics}
+        self._store(Defined(permissions={(user, vhost): row}))
+
+    def _topics(self, user: str, vhost: str) -> dict[str, Any]:
+        for *_, row in self._granted(user, vhost):
+            return dict(row.get("topic", {}))
+        return {}
+
+    def _row(self, user: str, vhost: str) -> Mapping[str, Any]:
+        for *_, row in self._granted(user, vhost):
+            return row
+        raise MissingError(f"user '{user}' has no permission in vhost '{vhost}'")
+
+    def _check_vhost(self, vhost: str) -> None:
+        if vhost not in self._broker.vhosts:
+            raise MissingError(f"no vhost '{vhost}'")
+
+    # Policies.
+
+    def policies(self, vhost: str = "", *, operator: bool = False) -> list[dict[str, Any]]:
+        """Return the policies, or the operator policies, as RabbitMQ writes them."""
+        return [
+            {
+                "vhost": where.name,
+                "name": policy.name,
+                "pattern": policy.pattern,
+                "apply-to": policy.apply_to,
+                "definition": dict(policy.definition),
+                "priority": policy.priority,
+            }
+            for where in sorted(self._broker.vhosts.values(), key=lambda one: one.name)
+            if vhost in ("", where.name)
+            for policy in sorted(where.policies.all(operator=operator), key=lambda one: one.name)
+        ]
+
+    def set_policy(self, by: By, asked: PolicyDefinition, *, operator: bool = False) -> Work[None]:
+        """Add a policy, or change the one of that name. Raises: AdministrationError."""
+        self._check_vhost(asked.vhost)
+        if not asked.definition:
+            raise AdministrationError("a policy needs a definition with at least one key")
+        for key, value in asked.definition.items():
+            check = POLICY_KEYS.get(key)
+            if check is None:
+                raise AdministrationError(f"no policy key '{key}': there are {_keys()}")
+            if reason := check(value):
+                raise AdministrationError(f"policy key '{key}': {reason}")
+        policy = Policy(asked.name, asked.pattern, asked.apply_to, asked.priority, asked.definition)
+        others = self._policies_but(asked.name, asked.vhost, operator=operator)
+        yield from self._storing(
+            Defined(policies={(asked.vhost, operator): [*others, policy]}),
+        )
+        kind = "operator policy set" if operator else "policy set"
+        self._changed(by, kind, vhost=asked.vhost, policy=asked.name)
+
+    def clear_policy(self, by: By, vhost: str, name: str, *, operator: bool = False) -> Work[None]:
+        """Remove a policy. Raises: MissingError."""
+        self._check_vhost(vhost)
+        others = self._policies_but(name, vhost, operator=operator)
+        if len(others) == len(self._broker.vhosts[vhost].policies.all(operator=operator)):
+            kind = "operator policy" if operator else "policy"
+            raise MissingError(f"no {kind} '{name}' in vhost '{vhost}'")
+        yield from self._storing(Defined(policies={(vhost, operator): others}))
+        kind = "operator policy cleared" if operator else "policy cleared"
+        self._changed(by, kind, vhost=vhost, policy=name)
+
+    def _policies_but(self, name: str, vhost: str, *, operator: bool) -> list[Policy]:
+        policies = self._broker.vhosts[vhost].policies.all(operator=operator)
+        return [policy for policy in policies if policy.name != name]
+
+    # Definitions.
+
+    def import_definitions(
+        self, by: By, definitions: Definitions, *, replaces_policies: bool = False
+    ) -> Work[None]:
+        """Add and change what the definitions say.
+
+        Args: replaces_policies, those of the definitions are all there are.
+        Raises: DefinitionsError (nothing is changed then), DurabilityError.
+        """
+        rows = {}
+        for user in definitions.users:
+            rows[user.name] = yield from self._row_of(user)
+        changed = [name for name, row in rows.items() if self._users.has_other_secret(name, row)]
+        yield from apply_definitions(
+            definitions, self._broker, self._users, rows, replaces_policies=replaces_policies
+        )
+        self._changed(
+            by,
+            "definitions imported",
+            users=len(definitions.users),
+            vhosts=len(definitions.vhosts),
+            permissions=len(definitions.permissions) + len(definitions.topic_permissions),
+            policies=len(definitions.policies) + len(definitions.operator_policies),
+            exchanges=len(definitions.exchanges),
+            queues=len(definitions.queues),
+            bindings=len(definitions.bindings),
+        )
+        for name in changed:
+            yield from self._closing(f"the password of user '{name}' was changed", name)
+
+    # What they share.
+
+    def _store(self, defined: Defined, users: Mapping[str, dict[str, Any] | None] = {}) -> None:
+        """Store definitions and users in one commit. Raises: AdministrationError."""
+        for _ in self._storing(defined, users):
+            pass
+
+    def _storing(
+        self, defined: Defined, users: Mapping[str, dict[str, Any] | None] = {}
+    ) -> Iterator[None]:
+        applying = self._broker.defining(defined, self._users.changes(users))
+        try:
+            next(applying, None)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise AdministrationError(f"this cannot be stored: {error}") from error
+        self._users.have(users)
+        yield from applying
+
+    def _closing(self, reason: str, user: str = "", vhost: str = "") -> Iterator[None]:
+        """Close the connections of a user, or in a virtual host: one in each step, as what each
+        leaves unacked may be much.
+        """
+        for connection in list(self._connections()):
+            if (user and connection.user == user) or (vhost and connection.vhost == vhost):
+                connection.shut_down(self._now(), reason)
+                yield
+
+    def _changed(self, by: By, event: str, **what: Any) -> None:
+        _log.info(event, extra={"by": by.who, "door": by.door, **what})
+
+
+def _keys() -> str:
+    return ", ".join(sorted(POLICY_KEYS))

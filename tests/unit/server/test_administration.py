@@ -1,0 +1,307 @@
+"""What operators do: it is stored, and reaches the clients that are connected."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from amqpstore_server.administration.operations import (
+    Administration,
+    AdministrationError,
+    By,
+    MissingError,
+)
+from amqpstore_server.administration.work import Work, done
+from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.definitions import (
+    Permission,
+    PolicyDefinition,
+    TopicPermission,
+    User,
+    VirtualHostDefinition,
+)
+from amqpstore_server.protocol import methods
+from amqpstore_server.users import Users
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.operations import Operation
+from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
+
+BY = By("test", "test")
+
+
+class Administered(SimulatedServer):
+    """A broker with two virtual hosts and an operator."""
+
+    def __init__(self) -> None:
+        super().__init__(("/", "shop"))
+        self.users = Users(self.store)
+        self.users.define(USER, self.users.imported(b"", "rabbit_password_hashing_sha256"))
+        self.users.define("other", self.users.imported(b"", "rabbit_password_hashing_sha256"))
+        self.administration = Administration(
+            self.broker,
+            self.users,
+            lambda: [client.connection for client in self.clients],
+            lambda: self.now_s,
+        )
+
+    def do(self, work: Work[None]) -> None:
+        done(work)
+        self.settle()
+
+    def client(self, vhost: str = "shop") -> SimulatedClient:
+        return SimulatedClient.opened(self, vhost, channels=1)
+
+
+@pytest.fixture
+def server() -> Iterator[Administered]:
+    with Administered() as administered:
+        yield administered
+
+
+def closed_with(client: SimulatedClient) -> tuple[int, str] | None:
+    for answer in client.answers:
+        if isinstance(answer.method, methods.ConnectionClose):
+            return answer.method.reply_code, answer.method.reply_text
+    return None
+
+
+def test_a_deleted_user_loses_its_connections_permissions_and_login(server: Administered) -> None:
+    clients = [server.client(), server.client("/")]
+    early = SimulatedClient(server)  # somebody who has not said who it is
+    server.do(server.administration.delete_user(BY, USER))
+    for client in clients:
+        assert closed_with(client) == (320, "CONNECTION_FORCED - user 'guest' was deleted")
+    assert not early.connection.is_finished
+    assert server.administration.permissions() == []
+    assert not server.users.check(USER, b"guest")
+    server.clients.clear()
+    server.restart()
+    assert not list(server.broker.granted())
+    assert Users(server.store).names == ["other"]
+
+
+def test_a_user_that_is_deleted_between_login_and_open_does_not_get_in(
+    server: Administered,
+) -> None:
+    client = SimulatedClient(server)
+    client.send(b"AMQP\0\0\x09\x01")
+    client.ask(0, client.start_ok())
+    server.do(server.administration.delete_user(BY, USER))
+    assert client.connection.is_finished
+
+
+def test_the_last_user_and_the_last_vhost_stay(server: Administered) -> None:
+    """Or the next start would create those of a new store."""
+    server.do(server.administration.delete_user(BY, USER))
+    with pytest.raises(AdministrationError, match="last user"):
+        server.do(server.administration.delete_user(BY, "other"))
+    server.do(server.administration.delete_vhost(BY, "/"))
+    with pytest.raises(AdministrationError, match="last vhost"):
+        server.do(server.administration.delete_vhost(BY, "shop"))
+
+
+def test_another_password_ends_connections_and_the_same_does_not(server: Administered) -> None:
+    administration = server.administration
+    server.do(administration.set_user(BY, User(name=USER, password="one"), must_exist=True))
+    client = server.client()
+    server.do(administration.set_user(BY, User(name=USER, password="one", listed_tags=[])))
+    server.do(
+        administration.set_user(
+            BY, User(name=USER, password_hash=b"", listed_tags=["management"]), keeps=True
+        )
+    )
+    assert closed_with(client) is None
+    assert server.users.may(USER, "management")
+    assert server.users.check(USER, b"one")
+    server.do(administration.set_user(BY, User(name=USER, password="two")))
+    assert closed_with(client) == (
+        320,
+        "CONNECTION_FORCED - the password of user 'guest' was changed",
+    )
+
+
+def test_users_that_exist_or_do_not(server: Administered) -> None:
+    administration = server.administration
+    with pytest.raises(AdministrationError, match="exists already"):
+        done(administration.set_user(BY, User(name=USER, password="x"), must_exist=False))
+    with pytest.raises(MissingError, match="no user 'nobody'"):
+        done(administration.set_user(BY, User(name="nobody", password="x"), must_exist=True))
+    with pytest.raises(MissingError):
+        done(administration.delete_user(BY, "nobody"))
+    with pytest.raises(AdministrationError, match="no tag 'administator'"):
+        done(
+            administration.set_user(BY, User(name=USER, password="x", listed_tags=["administator"]))
+        )
+
+
+def test_a_permission_that_is_cleared_ends_consumers_and_refuses_publishers(
+    server: Administered,
+) -> None:
+    """CVE-2026-57218: a revoked right reaches those who are at work already."""
+    client = server.client()
+    client.ask(1, methods.QueueDeclare(queue="q", durable=True))
+    client.ask(1, methods.BasicConsume(queue="q", consumer_tag="c"))
+    client.answers.clear()
+    server.do(server.administration.clear_permission(BY, USER, "shop"))
+    assert [type(answer.method) for answer in client.answers] == [methods.BasicCancel]
+    (answer,) = client.ask(1, methods.QueueDeclare(queue="q", durable=True))
+    assert isinstance(answer.method, methods.ChannelClose)
+    assert answer.method.reply_code == 403
+    # Given again, it counts at once.
+    everything = Permission(user=USER, vhost="shop", **ALL)
+    server.do(server.administration.set_permission(BY, everything))
+    client.ask(2, methods.ChannelOpen())
+    (answer,) = client.ask(2, methods.QueueDeclare(queue="q", durable=True))
+    assert isinstance(answer.method, methods.QueueDeclareOk)
+
+
+def test_topic_permissions_are_set_listed_and_cleared(server: Administered) -> None:
+    administration = server.administration
+    asked = TopicPermission(user=USER, vhost="shop", exchange="e", write="^a", read="^b")
+    server.do(administration.set_topic_permission(BY, asked))
+    # Other permissions do not touch it.
+    server.do(administration.set_permission(BY, Permission(user=USER, vhost="shop", **ALL)))
+    assert administration.topic_permissions(USER) == [
+        {"user": USER, "vhost": "shop", "exchange": "e", "write": "^a", "read": "^b"}
+    ]
+    with pytest.raises(MissingError):
+        done(administration.clear_topic_permission(BY, USER, "shop", "f"))
+    server.do(administration.clear_topic_permission(BY, USER, "shop"))
+    assert administration.topic_permissions() == []
+
+
+@pytest.mark.parametrize("operator", [False, True])
+def test_policies_are_set_and_cleared(server: Administered, operator: bool) -> None:
+    administration = server.administration
+    server.vhost.declare_queue(
+        "q", durable=True, exclusive=False, auto_delete=False, arguments={}, connection=None
+    )
+
+    def policy(name: str, **definition: Any) -> PolicyDefinition:
+        return PolicyDefinition(vhost="/", name=name, pattern="^q", settings=definition)
+
+    server.do(administration.set_policy(BY, policy("a", **{"max-length": 3}), operator=operator))
+    server.do(administration.set_policy(BY, policy("b", **{"max-length": 4}), operator=operator))
+    assert server.vhost.queue("q").settings.max_length == 4
+    server.do(administration.clear_policy(BY, "/", "b", operator=operator))
+    assert server.vhost.queue("q").settings.max_length == 3
+    server.restart()
+    assert server.vhost.queue("q").settings.max_length == 3
+    with pytest.raises(AdministrationError, match="no policy key 'max-lenght'"):
+        done(administration.set_policy(BY, policy("c", **{"max-lenght": 1})))
+    with pytest.raises(AdministrationError, match="-1 is not from 0"):
+        done(administration.set_policy(BY, policy("c", **{"max-length": -1})))
+    with pytest.raises(MissingError):
+        done(administration.clear_policy(BY, "/", "b", operator=operator))
+
+
+def fill(server: SimulatedServer, vhost: str, queues: int) -> None:
+    """Declare what a virtual host may have in it."""
+    where = server.broker.vhost(vhost)
+    for number in range(queues):
+        where.declare_queue(
+            f"q{number}",
+            durable=True,
+            exclusive=False,
+            auto_delete=False,
+            arguments={"x-max-priority": 2} if number % 5 == 0 else {},
+            connection=None,
+        )
+    for name, kind, arguments in (
+        ("e", "topic", {}),
+        ("late", "x-delayed-message", {"x-delayed-type": "fanout"}),
+    ):
+        where.declare_exchange(
+            name, kind, durable=True, auto_delete=False, internal=False, arguments=arguments
+        )
+    where.bind(where.exchange("e"), "amq.topic", "#", {})
+    where.bind(where.exchange("amq.fanout"), "amq.topic", "#", {})
+    where.bind(where.queue("q0"), "e", "k", {})
+
+
+def rows_of(server: SimulatedServer, vhost: str) -> list[str]:
+    """Return what the catalog still has of a virtual host."""
+    store = server.store
+    found = [
+        table
+        for table in ("exchanges", "bindings", "policies")
+        for row in store.definitions(table).values()
+        if row["vhost"] == vhost
+    ]
+    found += [key for key in store.definitions("permissions") if key.endswith(f"\0{vhost}")]
+    definitions: list[Any] = [queue.definition for queue in store.queues.values()]
+    return found + [one["name"] for one in definitions if one["vhost"] == vhost]
+
+
+def test_a_deleted_vhost_leaves_nothing_and_is_deleted_in_steps(server: Administered) -> None:
+    fill(server, "shop", 250)
+    inside, outside = server.client("shop"), server.client("/")
+    inside.ask(1, methods.QueueDeclare(queue="mine", exclusive=True))
+    inside.ask(1, methods.BasicPublish(exchange="", routing_key="q0"))
+    steps = 0
+    for _ in server.administration.delete_vhost(BY, "shop"):
+        steps += 1
+        assert "shop" not in server.broker.vhosts
+    server.settle()
+    assert steps >= 4, "two steps for the queues, and more"
+    assert closed_with(inside) == (320, "CONNECTION_FORCED - vhost 'shop' was deleted")
+    assert closed_with(outside) is None
+    assert not server.broker.deleted
+    assert rows_of(server, "shop") == []
+    assert "shop" not in server.store.definitions("vhosts")
+    # The name can be used again, and is empty.
+    server.do(server.administration.add_vhost(BY, VirtualHostDefinition(name="shop"), USER))
+    assert not server.broker.vhost("shop").queues
+    assert server.administration.permissions(vhost="shop") == [
+        {"user": USER, "vhost": "shop", **ALL}
+    ]
+
+
+def test_a_vhost_that_is_being_deleted_cannot_be_created_or_opened(server: Administered) -> None:
+    fill(server, "shop", 3)
+    work = server.administration.delete_vhost(BY, "shop")
+    next(work)
+    with pytest.raises(AdministrationError, match="still being deleted"):
+        done(server.administration.add_vhost(BY, VirtualHostDefinition(name="shop")))
+    client = SimulatedClient.opened(server, "shop")
+    assert client.connection.vhost == ""
+    done(work)
+    done(server.administration.add_vhost(BY, VirtualHostDefinition(name="shop")))
+
+
+def test_a_power_cut_during_the_deletion_of_a_vhost() -> None:
+    """From the first commit on the next start deletes what is left."""
+    rng = random.Random("vhost")
+    with Administered() as server:
+        fill(server, "shop", 130)
+        server.settle()
+        whole = len(rows_of(server, "shop"))
+        disk = server.disk.fork()
+        operations: list[Operation] = []
+        server.disk.record = operations.append
+        server.do(server.administration.delete_vhost(BY, "shop"))
+        server.disk.record = None
+    outcomes = set()
+    for operation in operations:
+        disk.redo(operation)
+        for image in crash_images(disk, rng, 2):
+            outcomes.add(deleted_on(image.files.fork(), whole))
+    assert outcomes == {"rest", "gone"}
+
+
+def deleted_on(disk: Any, whole: int) -> str:
+    server = SimulatedServer.__new__(SimulatedServer)
+    server.clients = []
+    super(SimulatedServer, server).__init__(disk=disk)
+    try:
+        if "shop" in server.broker.vhosts:
+            assert len(rows_of(server, "shop")) == whole
+            return "whole"
+        outcome = "rest" if server.broker.deleted else "gone"
+        done(Administration(server.broker, Users(server.store)).delete_rest())
+        assert rows_of(server, "shop") == []
+        assert list(server.store.definitions("vhosts")) == ["/"]
+        return outcome
+    finally:
+        server.store.abandon()
