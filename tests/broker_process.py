@@ -17,7 +17,8 @@ from typing import Self
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 READY_LINE = re.compile(
-    r"^amqpstore (?P<version>\S+) ready: (?P<url>amqp://[^:/\s]+:(?P<port>\d+)) data (?P<data>.+)$"
+    r"^amqpstore (?P<version>\S+) ready: (?P<url>amqp://[^:/\s]+:(?P<port>\d+))"
+    r"(?: amqps://[^:/\s]+:(?P<tls_port>\d+))? data (?P<data>.+)$"
 )
 START_TIMEOUT_S = 30.0
 EXIT_TIMEOUT_S = 30.0
@@ -74,6 +75,7 @@ class BrokerProcess:
         self._descriptors = descriptors
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
+        self.tls_port = 0
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +108,7 @@ class BrokerProcess:
             raise BrokerStartError(exit_code, line, self.log_tail())
         self.ready_line = line
         self._port = int(ready["port"])
+        self.tls_port = int(ready["tls_port"] or 0)
 
     def _limit_descriptors(self) -> None:
         limits = self._descriptors, self._descriptors

@@ -10,11 +10,11 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -42,6 +42,9 @@ from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
 
+if TYPE_CHECKING:
+    from amqpstore_server.certificates import Certificates
+
 _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
@@ -54,25 +57,26 @@ _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
+_DAY_S = 86_400.0
 
 
-def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]) -> None:
+def serve(config: Config, on_ready: Callable[[list[str], str], None]) -> None:
     """Run the broker until SIGTERM or SIGINT.
 
-    Args: on_ready, called with the addresses it listens on and the data directory.
+    Args: on_ready, called with the URLs it listens on and the data directory.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
     # The committer's thread needs the GIL for a moment between two syncs; with the default of 5 ms
     # it would wait for it as long as thirty syncs take.
     sys.setswitchinterval(0.0005)
-    addresses = [host_and_port(address) for address in config.listen]
+    certificates = _certificates(config)
     # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
     # process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=_options(config))
     try:
-        trio.run(_run, config, store, definitions, addresses, on_ready)
+        trio.run(_run, config, store, definitions, certificates, on_ready)
     except BaseExceptionGroup as group:
         store.abandon()
         raise _cause(group) from None
@@ -81,6 +85,16 @@ def serve(config: Config, on_ready: Callable[[list[tuple[str, int]], str], None]
         raise
     store.close()
     _log.info("stopped")
+
+
+def _certificates(config: Config) -> Certificates | None:
+    """Load the certificates, if there is an address for TLS. Raises: ConfigError."""
+    if not config.tls_listen:
+        return None
+    # Imported here: a broker without TLS starts sooner, and needs no cryptography.
+    from amqpstore_server.certificates import Certificates
+
+    return Certificates(config)
 
 
 def _options(config: Config) -> Options:
@@ -105,13 +119,14 @@ async def _run(
     config: Config,
     store: Store,
     definitions: Definitions | None,
-    addresses: list[tuple[str, int]],
-    on_ready: Callable[[list[tuple[str, int]], str], None],
+    certificates: Certificates | None,
+    on_ready: Callable[[list[str], str], None],
 ) -> None:
     # Install the handler first: a signal may arrive as soon as the port is open.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        listeners = await listen(addresses)
-        app = App(config, store, definitions)
+        plain = await listen([host_and_port(one) for one in config.listen])
+        tls = await listen([host_and_port(one) for one in config.tls_listen])
+        app = App(config, store, definitions, certificates)
         # A queue starts by dropping expired messages, so a queue that fails there is in the report.
         app.context.run_timers()
         keep_report(store, datetime.now(UTC), app.broker.set_aside)
@@ -119,10 +134,15 @@ async def _run(
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        names = [listener.getsockname() for listener in listeners]
+        urls = [_url("amqp", one) for one in plain] + [_url("amqps", one) for one in tls]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(app.run, listeners, signals)
-            on_ready([(name[0], name[1]) for name in names], store.directory)
+            nursery.start_soon(app.run, plain, signals, tls)
+            on_ready(urls, store.directory)
+
+
+def _url(scheme: str, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class App:
@@ -137,6 +157,7 @@ class App:
         config: Config,
         store: Store,
         definitions: Definitions | None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._limits = Limits(
             channel_max=config.channel_max,
@@ -189,19 +210,32 @@ class App:
         self.committer.housekeep()
         self._connections_bytes = config.connections_bytes
         self._login_checks = LoginChecks()
+        self._certificates = certificates
+        self._tls_handshakes = LoginChecks()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._product = Product(config.product, config.version or version("amqpstore"))
 
-    async def run(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
+    async def run(
+        self,
+        plain: list[socket.socket],
+        signals: AsyncIterator[int],
+        tls: Sequence[socket.socket] = (),
+    ) -> None:
         """Serve until a signal asks to stop, then stop in this order: listeners, clients, log.
 
+        Args: plain, tls, the sockets on which clients are accepted without TLS and with it.
         Raises: DurabilityError, as soon as the disk fails.
         """
         trio.lowlevel.add_instrument(LoopHolds(self.context.work))
         with contextlib.closing(self.sockets):
-            await self._serve(listeners, signals)
+            await self._serve(plain, signals, tls)
 
-    async def _serve(self, listeners: list[socket.socket], signals: AsyncIterator[int]) -> None:
+    async def _serve(
+        self,
+        plain: list[socket.socket],
+        signals: AsyncIterator[int],
+        tls: Sequence[socket.socket],
+    ) -> None:
         async with trio.open_nursery() as service:
             service.start_soon(self._turn.read, self.committer)
             service.start_soon(self._turn.run, self.committer)
@@ -210,12 +244,17 @@ class App:
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
             service.start_soon(self.carry_out, self.administration.delete_rest())
+            if self._certificates is not None:
+                service.start_soon(self._watch_certificates, self._certificates)
             async with trio.open_nursery() as clients:
                 async with trio.open_nursery() as doors:
-                    for listener in listeners:
+                    for listener in plain:
                         doors.start_soon(self._accept, listener, clients)
+                    for listener in tls:
+                        doors.start_soon(self._accept, listener, clients, self._certificates)
                     async for number in signals:
                         if number == signal.SIGHUP:
+                            await self._reload_certificates()
                             await self._reload()
                             continue
                         _log.info("stopping", extra={"signal": signal.Signals(number).name})
@@ -224,6 +263,26 @@ class App:
                 clients.start_soon(self._say_goodbye, clients.cancel_scope)
             self.committer.stop()
             service.cancel_scope.cancel()
+
+    async def _watch_certificates(self, certificates: Certificates) -> None:
+        """Log each day which certificates expire soon."""
+        while True:
+            certificates.log_expiry(datetime.now(UTC))
+            await trio.sleep(_DAY_S)
+
+    async def _reload_certificates(self) -> None:
+        """Read the files of TLS again. If one is wrong, the error is logged and nothing changes."""
+        if self._certificates is None:
+            return
+        try:
+            await trio.to_thread.run_sync(self._certificates.load_again)
+        except ConfigError as error:
+            _log.error("certificates not loaded", extra={"reason": str(error)})
+        except Exception:  # noqa: BLE001 - no file may end a running broker
+            _log.exception("certificates not loaded")
+        else:
+            _log.info("certificates read")
+            self._certificates.log_expiry(datetime.now(UTC))
 
     async def _reload(self) -> None:
         """Read the definitions again. If they are wrong, the error is logged and nothing
@@ -264,7 +323,9 @@ class App:
             if asked is None:
                 await trio.lowlevel.checkpoint()
 
-    async def _accept(self, listener: socket.socket, clients: trio.Nursery) -> None:
+    async def _accept(
+        self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
+    ) -> None:
         with listener:
             while True:
                 try:
@@ -277,11 +338,13 @@ class App:
                     _log.error("cannot accept", extra={"reason": str(error)})
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
-                self._admit(client, clients)
+                self._admit(client, clients, tls)
                 # Whatever the number of new clients, the other tasks get a turn between them.
                 await trio.lowlevel.checkpoint()
 
-    def _admit(self, client: socket.socket, clients: trio.Nursery) -> None:
+    def _admit(
+        self, client: socket.socket, clients: trio.Nursery, tls: Certificates | None
+    ) -> None:
         """Start serving a client, or refuse it."""
         try:
             client.setblocking(False)
@@ -296,6 +359,8 @@ class App:
                 self.committer,
                 self._product,
                 self._login_checks,
+                tls.context if tls else None,
+                self._tls_handshakes,
             )
         except OSError:
             client.close()  # it closed before it was served

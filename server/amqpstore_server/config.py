@@ -20,6 +20,7 @@ from amqpstore_server.config_keys import key, keys_of
 
 _NO_NUL = r"^[^\x00]*$"
 _A_PATH = r"^[^\x00]+$"
+_A_FILE = "the path of a file, or empty"
 
 
 def _addresses(listen: list[str]) -> None:
@@ -51,6 +52,57 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             check=_addresses,
         ),
     ] = msgspec.field(default_factory=lambda: ["127.0.0.1:5672"])
+    tls_listen: Annotated[
+        list[str],
+        key(
+            "addresses for AMQP over TLS, as in `listen`",
+            flag="--tls-listen",
+            metavar="HOST:PORT",
+            expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
+            check=_addresses,
+        ),
+    ] = msgspec.field(default_factory=list)
+    tls_certificate: Annotated[
+        str,
+        key(
+            "a PEM file: the server's certificate, and those between it and its CA; read again on "
+            "SIGHUP, as all files of TLS",
+            expected=_A_FILE,
+            pattern=_NO_NUL,
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str,
+        key(
+            "a PEM file: its private key, without a password; empty means the same file",
+            expected=_A_FILE,
+            pattern=_NO_NUL,
+        ),
+    ] = ""
+    tls_certificates: Annotated[
+        str,
+        key(
+            "a directory of further certificates (`*.crt`), each with its key (`*.key`), for "
+            "clients that ask for one of their names (SNI)",
+            expected="the path of a directory, or empty",
+            pattern=_NO_NUL,
+        ),
+    ] = ""
+    tls_ca: Annotated[
+        str,
+        key(
+            "a PEM file: the CAs whose client certificates are accepted",
+            expected=_A_FILE,
+            pattern=_NO_NUL,
+        ),
+    ] = ""
+    tls_client: Annotated[
+        Literal["none", "optional", "required"],
+        key("whether clients are asked for a certificate, and must have one"),
+    ] = "none"
+    tls_min_version: Annotated[
+        Literal["1.2", "1.3"], key("the oldest version of TLS that is accepted")
+    ] = "1.2"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         key("events of this level and above are logged", flag="--log-level"),
@@ -166,6 +218,10 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the keys whose values do not fit those of others, each with the valid values."""
     if config.connections_bytes < config.connection_bytes:
         yield "connections_bytes", f"at least connection_bytes, {config.connection_bytes}"
+    if config.tls_listen and not config.tls_certificate:
+        yield "tls_certificate", "the path of a file, as there is tls_listen"
+    if config.tls_client != "none" and not config.tls_ca:
+        yield "tls_ca", "the path of a file, unless tls_client is none"
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
+import ssl
 import time
 
 import trio
@@ -23,6 +24,7 @@ from amqpstore_server.doors import Visitor
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.read_size import ReadSize
 from amqpstore_server.sockets import Sockets
+from amqpstore_server.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import DEFAULT_USER, Users
 
@@ -55,8 +57,10 @@ class SocketConnection:
         committer: Committer,
         product: Product,
         login_checks: LoginChecks,
+        tls_context: ssl.SSLContext | None,
+        tls_handshakes: LoginChecks,
     ) -> None:
-        self._socket = sock
+        self._socket: ClientSocket = sock
         self._users = users
         self._sockets = sockets
         self._turn = turn
@@ -66,14 +70,20 @@ class SocketConnection:
         address = sock.getpeername()
         self.host: str = address[0]
         self._is_loopback = _is_loopback(self.host)
+        peer = f"{self.host}:{address[1]}"
+        self._tls: TlsSocket | None = None
+        if tls_context is not None:
+            self._socket = self._tls = TlsSocket(sock, tls_context, peer)
+        self._tls_handshakes = tls_handshakes
+        self._accepted_at = trio.current_time()
         self.amqp = ServerConnection(
             broker,
             limits,
-            peer=f"{self.host}:{address[1]}",
+            peer=peer,
             product=product,
             may_impersonate=users.may_impersonate,
             on_output=self._has_output,
-            now=trio.current_time(),
+            now=self._accepted_at,
         )
         self._unsent: list[bytes | memoryview] = []
         self._blocked = trio.Event()
@@ -94,8 +104,14 @@ class SocketConnection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_rest)
                 with self._reading:
-                    self._read_on()
-                    await self._attend(visitor)
+                    if self._tls is None:
+                        self._read_on()
+                        await self._attend(visitor)
+                    elif await self._shake_hands(self._tls):
+                        self._read_on()
+                        # What followed the handshake has been read from the socket already.
+                        self.read_ready(trio.current_time())
+                        await self._attend(visitor)
                 self._stop_reading()
                 nursery.cancel_scope.cancel()
             drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
@@ -111,6 +127,20 @@ class SocketConnection:
             self._socket.close()
             visitor.leave()
             _log.info("connection closed", extra=extra)
+
+    async def _shake_hands(self, tls: TlsSocket) -> bool:
+        """Do the handshake of TLS. Returns whether the client is to be served."""
+        deadline = self._accepted_at + HANDSHAKE_S
+        try:
+            await tls.shake_hands(deadline, self._tls_handshakes, self.host)
+        except TlsError as error:
+            extra = {"peer": self.amqp.peer, "reason": str(error)}
+            _log.warning("TLS handshake failed", extra=extra)
+            return False
+        version, cipher = tls.version_and_cipher
+        extra = {"peer": self.amqp.peer, "version": version, "cipher": cipher}
+        _log.info("TLS handshake done", extra=extra)
+        return True
 
     def tick(self, now: float) -> None:
         """Check heartbeats and timeouts. Call it about once a second."""
@@ -176,6 +206,7 @@ class SocketConnection:
             # published nothing goes on: acks take little room.
             self._need_attention()
             return
+        began_s = time.thread_time()
         try:
             read = self._socket.recv(self._read_size.byte_count)
         except BlockingIOError:
@@ -185,7 +216,6 @@ class SocketConnection:
         if not read:
             self.end()
             return
-        began_s = time.thread_time()
         amqp.receive(read, now)
         self._read_size.note(len(read), time.thread_time() - began_s)
         if (

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import time
 from collections import deque
 from typing import Protocol
@@ -41,6 +40,13 @@ class SocketReader(Protocol):
         """Read once from the socket and handle what came."""
 
 
+class HasDescriptor(Protocol):
+    """A socket, for the selector."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+
+
 class Sockets:
     """The sockets that are read from, each with its reader."""
 
@@ -58,13 +64,13 @@ class Sockets:
         """`wait` has just asked the selector."""
         self._others_run_at = 0.0
 
-    def add(self, sock: socket.socket, reader: SocketReader) -> None:
+    def add(self, sock: HasDescriptor, reader: SocketReader) -> None:
         """Start reading from a socket whenever it is readable."""
         descriptor = sock.fileno()
         self._readers[descriptor] = reader
         self._selector.register(descriptor, select.EPOLLIN)
 
-    def remove(self, sock: socket.socket) -> None:
+    def remove(self, sock: HasDescriptor) -> None:
         """Stop reading from a socket. To be called before it is closed."""
         descriptor = sock.fileno()
         del self._readers[descriptor]

@@ -57,6 +57,9 @@ _log = logging.getLogger(__name__)
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
+_TLS_RECORD = b"\x16\x03"
+"""What the handshake of TLS begins with."""
+
 _METHODS_AT_ONCE = 32
 """Methods of one read that are handled before others have their turn. Publishes and acks do not
 count: they are handled together.
@@ -374,7 +377,11 @@ class ServerConnection:
         if header is None:
             return
         if header not in PROTOCOL_HEADERS:
-            _log.warning("not AMQP 0-9-1", extra={"peer": self.peer, "header": header.hex()})
+            extra = {"peer": self.peer, "header": header.hex()}
+            if header.startswith(_TLS_RECORD):
+                _log.warning("TLS client on a port without TLS", extra=extra)
+            else:
+                _log.warning("not AMQP 0-9-1", extra=extra)
             self.outbox.add(PROTOCOL_HEADER)
             self._move(ConnectionEvent.END)
             return

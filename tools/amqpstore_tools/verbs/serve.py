@@ -63,13 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_ready(addresses: list[tuple[str, int]], data_directory: str) -> None:
-    urls = " ".join(
-        f"amqp://[{host}]:{port}" if ":" in host else f"amqp://{host}:{port}"
-        for host, port in addresses
-    )
+def _print_ready(urls: list[str], data_directory: str) -> None:
     print(  # noqa: T201 - the one line that says connections are accepted
-        f"amqpstore {version('amqpstore')} ready: {urls} data {data_directory}", flush=True
+        f"amqpstore {version('amqpstore')} ready: {' '.join(urls)} data {data_directory}",
+        flush=True,
     )
 
 

@@ -1,0 +1,187 @@
+"""The server's certificates, and the settings of TLS: loaded together, replaced together.
+
+Clients that are connected keep what they were accepted with; a file that cannot be used leaves
+everything as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography import x509
+
+from amqpstore.files import open_regular
+from amqpstore_server.config import Config
+from amqpstore_server.config_keys import ConfigError
+
+_log = logging.getLogger(__name__)
+
+_MAX_FILE_BYTES = 1 << 20
+_MAX_PAIRS = 1000
+_EXPIRES_SOON_DAYS = 30
+
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: forward secrecy and authenticated encryption. Those of TLS 1.3 are all sound."""
+
+_CLIENT = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A certificate and the context that uses it. `names` are the DNS names it is valid for."""
+
+    path: str
+    context: ssl.SSLContext
+    names: list[str]
+    expires: datetime
+
+
+class Certificates:
+    """The certificates that new clients are shown. Raises: ConfigError."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._pairs = _loaded(config)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What a new client is accepted with; the name that it asks for may choose another
+        certificate.
+        """
+        return self._pairs[0].context
+
+    def load_again(self) -> None:
+        """Use the files as they are now. Raises: ConfigError, and nothing has changed."""
+        self._pairs = _loaded(self._config)
+
+    def log_expiry(self, now: datetime) -> None:
+        """Log which certificates have expired, or do so within 30 days."""
+        for pair in self._pairs:
+            days = (pair.expires - now).days
+            extra = {"file": pair.path, "expires": pair.expires.isoformat(), "days": days}
+            if pair.expires <= now:
+                _log.error("certificate has expired", extra=extra)
+            elif days < _EXPIRES_SOON_DAYS:
+                _log.warning("certificate expires soon", extra=extra)
+
+
+def _loaded(config: Config) -> list[_Pair]:
+    """Load the default certificate, and those for other names. Raises: ConfigError."""
+    pairs = [_pair(config, *files) for files in _files(config)]
+    by_name: dict[str, ssl.SSLContext] = {}
+    for pair in pairs:
+        for name in pair.names:
+            by_name.setdefault(name, pair.context)
+    pairs[0].context.sni_callback = _chooser(by_name)
+    return pairs
+
+
+def _files(config: Config) -> Iterator[tuple[str, str]]:
+    """Return each certificate's file, with its key's, the default first. Raises: ConfigError."""
+    yield config.tls_certificate, config.tls_key or config.tls_certificate
+    directory = config.tls_certificates
+    if not directory:
+        return
+    try:
+        found = sorted(os.listdir(directory))
+    except OSError as error:
+        raise ConfigError(f"tls_certificates: {directory}: {error.strerror}") from None
+    names = [name for name in found if name.endswith(".crt")]
+    if len(names) > _MAX_PAIRS:
+        raise ConfigError(f"tls_certificates: {directory}: more than {_MAX_PAIRS} certificates")
+    for name in names:
+        path = os.path.join(directory, name)
+        yield path, path.removesuffix(".crt") + ".key"
+
+
+def _pair(config: Config, certificate: str, key: str) -> _Pair:
+    """Raises: ConfigError, which names the file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    is_13 = config.tls_min_version == "1.3"
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if is_13 else ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    # A client could have the server do many handshakes on one connection.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    # Connections live long: nothing is saved by resuming a session, whose client's certificate
+    # would not be verified again.
+    context.num_tickets = 0
+    context.verify_mode = _CLIENT[config.tls_client]
+    if config.tls_client != "none":
+        _trust(context, config.tls_ca)
+    leaf = _leaf(certificate)
+    _read(key)
+    try:
+        context.load_cert_chain(certificate, key, _no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"{key}: not the key of {certificate}") from None
+        raise ConfigError(f"{key}: not a PEM key that can be used: {error.reason}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key}: {error}") from None
+    return _Pair(certificate, context, _dns_names(leaf), leaf.not_valid_after_utc)
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    try:
+        context.load_verify_locations(cadata=_read(path).decode())
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{path}: not a PEM file of certificates: {error}") from None
+
+
+def _leaf(path: str) -> x509.Certificate:
+    """Return the first certificate of a file."""
+    try:
+        return x509.load_pem_x509_certificate(_read(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a PEM certificate: {error}") from None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(open_regular(path), "rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if len(content) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: more than {_MAX_FILE_BYTES >> 10} KiB")
+    return content
+
+
+def _no_password() -> str:
+    # Without this OpenSSL would ask for it on the terminal, and wait.
+    raise ValueError("the key is encrypted: give one without a password")
+
+
+def _dns_names(certificate: x509.Certificate) -> list[str]:
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return [name.lower() for name in extension.value.get_values_for_type(x509.DNSName)]
+
+
+def _chooser(
+    by_name: dict[str, ssl.SSLContext],
+) -> Callable[[ssl.SSLObject, str | None, ssl.SSLContext], None]:
+    """Return the function that chooses the certificate for the name that a client asks for. A name
+    that none is valid for gets the default.
+    """
+
+    def choose(tls: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        if name is not None:
+            name = name.lower()
+            wildcard = "*." + name.partition(".")[2]
+            if chosen := by_name.get(name) or by_name.get(wildcard):
+                tls.context = chosen
+
+    return choose

@@ -1,0 +1,104 @@
+"""Certificates of a test, as files, and the broker that uses them."""
+
+import os
+import signal
+import ssl
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pika
+import trustme
+
+from tests.broker_process import BrokerProcess
+from tests.conformance.wire_client import WireClient
+from tests.waiting import wait_until
+
+HOST = "localhost"
+
+
+class TlsFiles:
+    """A CA of the server and one of the clients, in a directory."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        os.makedirs(directory)
+        self.ca = trustme.CA()
+        self.client_ca = trustme.CA()
+        self.client_ca.cert_pem.write_to_path(self.path("clients.pem"))
+        self.ca.cert_pem.write_to_path(self.path("ca.pem"))
+        self.issue()
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def issue(self, *names: str, days: int = 90) -> None:
+        """Write the server's certificate, for `localhost` or for other names."""
+        leaf = self.ca.issue_cert(
+            *(names or (HOST,)), not_after=datetime.now(UTC) + timedelta(days=days)
+        )
+        leaf.private_key_and_cert_chain_pem.write_to_path(self.path("server.pem"))
+
+    def named(self, name: str) -> None:
+        """Write a certificate for a name, to be asked for."""
+        folder = self.path("names")
+        os.makedirs(folder, exist_ok=True)
+        leaf = self.ca.issue_cert(name)
+        stem = os.path.join(folder, name.replace("*", "any"))
+        leaf.private_key_pem.write_to_path(f"{stem}.key")
+        leaf.cert_chain_pems[0].write_to_path(f"{stem}.crt")
+
+    def environment(self, **settings: str) -> dict[str, str]:
+        """The configuration of a broker, with these keys besides."""
+        keys = {"certificate": self.path("server.pem"), "ca": self.path("clients.pem"), **settings}
+        return {f"AMQPSTORE_TLS_{name.upper()}": value for name, value in keys.items()}
+
+    def context(
+        self, ca: trustme.CA | None = None, client: trustme.LeafCert | None = None
+    ) -> ssl.SSLContext:
+        """What a client connects with: it trusts a CA, and may have a certificate."""
+        context = ssl.create_default_context()
+        (ca or self.ca).configure_trust(context)
+        if client is not None:
+            client.configure_cert(context)
+        return context
+
+
+def tls_broker(data_directory: str, files: TlsFiles, **settings: str) -> BrokerProcess:
+    """A broker that listens without TLS and with it."""
+    return BrokerProcess(
+        data_directory,
+        f"{data_directory}.log",
+        arguments=["--tls-listen", "127.0.0.1:0"],
+        environment=files.environment(**settings),
+    )
+
+
+def parameters(
+    broker: BrokerProcess, context: ssl.SSLContext, host: str = HOST, **others: Any
+) -> pika.ConnectionParameters:
+    """How pika connects with TLS."""
+    return pika.ConnectionParameters(
+        "127.0.0.1",
+        broker.tls_port,
+        ssl_options=pika.SSLOptions(context, host),
+        connection_attempts=1,
+        **others,
+    )
+
+
+def wire_client(broker: BrokerProcess, context: ssl.SSLContext, channels: int = 1) -> WireClient:
+    """A raw client behind TLS, connected."""
+
+    class TlsWireClient(WireClient):
+        def __init__(self, url: str) -> None:
+            super().__init__(url)
+            self._socket = context.wrap_socket(self._socket, server_hostname=HOST)
+
+    return TlsWireClient.connected(f"amqp://127.0.0.1:{broker.tls_port}/%2F", channels)
+
+
+def reload(broker: BrokerProcess, event: str) -> None:
+    """Send SIGHUP, and wait for what the log then says."""
+    before = broker.stderr.count(event)
+    os.kill(broker.pid, signal.SIGHUP)
+    wait_until(lambda: broker.stderr.count(event) > before, event)
