@@ -6,8 +6,8 @@
 - `connection`: one client's socket; `tls`: TLS on it; `certificates`: those of the server;
   `sockets`: all of them in one set, read together;
   `read_size`: how much is read at once; `committer`: has batches written and synced; `turn`: the
-  work to do after a round of reads; `holds`: how long its longest turns were; `doors`: how many
-  clients may connect.
+  work to do after a round of reads; `switching`: how soon it gets the interpreter back; `holds`:
+  how long its longest turns were; `doors`: how many clients may connect.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `users`, `login_checks`: who may log in, and the queue for password checks.

@@ -9,7 +9,6 @@ import resource
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -66,9 +65,6 @@ def serve(config: Config, on_ready: Callable[[list[str], str], None]) -> None:
     Args: on_ready, called with the URLs it listens on and the data directory.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
-    # The committer's thread needs the GIL for a moment between two syncs; with the default of 5 ms
-    # it would wait for it as long as thirty syncs take.
-    sys.setswitchinterval(0.0005)
     certificates = _certificates(config)
     # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
     # process.

@@ -14,6 +14,7 @@ import trio
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.committer import Committer
 from amqpstore_server.sockets import Sockets
+from amqpstore_server.switching import SwitchInterval
 
 _COLLECTING_S = 0.015
 """How long a queue collects messages while the broker is busy."""
@@ -37,6 +38,7 @@ class Turn:
         self._is_running = False
         self._held_back: list[trio.Event] = []
         self._collect_until = 0.0
+        self._switch_interval = SwitchInterval()
 
     def wake(self) -> None:
         """Run a turn soon: there is work."""
@@ -71,6 +73,8 @@ class Turn:
         self._is_running = True
         try:
             is_busy = self._sockets.read(now)
+            if is_busy or self._switch_interval.is_long:
+                self._switch_interval.after_round(now, is_busy=is_busy)
             # After the reads, which consume the wake-up: a batch written since would otherwise
             # wait for the next one.
             committer.complete_written()
