@@ -18,6 +18,7 @@ from amqpstore_server.broker.messages.deaths import deaths_of
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, RecentHistoryQueue
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
@@ -465,9 +466,11 @@ def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
 
     remove = VirtualHost._remove
 
-    def at_once(self: VirtualHost, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
+    def at_once(
+        self: VirtualHost, queues: Sequence[Queue], changes: list[Change], unbinding: Unbinding
+    ) -> None:
         moved, self.context.moved = self.context.moved, Counter()
-        remove(self, queues, changes)
+        remove(self, queues, changes, unbinding)
         self.context.moved = moved
 
     patch.setattr(VirtualHost, "_remove", at_once)

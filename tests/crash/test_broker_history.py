@@ -18,6 +18,7 @@ from amqpstore_server.broker.channels.publishing import Publisher, _Promise
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.transactions.history import QueueHistory
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import Plan
@@ -267,10 +268,12 @@ def deleted_apart(patch: pytest.MonkeyPatch) -> None:
 
     removed = VirtualHost._remove
 
-    def remove(self: VirtualHost, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
-        removed(self, queues[:1], changes)
+    def remove(
+        self: VirtualHost, queues: Sequence[Queue], changes: list[Change], unbinding: Unbinding
+    ) -> None:
+        removed(self, queues[:1], changes, unbinding)
         for other in queues[1:]:
-            removed(self, [other], [])
+            removed(self, [other], [], unbinding)
 
     patch.setattr(VirtualHost, "_remove", remove)
 

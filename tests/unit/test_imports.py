@@ -32,6 +32,7 @@ FLOORS = {
         "channels",
         "rows",
         "stored",
+        "removals",
         "vhost",
         "broker",
     ),

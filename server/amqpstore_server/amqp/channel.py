@@ -72,17 +72,23 @@ class AmqpChannel:
 
     # Methods from the client.
 
-    def handle(self, method: methods.Method) -> None:
-        """Carry out a method. Raises: AmqpError, BrokerError."""
+    def handle(self, method: methods.Method) -> Iterator[None] | None:
+        """Carry out a method.
+
+        Returns None, or an iterator to be taken to its end before anything else is done on this
+        channel: the method takes several turns.
+        Raises: AmqpError, BrokerError.
+        """
         kind = type(method)
         if kind in TOPOLOGY_HANDLERS:
-            self._topology.handle(method)
-        elif kind in DTX_HANDLERS:
+            return self._topology.handle(method)
+        if kind in DTX_HANDLERS:
             self._distributed.handle(method)
         elif kind in HANDLERS:
             HANDLERS[kind](self, method)
         else:
             raise NotImplementedByServer(f"{method.name} is not supported")
+        return None
 
     def publish(self, publishes: Publishes) -> Iterator[None] | None:
         """Publish consecutive messages.

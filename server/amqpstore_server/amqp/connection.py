@@ -336,7 +336,7 @@ class ServerConnection:
         except (AmqpError, BrokerError, DiskFullError) as raised:
             # Clear local names here: the traceback of the error holds this frame, which would keep
             # the connection alive until the next garbage collection.
-            cause = event.publishes if isinstance(event, Unfinished) else event
+            cause = event.event if isinstance(event, Unfinished) else event
             self._failed(Failed(event.channel, refusal_of(cause, raised)), now)
         except FATAL:
             raise

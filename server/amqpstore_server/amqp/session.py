@@ -35,15 +35,15 @@ _log = logging.getLogger(__name__)
 
 @final
 class Unfinished(NamedTuple):
-    """The rest of a publish event that takes several turns: each step of `rest` is one."""
+    """The rest of an event that takes several turns: each step of `rest` is one."""
 
-    publishes: Publishes
+    event: Publishes | ReceivedMethod
     rest: Iterator[None]
 
     @property
     def channel(self) -> int:
         """The number of its channel."""
-        return self.publishes.channel
+        return self.event.channel
 
 
 class Session:
@@ -85,8 +85,8 @@ class Session:
                     return event
             elif event.method.class_id == CONNECTION_CLASS:
                 raise CommandInvalid(f"{event.method.name} on channel {event.channel}")
-            else:
-                channel.handle(event.method)
+            elif (rest := channel.handle(event.method)) is not None:
+                return Unfinished(event, rest)
         return None
 
     def _move(

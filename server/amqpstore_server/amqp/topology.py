@@ -5,7 +5,7 @@ RabbitMQ).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from amqpstore_server.amqp.arguments import plain, queue_arguments
@@ -16,6 +16,7 @@ from amqpstore_server.broker.names import without_line_ends
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol import methods
@@ -44,8 +45,8 @@ class Topology:
         self._send = send
         self._last_queue = ""
 
-    def handle(self, method: methods.Method) -> None:
-        """Carry out a method of these classes. Raises: AmqpError, BrokerError."""
+    def handle(self, method: methods.Method) -> Iterator[None] | None:
+        """Carry out a method of these classes. Returns, raises: as `AmqpChannel.handle`."""
         # Normalize names first, so that every check sees the same name.
         changed = {
             field: without_line_ends(name)
@@ -54,6 +55,26 @@ class Topology:
         }
         if changed:
             method = dataclasses.replace(method, **changed)  # type: ignore[type-var] # they all are
+        if left := self._left_of(method):
+            return self._after(left, method)
+        TOPOLOGY_HANDLERS[type(method)](self, method)
+        return None
+
+    def _left_of(self, method: methods.Method) -> Unbinding | None:
+        """Return what is left of the deleted queue or exchange whose name a method declares."""
+        removals = self._vhost.removals
+        match method:
+            case methods.QueueDeclare():
+                return removals.queues.get(method.queue)
+            case methods.ExchangeDeclare():
+                return removals.exchanges.get(method.exchange)
+        return None
+
+    def _after(self, unbinding: Unbinding, method: methods.Method) -> Iterator[None]:
+        """Carry out a method after all has been unbound."""
+        while not unbinding.is_done:
+            unbinding.step()
+            yield
         TOPOLOGY_HANDLERS[type(method)](self, method)
 
     def queue(self, name: str, permission: str) -> Queue:

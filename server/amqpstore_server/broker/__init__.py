@@ -22,6 +22,7 @@ Below them:
 
 And above them:
 
-- `vhost`, `broker`: one virtual host, and all of them.
+- `vhost`, `broker`: one virtual host, and all of them; `removals`: what is left of deleted queues
+  and exchanges.
 - `rows`, `stored`: definitions in the catalog, and the check of what is found there.
 """

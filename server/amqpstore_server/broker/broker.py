@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,13 +10,17 @@ from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
+from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.removals import leftovers
 from amqpstore_server.broker.rows import name_key
 from amqpstore_server.broker.stored import is_usable, leave_out, rows_of
 from amqpstore_server.broker.vhost import VirtualHost
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_VHOST = "/"
 
@@ -58,13 +63,19 @@ class Broker:
             is_deleted = isinstance(row, dict) and _DELETED in row
             vhosts = self.deleted if is_deleted else self.vhosts
             vhosts[name] = self.vhost_type(name, context)
-        for vhost, row in self._stored("policies"):
+        for vhost, _, row in self._stored("policies"):
             vhost.policies.restore(row)
         self._restore_queues()
-        for vhost, row in self._stored("exchanges"):
+        for vhost, _, row in self._stored("exchanges"):
             vhost.restore_exchange(row)
-        for vhost, row in self._stored("bindings"):
-            vhost.restore_binding(row)
+        loose = {
+            key: row
+            for vhost, key, row in self._stored("bindings")
+            if not vhost.restore_binding(row)
+        }
+        if changes := leftovers(store, loose):
+            _log.info("bindings of deleted names removed", extra={"count": len(changes)})
+            store.define(changes)
         # Limits can drop messages only now, when dead-letter exchanges and their queues exist.
         for vhost in self.vhosts.values():
             vhost.apply_policies()
@@ -108,20 +119,26 @@ class Broker:
 
     @property
     def has_work(self) -> bool:
-        """Whether a queue has been touched since the last `pump`, or messages have arrived."""
-        return bool(self.context.touched or self.context.arrivals)
+        """Whether a queue has been touched since the last `pump`, messages have arrived, or there
+        is work in the background.
+        """
+        context = self.context
+        return bool(context.touched or context.arrivals or context.background)
 
     @property
     def has_more(self) -> bool:
-        """Whether `pump` has left queues their turn for the next time."""
-        return bool(self.context.touched)
+        """Whether `pump` has left work for the next turn."""
+        return bool(self.context.touched or self.context.background)
 
     def pump(self, *, collects: bool = False) -> None:
-        """Have every queue that was touched hand out what it can.
+        """Have every queue that was touched hand out what it can, and do a step of the work in the
+        background.
 
         Args: collects, whether those that only got messages wait for more of them.
         """
         context = self.context
+        if context.background:
+            called(self._take_step)
         if not collects and context.arrivals:
             context.touched.update(context.arrivals)
             context.arrivals.clear()
@@ -136,6 +153,12 @@ class Broker:
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
                 return
             queue.pump(in_turns=True)
+
+    def _take_step(self) -> None:
+        work = self.context.background.popleft()
+        for _ in work:
+            self.context.background.append(work)
+            return
 
     def read_again(self) -> None:
         """Retry messages that could not be read. To be called about once a second."""
@@ -242,11 +265,11 @@ class Broker:
     def _any_vhost(self, name: str) -> VirtualHost | None:
         return self.vhosts.get(name) or self.deleted.get(name)
 
-    def _stored(self, table: str) -> Iterator[tuple[VirtualHost, Any]]:
-        """Yield the usable rows of a table, each with its virtual host."""
+    def _stored(self, table: str) -> Iterator[tuple[VirtualHost, str, Any]]:
+        """Yield the usable rows of a table, each with its virtual host and its key."""
         for key, row in rows_of(self.context.store, table):
             if vhost := self._any_vhost(row["vhost"]):
-                yield vhost, row
+                yield vhost, key, row
             else:
                 leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
 

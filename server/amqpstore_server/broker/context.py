@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -35,8 +35,9 @@ class BrokerContext:
     `touched`; that is the order of their turns. Those in `arrivals` got messages, and may wait for
     more of them before their turn. `moved` counts, by the id of the source queue in
     the store, messages in transactions that are not durable yet; `flush` makes everything durable
-    at once. `waiting_for_room` has work to do when the disk has caught up. `name_rule` is the rule
-    for names, see `broker.names`. `consumer_timeout_ms` is the time in which a delivery has to be
+    at once. `waiting_for_room` has work to do when the disk has caught up; `background` has work in
+    steps that nobody waits for, and a turn does one of them. `name_rule` is the rule for names, see
+    `broker.names`. `consumer_timeout_ms` is the time in which a delivery has to be
     acked where neither the consumer nor the queue says another; 0 means any time.
     Whatever may take long notes its name in `work`, see `holds`.
     """
@@ -56,6 +57,7 @@ class BrokerContext:
     arrivals: dict[Pumped, None] = field(default_factory=dict)
     moved: Counter[int] = field(default_factory=Counter)
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
+    background: deque[Iterator[None]] = field(default_factory=deque)
     work: dict[str, None] = field(default_factory=dict)
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""

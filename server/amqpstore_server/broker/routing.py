@@ -233,6 +233,8 @@ class Router:
                             goes_anywhere = goes_anywhere or destination.counts_as_route
                             queues[destination] = None
                     elif isinstance(destination, Exchange):
+                        if destination.is_deleted:
+                            continue
                         goes_anywhere = True
                         if destination.name not in seen:
                             seen.add(destination.name)

@@ -39,6 +39,7 @@ from amqpstore_server.broker.queues.kinds import (
     own_queue_name,
 )
 from amqpstore_server.broker.queues.queue import Queue, WayOut
+from amqpstore_server.broker.removals import Removals, Unbinding
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
     binding_changes,
@@ -87,6 +88,7 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self._owned: dict[object, dict[Queue, None]] = {}
         self._bindings = Bindings()
+        self.removals = Removals(name, context, self._bindings)
         self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
         self.dead_letters = DeadLetters(context, self.router)
         self.policies = Policies(name)
@@ -161,6 +163,8 @@ class VirtualHost:
             arguments=arguments,
             random=self.context.random,
         )
+        if durable and (unbinding := self.removals.exchanges.get(name)):
+            unbinding.finish()
         changes = [exchange_change(self.name, exchange, add=True)] if durable else []
         if exchange.queue_kind:
             self._give_queue(exchange, changes)
@@ -185,13 +189,16 @@ class VirtualHost:
         if if_unused and exchange.is_bound:
             raise PreconditionFailedError(f"exchange '{name}' in vhost '{self.name}' in use")
         changes: list[Change] = []
-        self._remove(self._take_down([exchange], changes), changes)
+        unbinding = Unbinding(self.removals)
+        self._remove(self._take_down([exchange], changes, unbinding), changes, unbinding)
 
-    def _take_down(self, exchanges: Iterable[Exchange], changes: list[Change]) -> list[Queue]:
+    def _take_down(
+        self, exchanges: Iterable[Exchange], changes: list[Change], unbinding: Unbinding
+    ) -> list[Queue]:
         """Remove exchanges, and every auto-delete exchange that loses its last binding as a result.
 
-        Adds to the changes to commit, and returns the exchanges' own queues, which have to be
-        removed in the same commit.
+        Adds to the changes to commit and to what is to be unbound, and returns the exchanges' own
+        queues, which have to be removed in the same commit.
         """
         going = list(exchanges)
         own_queues = []
@@ -200,11 +207,10 @@ class VirtualHost:
             if self.exchanges.get(exchange.name) is not exchange:
                 continue
             del self.exchanges[exchange.name]
-            bindings = self._bindings.remove_source(exchange)
-            changes += binding_changes(self.name, exchange, bindings, add=False)
             if exchange.durable:
                 changes.append(exchange_change(self.name, exchange, add=False))
-            going += self._unbind_all(exchange, changes)
+            unbinding.add_source(exchange)
+            going += unbinding.add_destination(exchange)
             if exchange.own_queue is not None:
                 own_queues.append(self.queues[exchange.own_queue.name])
         return own_queues
@@ -352,6 +358,8 @@ class VirtualHost:
             # Client queues have no `kind` in their rows: these are as all versions have written
             # them.
             definition["kind"] = kind
+        if durable and (unbinding := self.removals.queues.get(name)):
+            unbinding.finish()
         store_queue = self.context.store.create_queue(definition, durable=durable, changes=changes)
         return self.add_queue(store_queue, durable=durable, owner=owner)
 
@@ -392,10 +400,12 @@ class VirtualHost:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' not empty")
         count = queue.ready_count
         changes: list[Change] = []
-        going = [queue, *self._take_down(self._unbind_all(queue, changes), changes)]
+        unbinding = Unbinding(self.removals)
+        unbound = unbinding.add_destination(queue)
+        going = [queue, *self._take_down(unbound, changes, unbinding)]
         if history := self.histories.of(queue.name):
             going.append(history)
-        self._remove(going, changes)
+        self._remove(going, changes, unbinding)
         _end_consumers(queue)
         return count
 
@@ -425,17 +435,24 @@ class VirtualHost:
                 "purged, and nothing else"
             )
 
-    def _remove(self, queues: Sequence[Queue], changes: Sequence[Change]) -> None:
-        """Delete queues with their messages; the changes are committed with them."""
+    def _remove(self, queues: Sequence[Queue], changes: list[Change], unbinding: Unbinding) -> None:
+        """Delete queues with their messages; the changes, and some of what is unbound, are
+        committed with them.
+        """
+        changes += unbinding.take()
         store_queues = [one for queue in queues for one in queue.priorities]
         while any(self.context.moved[one.id] for one in store_queues):
             # The deletion is durable at once. Messages that moved out of the queue must be durable
             # elsewhere before that, or a crash would lose them.
             self.context.flush()
-        if store_queues:
-            self.context.store.delete_queue(*store_queues, changes=changes)
-        else:
-            self._define(changes)
+        try:
+            if store_queues:
+                self.context.store.delete_queue(*store_queues, changes=changes)
+            else:
+                self._define(changes)
+        finally:
+            # Nothing knows of the other bindings any more, even if the disk is full.
+            unbinding.go_on()
         for queue in queues:
             del self.queues[queue.name]
             if queue.owner is not None:
@@ -497,22 +514,25 @@ class VirtualHost:
         if self._bindings.unbind(exchange, binding):
             changes = binding_changes(self.name, exchange, [binding], add=False)
             going = [exchange] if exchange.auto_delete and not exchange.is_bound else []
-            self._remove(self._take_down(going, changes), changes)
+            unbinding = Unbinding(self.removals)
+            self._remove(self._take_down(going, changes, unbinding), changes, unbinding)
 
-    def restore_binding(self, row: Mapping[str, Any]) -> None:
-        """Restore a binding from the catalog."""
+    def restore_binding(self, row: Mapping[str, Any]) -> bool:
+        """Restore a binding from the catalog. Returns False if one of its ends is not there."""
         exchange = self.exchanges.get(row["exchange"])
         ends: Mapping[str, Destination] = self.exchanges if row["to"] == "exchange" else self.queues
         destination = ends.get(row["name"])
-        if exchange and destination:
-            try:
-                self._bindings.bind(
-                    exchange, Binding(destination, row["routing_key"], row["arguments"])
-                )
-            except Exception as error:  # noqa: BLE001 - the type may be a package's
-                extra = {"vhost": self.name, "exchange": exchange.name, "reason": str(error)}
-                _log.error("binding left out", extra=extra)
-            self.router.changed()
+        if not exchange or not destination:
+            return False
+        try:
+            self._bindings.bind(
+                exchange, Binding(destination, row["routing_key"], row["arguments"])
+            )
+        except Exception as error:  # noqa: BLE001 - the type may be a package's
+            extra = {"vhost": self.name, "exchange": exchange.name, "reason": str(error)}
+            _log.error("binding left out", extra=extra)
+        self.router.changed()
+        return True
 
     def _bindable(self, name: str) -> Exchange:
         if name == DEFAULT_EXCHANGE:
@@ -522,18 +542,6 @@ class VirtualHost:
     def _check_destination(self, destination: Destination) -> None:
         if isinstance(destination, Queue):
             self.check_usable(destination)
-
-    def _unbind_all(self, destination: Destination, changes: list[Change]) -> list[Exchange]:
-        """Remove all bindings to a queue or an exchange, and add that to the changes.
-
-        Returns the auto-delete exchanges that lost their last binding.
-        """
-        unbound = []
-        for exchange, gone in self._bindings.unbind_all(destination).items():
-            changes += binding_changes(self.name, exchange, gone, add=False)
-            if exchange.auto_delete and not exchange.is_bound:
-                unbound.append(exchange)
-        return unbound
 
     # Its end.
 
@@ -567,12 +575,19 @@ class VirtualHost:
             return False
         changes: list[Change] = []
         exchanges = list(self.exchanges.values())[:_QUEUES_AT_ONCE]
-        self._remove(self._take_down(exchanges, changes), changes)
+        unbinding = Unbinding(self.removals)
+        self._remove(self._take_down(exchanges, changes, unbinding), changes, unbinding)
         if exchanges:
             return False
         left = list(self.queues.values())[:_QUEUES_AT_ONCE]
-        self._remove(left, [])
-        return not left
+        self._remove(left, [], Unbinding(self.removals))
+        if left:
+            return False
+        # In a virtual host of the same name, rows that are left would be bindings again.
+        for unbinding in self.removals.unfinished:
+            unbinding.step()
+            return False
+        return True
 
     def _define(self, changes: Sequence[Change]) -> None:
         if changes:

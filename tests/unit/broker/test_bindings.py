@@ -66,7 +66,7 @@ def test_they_go_in_one_commit(simulated: SimulatedBroker) -> None:
     with simulated.commits() as commits:
         simulated.vhost.delete_queue(queue)
     assert len(commits) == 1
-    simulated.restart()
+    simulated.crash()
     assert left(simulated) == []
     assert simulated.store.definitions("bindings") == {}
 

@@ -36,6 +36,9 @@ class Destination(Protocol):
     def durable(self) -> bool: ...
 
 
+BindingKey = tuple[int, str, bytes]
+
+
 class Binding(NamedTuple):
     """A rule that leads from an exchange to a queue, or to another exchange."""
 
@@ -44,9 +47,12 @@ class Binding(NamedTuple):
     arguments: dict[str, Any]
 
     @property
-    def key(self) -> tuple[int, str, bytes]:
+    def key(self) -> BindingKey:
         """The key by which two bindings of one exchange are equal."""
         return id(self.destination), self.routing_key, msgpack.packb(sorted(self.arguments.items()))
+
+
+BindingsByKey = dict[BindingKey, Binding]
 
 
 class Destinations(dict[Destination, int]):
@@ -80,6 +86,12 @@ class Exchange(ABC):
     is_repeatable: bool = True
     """Whether an equal message is routed in the same way as long as the bindings stay."""
 
+    has_independent_bindings: bool = False
+    """Whether a destination gets the same messages whatever the bindings to others are. The many
+    bindings of a deleted queue are then taken out of the routing structure a few at a time, as
+    messages are not routed to what is deleted; otherwise at once.
+    """
+
     queue_kind: ClassVar[str] = ""
     """One of `KEEPING_KINDS`, the kind of the exchange's own queue; empty if the type keeps no
     messages.
@@ -107,18 +119,21 @@ class Exchange(ABC):
         """The queue in which it keeps messages, as a destination for `route`; None without a
         `queue_kind`.
         """
-        self._bindings: dict[tuple[int, str, bytes], Binding] = {}
-        self._by_destination: dict[int, dict[tuple[int, str, bytes], Binding]] = {}
+        self.is_deleted = False
+        self._bindings: BindingsByKey = {}
+        """All bindings, and those to deleted destinations that are not removed yet."""
+        self._by_destination: dict[int, BindingsByKey] = {}
 
     @property
     def bindings(self) -> list[Binding]:
         """All bindings, in the order in which they were added."""
-        return list(self._bindings.values())
+        bound = self._by_destination
+        return [binding for key, binding in self._bindings.items() if key[0] in bound]
 
     @property
     def is_bound(self) -> bool:
         """Whether it has any binding."""
-        return bool(self._bindings)
+        return bool(self._by_destination)
 
     def is_bound_to(self, destination: Destination) -> bool:
         """Tell whether any binding leads to a destination."""
@@ -151,13 +166,27 @@ class Exchange(ABC):
         called(partial(self._remove, found))
         return True
 
-    def unbind_destination(self, destination: Destination) -> list[Binding]:
-        """Remove all bindings to a queue or an exchange, and return them."""
-        gone = self._by_destination.pop(id(destination), {})
-        for key, binding in gone.items():
-            del self._bindings[key]
+    def unbind_deleted(self, destination: Destination) -> BindingsByKey:
+        """Unbind a queue or an exchange that is deleted. Returns the bindings to it, each to be
+        passed to `drop`.
+        """
+        unbound = self._by_destination.pop(id(destination), {})
+        if not self.has_independent_bindings:
+            for key, binding in unbound.items():
+                self.drop(key, binding)
+        return unbound
+
+    def drop(self, key: BindingKey, binding: Binding) -> None:
+        """Take a binding to a deleted destination out of the routing structure, if it is there."""
+        if self._bindings.pop(key, None) is not None:
+            # A plug-in's type may raise here; the binding is removed all the same.
             called(partial(self._remove, binding))
-        return list(gone.values())
+
+    def deleted(self) -> BindingsByKey:
+        """Note that this exchange is deleted: it does not route any more. Returns its bindings."""
+        self.is_deleted = True
+        unbound, self._bindings, self._by_destination = self._bindings, {}, {}
+        return unbound
 
     def own_queue_settings(self) -> Settings:
         """Return the settings of its own queue, which is lazy: messages that wait long should not

@@ -6,7 +6,13 @@ too; this index finds them without a search of all exchanges.
 
 from __future__ import annotations
 
-from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
+from amqpstore_server.broker.exchanges.base import (
+    Binding,
+    BindingKey,
+    BindingsByKey,
+    Destination,
+    Exchange,
+)
 
 
 class Bindings:
@@ -28,17 +34,19 @@ class Bindings:
             self._forget(source, binding.destination)
         return was_bound
 
-    def unbind_all(self, destination: Destination) -> dict[Exchange, list[Binding]]:
-        """Remove the bindings to a queue or an exchange. Returns them by their source exchanges."""
+    def unbind_deleted(self, destination: Destination) -> dict[Exchange, BindingsByKey]:
+        """Unbind a queue or an exchange that is deleted. Returns the bindings to it by their source
+        exchanges; each is to be passed to `drop`.
+        """
         sources = self._sources.pop(destination, {})
-        return {source: source.unbind_destination(destination) for source in sources}
+        return {source: source.unbind_deleted(destination) for source in sources}
 
-    def remove_source(self, source: Exchange) -> list[Binding]:
-        """Remove the bindings of a deleted exchange, and return them."""
-        bindings = source.bindings
-        for destination in {binding.destination: None for binding in bindings}:
-            self._forget(source, destination)
-        return bindings
+    def drop(self, source: Exchange, key: BindingKey, binding: Binding) -> None:
+        """Forget a binding whose source or destination is deleted."""
+        if source.is_deleted:
+            self._forget(source, binding.destination)
+        else:
+            source.drop(key, binding)
 
     def _forget(self, source: Exchange, destination: Destination) -> None:
         sources = self._sources.get(destination, {})

@@ -40,6 +40,7 @@ class DelayedExchange(Exchange):
             )
         self.inner = inner_type(name, **properties)
         self.is_repeatable = self.inner.is_repeatable
+        self.has_independent_bindings = self.inner.has_independent_bindings
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         if self.own_queue is not None and delay_ms(properties):

@@ -13,6 +13,7 @@ class DirectExchange(Exchange):
     """Routes where the binding key equals the routing key."""
 
     type = "direct"
+    has_independent_bindings = True
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)

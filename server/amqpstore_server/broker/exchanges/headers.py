@@ -37,6 +37,7 @@ class HeadersExchange(Exchange):
     """Routes where the headers match the binding's arguments."""
 
     type = "headers"
+    has_independent_bindings = True
     reads_properties = True
 
     def __init__(self, name: str, **properties: Any) -> None:

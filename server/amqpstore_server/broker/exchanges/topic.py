@@ -31,6 +31,7 @@ class TopicExchange(Exchange):
     """Routes where the binding key's pattern matches the routing key."""
 
     type = "topic"
+    has_independent_bindings = True
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)

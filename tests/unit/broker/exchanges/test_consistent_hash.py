@@ -95,7 +95,7 @@ def test_the_weights_of_several_bindings_of_a_destination_add_up() -> None:
     assert placed(exchange) == placed(bound({"a": 4, "b": 2}))
     assert exchange.unbind(second)
     assert placed(exchange) == placed(bound({"a": 1, "b": 2}))
-    assert exchange.unbind_destination(a)
+    assert exchange.unbind_deleted(a)
     assert set(placed(exchange).values()) == {"b"}
 
 

@@ -156,5 +156,6 @@ def test_unbinding_takes_away_one_rule() -> None:
     assert exchange.unbind(second)
     assert routed(exchange, "", BasicProperties(headers={"b": 1})) == []
     assert routed(exchange, "", BasicProperties(headers={"a": 1})) == ["there"]
-    exchange.unbind_destination(to)
+    for key, binding in exchange.unbind_deleted(to).items():
+        exchange.drop(key, binding)
     assert routed(exchange, "", BasicProperties(headers={"a": 1})) == []
