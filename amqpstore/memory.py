@@ -34,7 +34,7 @@ class Memory:
     """
 
     def __init__(self, budget_bytes: int, transient: TransientLog) -> None:
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         self._transient = transient
         self._transient_excess: deque[tuple[Queue, Run]] = deque()
         self._memory_bytes = 0
@@ -53,7 +53,7 @@ class Memory:
         self._memory_bytes += memory_bytes
         if self.is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
-            while self._transient_excess and self._memory_bytes > 2 * self._budget_bytes:
+            while self._transient_excess and self._memory_bytes > 2 * self.budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.
                 self._write_aside(*self._transient_excess.popleft())
 
@@ -90,7 +90,7 @@ class Memory:
 
         A quarter of the budget is theirs, however much waits in queues.
         """
-        most_bytes = max(self._budget_bytes - self._memory_bytes, self._budget_bytes // 4)
+        most_bytes = max(self.budget_bytes - self._memory_bytes, self.budget_bytes // 4)
         if self.unacked.memory_bytes > most_bytes:
             self.unacked.let_go(most_bytes, next_message_id)
 
@@ -111,7 +111,7 @@ class Memory:
         active = [queue for queue in queues if queue.taken_bytes or queue.share_bytes]
         total = sum(queue.taken_bytes for queue in active)
         for queue in active:
-            part = self._budget_bytes * queue.taken_bytes // total if total else 0
+            part = self.budget_bytes * queue.taken_bytes // total if total else 0
             # Half of the way each time: a rate is not what happened in one moment.
             queue.share_bytes = (queue.share_bytes + part) // 2
             queue.taken_bytes = 0
@@ -120,7 +120,7 @@ class Memory:
         """Tell whether a queue has more in memory than its share, and memory is short."""
         if queue.lazy:
             return True
-        if self._memory_bytes <= self._budget_bytes // 2:
+        if self._memory_bytes <= self.budget_bytes // 2:
             return False
-        least = _LEAST_SHARE_BYTES if self._memory_bytes <= self._budget_bytes else 0
+        least = _LEAST_SHARE_BYTES if self._memory_bytes <= self.budget_bytes else 0
         return queue.memory_bytes > max(queue.share_bytes, least)

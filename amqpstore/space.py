@@ -71,6 +71,11 @@ class Space:
                 self._has_reserve = True
                 self._see()
 
+    def require(self, least_free_bytes: int) -> None:
+        """Change the free bytes below which publishers are refused."""
+        self._least_free_bytes = least_free_bytes
+        self._see()
+
     def check(self, needed_bytes: int) -> None:
         """Raises: DiskFullError, if publishers may not use that much now."""
         if self.is_full or needed_bytes > self._spare_bytes:

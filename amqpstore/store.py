@@ -825,6 +825,13 @@ class Store:
             self._failure = DurabilityError(self.directory, error)
             raise self._failure from error
 
+    def set_limits(self, *, memory_bytes: int, least_free_bytes: int) -> None:
+        """Change two of the options of the open store. What exceeds a smaller memory limit is
+        freed as messages come and go.
+        """
+        self._memory.budget_bytes = memory_bytes
+        self._space.require(least_free_bytes)
+
     @property
     def is_disk_low(self) -> bool:
         """Whether publishers should wait: soon they will be refused, with DiskFullError."""

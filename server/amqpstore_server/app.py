@@ -19,6 +19,7 @@ import trio
 
 from amqpstore import DurabilityError, Options, Store
 from amqpstore.datasyncs import KernelDatasyncs
+from amqpstore_server import logs
 from amqpstore_server.administration.operations import Administration, By
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.amqp.limits import Limits
@@ -26,17 +27,17 @@ from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
-from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.committer import Committer
 from amqpstore_server.config import Config, host_and_port
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.connection import SocketConnection
-from amqpstore_server.definitions import Definitions, DefinitionsError, load
+from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.recovery_reports import keep_report
+from amqpstore_server.reloading import Apply, Reloadable, Reloader
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
@@ -59,10 +60,15 @@ _CLOCK_LOOK_S = 1.0
 _DAY_S = 86_400.0
 
 
-def serve(config: Config, on_ready: Callable[[list[str], str], None]) -> None:
+def serve(
+    config: Config,
+    load_config: Callable[[], Config],
+    on_ready: Callable[[list[str], str], None],
+) -> None:
     """Run the broker until SIGTERM or SIGINT.
 
-    Args: on_ready, called with the URLs it listens on and the data directory.
+    Args: load_config, reads the configuration again, on SIGHUP; on_ready, called with the URLs it
+    listens on and the data directory.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
     certificates = _certificates(config)
@@ -72,7 +78,7 @@ def serve(config: Config, on_ready: Callable[[list[str], str], None]) -> None:
     definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=_options(config))
     try:
-        trio.run(_run, config, store, definitions, certificates, on_ready)
+        trio.run(_run, config, load_config, store, definitions, certificates, on_ready)
     except BaseExceptionGroup as group:
         store.abandon()
         raise _cause(group) from None
@@ -113,6 +119,7 @@ def _cause(group: BaseExceptionGroup) -> BaseException:
 
 async def _run(
     config: Config,
+    load_config: Callable[[], Config],
     store: Store,
     definitions: Definitions | None,
     certificates: Certificates | None,
@@ -122,7 +129,7 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         plain = await listen([host_and_port(one) for one in config.listen])
         tls = await listen([host_and_port(one) for one in config.tls_listen])
-        app = App(config, store, definitions, certificates)
+        app = App(config, store, definitions, certificates, load_config)
         # A queue starts by dropping expired messages, so a queue that fails there is in the report.
         app.context.run_timers()
         keep_report(store, datetime.now(UTC), app.broker.set_aside)
@@ -146,6 +153,8 @@ class App:
     by.
 
     Timers use the store's clock, whose monotonic time advances at the same rate as trio's.
+    Args: load_config, reads the configuration again, on SIGHUP; without it only the files that the
+    configuration names are read again.
     """
 
     def __init__(
@@ -154,17 +163,9 @@ class App:
         store: Store,
         definitions: Definitions | None,
         certificates: Certificates | None = None,
+        load_config: Callable[[], Config] | None = None,
     ) -> None:
-        self._limits = Limits(
-            channel_max=config.channel_max,
-            frame_max=config.frame_max,
-            heartbeat_s=config.heartbeat_s,
-            max_message_bytes=config.max_message_bytes,
-            send_timeout_s=config.send_timeout_s,
-            # Whatever is configured: a message of the largest size can be received while another is
-            # pending.
-            unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),
-        )
+        self._limits = _limits(config)
         context = BrokerContext(
             store,
             clock=store.clock,
@@ -178,7 +179,6 @@ class App:
         # Created first: it checks whether the store belongs to a broker.
         self.broker = Broker(context)
         self.users = Users(store)
-        self._definitions = config.definitions
         self.connections: set[SocketConnection] = set()
         self.administration = Administration(
             self.broker,
@@ -187,7 +187,7 @@ class App:
             trio.current_time,
         )
         if definitions is not None:
-            done(self._importing(definitions, "start"))
+            done(self._importing(definitions, By(config.definitions, "start")))
         if self.users.is_empty:
             # In this order: a crash in between leaves permissions without a user, which the next
             # start completes. The other order would leave a user without permissions for good.
@@ -204,7 +204,12 @@ class App:
         context.flush = self.committer.flush
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
-        self._connections_bytes = config.connections_bytes
+        self._reloader = Reloader(
+            config,
+            load_config or (lambda: config),
+            self.reloadable_parts(),
+            on_reloaded=self._reloaded,
+        )
         self._login_checks = LoginChecks()
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
@@ -239,6 +244,7 @@ class App:
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
+            service.start_soon(self._reloader.run)
             service.start_soon(self.carry_out, self.administration.delete_rest())
             if self._certificates is not None:
                 service.start_soon(self._watch_certificates, self._certificates)
@@ -250,8 +256,7 @@ class App:
                         doors.start_soon(self._accept, listener, clients, self._certificates)
                     async for number in signals:
                         if number == signal.SIGHUP:
-                            await self._reload_certificates()
-                            await self._reload()
+                            self._reloader.ask()
                             continue
                         _log.info("stopping", extra={"signal": signal.Signals(number).name})
                         break
@@ -266,42 +271,80 @@ class App:
             certificates.log_expiry(datetime.now(UTC))
             await trio.sleep(_DAY_S)
 
-    async def _reload_certificates(self) -> None:
-        """Read the files of TLS again. If one is wrong, the error is logged and nothing changes."""
-        if self._certificates is None:
-            return
-        try:
-            await trio.to_thread.run_sync(self._certificates.load_again)
-        except ConfigError as error:
-            _log.error("certificates not loaded", extra={"reason": str(error)})
-        except Exception:  # noqa: BLE001 - no file may end a running broker
-            _log.exception("certificates not loaded")
-        else:
-            _log.info("certificates read")
-            self._certificates.log_expiry(datetime.now(UTC))
-
-    async def _reload(self) -> None:
-        """Read the definitions again. If they are wrong, the error is logged and nothing
-        changes.
+    def reloadable_parts(self) -> tuple[Reloadable, ...]:
+        """Return the parts to which a new configuration is applied, in this order: see
+        `reloading`.
         """
-        if not self._definitions:
-            _log.warning("nothing to reload: the configuration names no definitions file")
-            return
-        try:
-            definitions = await trio.to_thread.run_sync(load, self._definitions)
-            await self.carry_out(self._importing(definitions, "SIGHUP"))
-        except DefinitionsError as error:
-            _log.error("definitions not loaded", extra={"reason": str(error)})
-        except FATAL:
-            raise
-        except Exception:  # noqa: BLE001 - no file may end a running broker
-            _log.exception("definitions not loaded")
-        else:
-            _log.info("definitions read", extra={"file": self._definitions})
+        return (
+            Reloadable(("definitions",), self._prepare_definitions),
+            Reloadable(
+                (
+                    "tls_certificate",
+                    "tls_key",
+                    "tls_certificates",
+                    "tls_ca",
+                    "tls_client",
+                    "tls_min_version",
+                ),
+                self._prepare_certificates,
+            ),
+            Reloadable.unchecked(("log_level",), self._apply_log),
+            Reloadable.unchecked(("memory_bytes", "least_free_bytes"), self._apply_to_store),
+            Reloadable.unchecked(
+                (
+                    "channel_max",
+                    "frame_max",
+                    "heartbeat_s",
+                    "max_message_bytes",
+                    "send_timeout_s",
+                    "connection_bytes",
+                    "connections_bytes",
+                ),
+                self._apply_limits,
+            ),
+        )
+
+    async def _prepare_definitions(self, config: Config) -> Apply:
+        """Read the definitions file, even if its name has not changed. Raises: DefinitionsError."""
+        path = config.definitions
+        definitions = await trio.to_thread.run_sync(load, path) if path else None
+
+        async def apply() -> None:
+            if definitions is not None:
+                await self.carry_out(self._importing(definitions, By(path, "SIGHUP")))
+                _log.info("definitions read", extra={"file": path})
+
+        return apply
+
+    async def _prepare_certificates(self, config: Config) -> Apply:
+        """Read the files of TLS, even if their names have not changed. Raises: ConfigError."""
+        certificates = self._certificates
+        use = await trio.to_thread.run_sync(certificates.prepare, config) if certificates else None
+
+        async def apply() -> None:
+            if certificates is not None and use is not None:
+                use()
+                _log.info("certificates read")
+                certificates.log_expiry(datetime.now(UTC))
+
+        return apply
+
+    def _apply_log(self, config: Config) -> None:
+        logs.set_up(config.log_level)
+
+    def _apply_to_store(self, config: Config) -> None:
+        self.context.store.set_limits(
+            memory_bytes=config.memory_bytes, least_free_bytes=config.least_free_bytes
+        )
+
+    def _apply_limits(self, config: Config) -> None:
+        # Of clients that connect from now on; `_free_memory` reads its limit each time.
+        self._limits = _limits(config)
+
+    def _reloaded(self, _outcome: str) -> None:
         self._turn.wake()
 
-    def _importing(self, definitions: Definitions, door: str) -> Work[None]:
-        by = By(self._definitions, door)
+    def _importing(self, definitions: Definitions, by: By) -> Work[None]:
         return self.administration.import_definitions(by, definitions, replaces_policies=True)
 
     async def carry_out(self, work: Work[ResultT]) -> ResultT:
@@ -406,10 +449,11 @@ class App:
         """Close the clients with the most memory until unfinished publishes fit into the limit."""
         held = {one: one.amqp.unfinished_bytes for one in self.connections}
         total = sum(held.values())
-        while total > self._connections_bytes:
+        limit = self._reloader.config.connections_bytes
+        while total > limit:
             most = max(held, key=held.__getitem__)
             total -= held.pop(most)
-            most.amqp.exhaust(f"the limit of all connections is {self._connections_bytes}", now)
+            most.amqp.exhaust(f"the limit of all connections is {limit}", now)
 
     async def _commit_lazily(self) -> None:
         while True:
@@ -444,6 +488,19 @@ class App:
             while self.connections:
                 await trio.sleep(0.01)
         clients.cancel()
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        channel_max=config.channel_max,
+        frame_max=config.frame_max,
+        heartbeat_s=config.heartbeat_s,
+        max_message_bytes=config.max_message_bytes,
+        send_timeout_s=config.send_timeout_s,
+        # Whatever is configured: a message of the largest size can be received while another is
+        # pending.
+        unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),
+    )
 
 
 async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:

@@ -49,7 +49,6 @@ class Certificates:
     """The certificates that new clients are shown. Raises: ConfigError."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
         self._pairs = _loaded(config)
 
     @property
@@ -59,9 +58,16 @@ class Certificates:
         """
         return self._pairs[0].context
 
-    def load_again(self) -> None:
-        """Use the files as they are now. Raises: ConfigError, and nothing has changed."""
-        self._pairs = _loaded(self._config)
+    def prepare(self, config: Config) -> Callable[[], None]:
+        """Load the files that a configuration names, as they are now. Returns the function that has
+        new clients shown them. Raises: ConfigError.
+        """
+        pairs = _loaded(config)
+
+        def use() -> None:
+            self._pairs = pairs
+
+        return use
 
     def log_expiry(self, now: datetime) -> None:
         """Log which certificates have expired, or do so within 30 days."""

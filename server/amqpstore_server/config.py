@@ -6,7 +6,9 @@ variable `AMQPSTORE_` and its name in upper case, the option of `amqpstore serve
 `flag`, and the checks with their error messages. Then add its row to the table in server/README.md;
 the test that compares the two prints the row. A rule about several keys goes into `conflicts`.
 
-A key with `live=True` can change in a running broker, on SIGHUP; all others need a restart.
+A key with `live=True` is changed by SIGHUP: name it in the part of `App.reloadable_parts` that
+applies it to the running broker (a test looks for it there). All others need a restart, which the
+log says when such a key has changed.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "SIGHUP, as all files of TLS",
             expected=_A_FILE,
             pattern=_NO_NUL,
+            live=True,
         ),
     ] = ""
     tls_key: Annotated[
@@ -77,6 +80,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "a PEM file: its private key, without a password; empty means the same file",
             expected=_A_FILE,
             pattern=_NO_NUL,
+            live=True,
         ),
     ] = ""
     tls_certificates: Annotated[
@@ -86,6 +90,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "clients that ask for one of their names (SNI)",
             expected="the path of a directory, or empty",
             pattern=_NO_NUL,
+            live=True,
         ),
     ] = ""
     tls_ca: Annotated[
@@ -94,18 +99,19 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "a PEM file: the CAs whose client certificates are accepted",
             expected=_A_FILE,
             pattern=_NO_NUL,
+            live=True,
         ),
     ] = ""
     tls_client: Annotated[
         Literal["none", "optional", "required"],
-        key("whether clients are asked for a certificate, and must have one"),
+        key("whether clients are asked for a certificate, and must have one", live=True),
     ] = "none"
     tls_min_version: Annotated[
-        Literal["1.2", "1.3"], key("the oldest version of TLS that is accepted")
+        Literal["1.2", "1.3"], key("the oldest version of TLS that is accepted", live=True)
     ] = "1.2"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        key("events of this level and above are logged", flag="--log-level"),
+        key("events of this level and above are logged", live=True, flag="--log-level"),
     ] = "info"
     segment_bytes: Annotated[
         int,
@@ -121,11 +127,14 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "memory for messages, with their properties, that are ready or unacked; the bodies of "
             "all others are on disk only",
             ge=1 << 20,
+            live=True,
         ),
     ] = 64 << 20
     least_free_bytes: Annotated[
         int,
-        key("publishers are blocked while less than twice this is free on the disk", ge=0),
+        key(
+            "publishers are blocked while less than twice this is free on the disk", ge=0, live=True
+        ),
     ] = 128 << 20
     compress_from_bytes: Annotated[
         int,
@@ -136,10 +145,12 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     ] = 0
     max_message_bytes: Annotated[
         int,
-        key("larger bodies are refused with reply code 311", ge=0, le=1 << 30),
+        key("larger bodies are refused with reply code 311", ge=0, le=1 << 30, live=True),
     ] = 128 << 20
-    frame_max: Annotated[int, key("offered to clients, bytes", ge=8192, le=1 << 24)] = 131_072
-    channel_max: Annotated[int, key("offered to clients", ge=1, le=65_535)] = 2047
+    frame_max: Annotated[int, key("offered to clients, bytes", ge=8192, le=1 << 24, live=True)] = (
+        131_072
+    )
+    channel_max: Annotated[int, key("offered to clients", ge=1, le=65_535, live=True)] = 2047
     names: Annotated[
         Literal["lenient", "strict", "0-10"],
         key(
@@ -151,9 +162,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         str,
         key(
             "a JSON file as `rabbitmqctl export_definitions` writes it: users, permissions, "
-            "policies, topology; read at start and on SIGHUP",
+            "policies, topology; read at start, and again on SIGHUP",
             expected="the path of a file, or empty",
             pattern=_NO_NUL,
+            live=True,
         ),
     ] = ""
     product: Annotated[
@@ -173,7 +185,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         ),
     ] = ""
     heartbeat_s: Annotated[
-        int, key("offered to clients; 0 turns heartbeats off", ge=0, le=65_535)
+        int, key("offered to clients; 0 turns heartbeats off", ge=0, le=65_535, live=True)
     ] = 60
     send_timeout_s: Annotated[
         int,
@@ -181,6 +193,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "a client that reads nothing of what is sent to it for this long is disconnected",
             ge=1,
             le=86_400,
+            live=True,
         ),
     ] = 300
     connection_bytes: Annotated[
@@ -189,6 +202,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "memory of one connection for unfinished bodies and open transactions; above it the "
             "connection is closed with 506; at least twice `max_message_bytes`",
             ge=1 << 20,
+            live=True,
         ),
     ] = 256 << 20
     connections_bytes: Annotated[
@@ -197,6 +211,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "the same for all connections together; above it those that use most are closed with "
             "506",
             ge=1 << 20,
+            live=True,
         ),
     ] = 1 << 30
     consumer_timeout_s: Annotated[

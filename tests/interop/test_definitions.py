@@ -290,7 +290,7 @@ def test_a_sighup_of_a_broker_without_definitions(tmp_path: Path) -> None:
         broker.start()
         os.kill(broker.pid, signal.SIGHUP)
         with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-            wait_until(connection.channel(), lambda: "nothing to reload" in broker.stderr)
+            wait_until(connection.channel(), lambda: "configuration reloaded" in broker.stderr)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])

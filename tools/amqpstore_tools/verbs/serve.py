@@ -42,14 +42,15 @@ def run(arguments: argparse.Namespace) -> int:
     from amqpstore_server.config_options import sources_of
 
     try:
-        effective = sources_of(arguments).load()
+        sources = sources_of(arguments)
+        effective = sources.load()
         logs.set_up(effective.config.log_level)
         _log.info("configuration", extra={"file": effective.path or "none"})
         for name in effective.unknown_variables:
             _log.warning("environment variable of no key", extra={"variable": name})
         before, most = raise_descriptor_limit()
         _log.debug("descriptors", extra={"before": before, "most": most})
-        app.serve(effective.config, _print_ready)
+        app.serve(effective.config, lambda: sources.load().config, _print_ready)
     except (ConfigError, definitions.DefinitionsError) as error:
         return _fail(EXIT_USAGE, error)
     except StoreLockedError as error:

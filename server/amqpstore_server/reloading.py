@@ -1,0 +1,134 @@
+"""Reloading: on SIGHUP the configuration is read again, and applied to the running broker.
+
+All of it or nothing: first every part checks what it would apply, and reads the files it needs, and
+only when nothing is wrong they are applied, one after the other. What fails there fails before it
+has changed anything; so the one part that may, the definitions, has to be the first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import trio
+
+from amqpstore_server.broker.faults import FATAL
+from amqpstore_server.config import KEYS, Config, conflicts
+from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.definitions import DefinitionsError
+
+_log = logging.getLogger(__name__)
+
+Apply = Callable[[], Awaitable[None]]
+"""Applies what was prepared."""
+
+
+@dataclass(frozen=True)
+class Reloadable:
+    """A part of the broker that takes over live keys.
+
+    `keys` are their names. `prepare` is given the new configuration, in which all other keys have
+    the running values. It changes nothing, and returns what applies it.
+    It may raise ConfigError or DefinitionsError.
+    """
+
+    keys: tuple[str, ...]
+    prepare: Callable[[Config], Awaitable[Apply]]
+
+    @classmethod
+    def unchecked(cls, keys: tuple[str, ...], apply: Callable[[Config], None]) -> Reloadable:
+        """Make a part for which any valid configuration is right, and whose `apply` cannot fail."""
+
+        async def prepare(config: Config) -> Apply:
+            async def apply_it() -> None:
+                apply(config)
+
+            return apply_it
+
+        return cls(keys, prepare)
+
+
+class Reloader:
+    """Reloads the configuration whenever `ask` was called; `run` has to run for that.
+
+    Args: config, which is in force; load, reads it again (in a worker thread), and may raise
+    ConfigError; parts, to which it is applied, in their order; on_reloaded, called after each
+    attempt, successful or not, with a sentence about it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        parts: Sequence[Reloadable],
+        on_reloaded: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self._load = load
+        self._parts = parts
+        self._on_reloaded = on_reloaded
+        self._asked = trio.Event()
+
+    def ask(self) -> None:
+        """Reload soon; once more if a reload is running."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Reload when asked. Never returns."""
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            self._on_reloaded(await self._reload())
+
+    async def _reload(self) -> str:
+        """Read, check and apply the configuration; an error leaves the broker as it is."""
+        try:
+            found = await trio.to_thread.run_sync(self._load)
+            config = _with_live(self.config, found)
+            applying = [await part.prepare(config) for part in self._parts]
+            for apply in applying:
+                await apply()
+        except ConfigError as error:
+            for problem in error.problems:
+                _log.error("configuration not reloaded", extra={"reason": problem})
+        except DefinitionsError as error:
+            _log.error("definitions not loaded", extra={"reason": str(error)})
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001 - no file may end a running broker
+            _log.exception("configuration not reloaded")
+        else:
+            self._log_changes(found)
+            self.config = config
+            return "configuration reloaded"
+        return "configuration not reloaded: see the log"
+
+    def _log_changes(self, found: Config) -> None:
+        for name, key in KEYS.items():
+            running, wanted = getattr(self.config, name), getattr(found, name)
+            if running == wanted:
+                continue
+            extra = {"key": name, "from": key.shown(running), "to": key.shown(wanted)}
+            if key.is_live:
+                _log.info("configuration changed", extra=extra)
+            else:
+                _log.warning("a change of the configuration needs a restart", extra=extra)
+        _log.info("configuration reloaded")
+
+
+def _with_live(running: Config, found: Config) -> Config:
+    """Return the running configuration with the live keys of the one that was found.
+
+    Raises: ConfigError, if they do not fit together.
+    """
+    live = {name: getattr(found, name) for name, key in KEYS.items() if key.is_live}
+    config = msgspec.structs.replace(running, **live)
+    problems = [
+        KEYS[name].mismatch(getattr(config, name), "without a restart", expected)
+        for name, expected in conflicts(config)
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    return config
