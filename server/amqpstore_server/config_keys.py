@@ -90,12 +90,12 @@ class ConfigKey:
         """The name of its environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
-    def shown(self, value: object) -> str:
-        """Return a value as text for messages: shortened, and hidden if it is secret."""
-        if self.is_secret and value:
-            return _HIDDEN
-        text = msgspec.json.encode(value, enc_hook=str).decode()
-        return text if len(text) <= _SHOWN_VALUE else f"{text[: _SHOWN_VALUE - 1]}…"
+    def shown(self, value: object, *, whole: bool = False) -> str:
+        """Return a value as text: hidden if it is secret, and shortened unless it is to be
+        `whole`.
+        """
+        text = msgspec.json.encode(self.public(value), enc_hook=str).decode()
+        return text if whole or len(text) <= _SHOWN_VALUE else f"{text[: _SHOWN_VALUE - 1]}…"
 
     def public(self, value: object) -> object:
         """Return a value as it may be shown whole."""

@@ -69,6 +69,12 @@ FILE_MODULES = ("amqpstore.files", "amqpstore.datasyncs", "amqpstore.catalog", "
 MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
 OFFLINE_MODULES = (*MESSAGE_MODULES, "amqpstore_server.protocol.errors")
 
+# The configuration, for those who do not run the broker.
+CONFIG_MODULES = tuple(
+    f"amqpstore_server.{name}"
+    for name in ("config", "config_keys", "config_options", "config_sources")
+)
+
 FILE_LIBRARIES = ("pathlib", "shutil", "io", "tempfile", "mmap", "fcntl", "glob")
 
 Sources = dict[str, str]
@@ -150,6 +156,8 @@ def test_every_package_was_read() -> None:
         ("amqpstore_tools.check.bad", "def f():\n    from amqpstore_tools.spark import cluster"),
         ("amqpstore_tools.drill.bad", "from amqpstore_tools.drill.scenarios import SCENARIOS"),
         ("amqpstore_tools.verbs.bad", "from amqpstore_tools import __main__"),
+        ("amqpstore_tools.verbs.bad", "from amqpstore_server.config import KEYS"),
+        ("amqpstore_tools.verbs.config", "from amqpstore_server.app import run"),
         ("amqpstore_tools.bench.bad", "import amqpstore_server"),
         ("amqpstore_tools.bench.bad", "from amqpstore import Store"),
         ("amqpstore_tools.bench.serve", "import amqpstore_server"),
@@ -195,6 +203,7 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("amqpstore_tools.pika.good", "import pika\nfrom amqpstore_tools.pika.xid import Xid"),
         ("amqpstore_tools.good", "from amqpstore import Store\nimport trio"),
         ("amqpstore_tools.verbs.serve", "from amqpstore_server.app import run"),
+        ("amqpstore_tools.verbs.config", "from amqpstore_server.config import KEYS"),
         (
             "amqpstore_tools.offline.good",
             "from amqpstore_server.protocol.content import decode_properties",
@@ -266,7 +275,8 @@ def is_forbidden(module: str, imported: str) -> bool:
         )
         # A message's properties are shown, and nothing else of the broker is known.
         shows_it = is_within(module, "amqpstore_tools.offline") and among(*OFFLINE_MODULES)
-        return among("amqpstore_server") and not runs_it and not shows_it
+        reads_it = module == "amqpstore_tools.verbs.config" and among(*CONFIG_MODULES)
+        return among("amqpstore_server") and not runs_it and not shows_it and not reads_it
     if among("amqpstore_tools", "asyncio"):
         return True
     if among("trio") and module.count(".") > 1:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 _VERBS = {
     "serve": ("serve", "run the broker"),
+    "config": ("config", "check a configuration, and show where its values come from"),
     "check": ("check", "look for damage in a store"),
     "repair": ("repair", "repair a damaged store by a plan, which can be undone"),
     "inspect": ("inspect", "show the content of a store, down to one record"),

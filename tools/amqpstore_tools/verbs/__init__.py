@@ -1,6 +1,7 @@
 """The verbs of the `amqpstore` command: one module each, named after it.
 
-- `serve`, `bench`, `drill`: run, measure and stress the broker or the engine.
+- `serve`, `bench`, `drill`: run, measure and stress the broker or the engine; `config`: the
+  configuration that `serve` uses.
 - `inspect`, `stats`, `check`, `repair`, `compact`, `upgrade`: inspect a data directory, and
   maintain it.
 - `copy`, `restore`, `export`, `import_`, `publish`: copies of stores and of messages.
