@@ -179,6 +179,7 @@ class App:
         # Created first: it checks whether the store belongs to a broker.
         self.broker = Broker(context)
         self.users = Users(store)
+        self.broker.quotas.of_user = self.users.limits_of
         self.connections: set[SocketConnection] = set()
         self.administration = Administration(
             self.broker,

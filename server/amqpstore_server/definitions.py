@@ -12,7 +12,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -51,11 +51,13 @@ class User(msgspec.Struct, kw_only=True):
     password_hash: bytes | None = None
     hashing_algorithm: str = "rabbit_password_hashing_sha256"
     listed_tags: list[str] | str = msgspec.field(name="tags", default_factory=list)
+    limits: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
         _check_named(self.name)
         _check_key_part("name", self.name)
         _check_one_of("hashing_algorithm", self.hashing_algorithm, tuple(_DIGEST_BYTES))
+        _check_numbers("limits", self.limits)
         if (self.password is None) == (self.password_hash is None):
             raise ValueError(f"user '{self.name}': expected either `password` or `password_hash`")
         if self.password == "":
@@ -209,6 +211,13 @@ class BindingDefinition(msgspec.Struct, kw_only=True):
         _check_numbers("arguments", self.arguments)
 
 
+class VirtualHostLimits(NamedTuple):
+    """The limits of a virtual host, by RabbitMQ's names."""
+
+    vhost: str
+    limits: dict[str, int]
+
+
 class Definitions(msgspec.Struct, kw_only=True):
     """The parts of a file that are used, each list in the file's order."""
 
@@ -218,6 +227,7 @@ class Definitions(msgspec.Struct, kw_only=True):
     topic_permissions: list[TopicPermission] = []
     policies: list[PolicyDefinition] = []
     operator_policies: list[PolicyDefinition] = []
+    vhost_limits: list[VirtualHostLimits] = []
     queues: list[QueueDefinition] = []
     exchanges: list[ExchangeDefinition] = []
     bindings: list[BindingDefinition] = []
@@ -248,6 +258,7 @@ def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
         definitions = msgspec.convert(content, Definitions)
         parameters = msgspec.convert(content, _Parameters).parameters
         definitions.operator_policies = list(_operator_policies(path, parameters))
+        definitions.vhost_limits = list(_vhost_limits(parameters))
     except OSError as error:
         raise DefinitionsError(f"cannot read the definitions {path}: {error.strerror}") from None
     except msgspec.ValidationError as error:
@@ -260,6 +271,8 @@ def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
 def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[PolicyDefinition]:
     """Raises: msgspec.ValidationError, with the place in the file."""
     for number, parameter in enumerate(parameters):
+        if parameter.component == "vhost-limits":
+            continue
         if parameter.component != "operator_policy":
             _log.warning(
                 "definition ignored",
@@ -291,6 +304,19 @@ def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Poli
             place = f"$.parameters[{number}]"
             raise msgspec.ValidationError(f"{error} - at `{place}`") from None
         yield policy
+
+
+def _vhost_limits(parameters: list[_Parameter]) -> Iterator[VirtualHostLimits]:
+    """Raises: msgspec.ValidationError, with the place in the file."""
+    for number, parameter in enumerate(parameters):
+        if parameter.component == "vhost-limits":
+            try:
+                limits = msgspec.convert(parameter.value, dict[str, int])
+                _check_numbers("value", limits)
+            except (msgspec.ValidationError, ValueError) as error:
+                place = f"$.parameters[{number}].value"
+                raise msgspec.ValidationError(f"{error} - at `{place}`") from None
+            yield VirtualHostLimits(parameter.vhost, limits)
 
 
 def _read(path: str, max_bytes: int) -> bytes:

@@ -65,6 +65,9 @@ def apply_definitions(
     except (ValueError, TypeError, OverflowError) as error:
         raise DefinitionsError(f"the definitions cannot be stored: {error}") from error
     users.have(rows)
+    for one in definitions.vhost_limits:
+        with _left_out("limits", one.vhost, "vhost-limits"):
+            broker.define_vhost_limits(one.vhost, one.limits)
     yield from applying
     declaring = _declaring(definitions, broker)
     store = broker.context.store

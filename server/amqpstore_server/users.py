@@ -142,6 +142,11 @@ class Users:
         """Tell whether a user may publish with another user's user-id."""
         return self.may(user, "impersonator")
 
+    def limits_of(self, user: str) -> Mapping[str, Any]:
+        """Return the limits of a user, by RabbitMQ's names: see `broker.quotas`."""
+        limits: Mapping[str, Any] = self._rows.get(user, {}).get("limits", {})
+        return limits
+
     def is_known(self, user: str, password: bytes) -> bool:
         """Tell whether the same login was correct before; if not, call `check`."""
         row, digest = self._verified.get(user, (None, b""))
@@ -165,7 +170,13 @@ class Users:
         self._verified[user] = row, self._digest(user, password)
         if self.upgrades and (algorithm := row.get("algorithm")):
             secret = {**self.hashed(password), "imported": _digest_of(row["hash"], algorithm)}
-            self._upgraded[user] = row, {**secret, "tags": row.get("tags", [])}
+            self._upgraded[user] = (
+                row,
+                {
+                    **secret,
+                    **{name: row[name] for name in ("tags", "limits") if name in row},
+                },
+            )
         return True
 
     def upgrade(self, user: str) -> None:

@@ -125,16 +125,26 @@ def test_the_topology_of_an_export(exported: Definitions) -> None:
     assert len(exported.bindings) == 4
 
 
+def test_the_limits_of_a_virtual_host_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    (limits,) = load(str(EXPORTED)).vhost_limits
+    assert limits.vhost == "orders"
+    assert "max-connections" in limits.limits or "max-queues" in limits.limits
+    assert caplog.records == []
+
+
 def test_a_parameter_of_another_component_is_ignored_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load(str(EXPORTED))
+    one = {"component": "federation", "vhost": "orders", "name": "f", "value": {}}
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps({"parameters": [one]}))
+    load(str(path))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert (record.__dict__["component"], record.__dict__["vhost"], record.__dict__["file"]) == (
-        "vhost-limits",
+        "federation",
         "orders",
-        str(EXPORTED),
+        str(path),
     )
 
 

@@ -20,6 +20,7 @@ FLOORS = {
         "ack_timeouts",
         "names",
         "patterns",
+        "quotas",
         "permissions",
         "settings",
         "policy",

@@ -19,6 +19,7 @@ from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
 from amqpstore_server.broker.settings import POLICY_KEYS
 from amqpstore_server.definitions import (
     Definitions,
@@ -144,7 +145,28 @@ class Administration:
             secret = users.row_for_hash(
                 user.name, user.password_hash or b"", user.hashing_algorithm
             )
-        return {**secret, "tags": user.tags}
+        limits = self._users.limits_of(user.name) if user.limits is None else user.limits
+        return {**secret, "tags": user.tags, **({"limits": dict(limits)} if limits else {})}
+
+    def set_user_limits(self, by: By, user: str, limits: Mapping[str, int]) -> Work[None]:
+        """Set the limits of a user, by RabbitMQ's names: see `broker.quotas`. They apply to what is
+        opened from now on. Raises: AdministrationError.
+        """
+        self._check_exists(user, must_exist=True)
+        _check_limits(limits, USER_LIMITS)
+        self._store(Defined(), {user: {**(self._users.row(user) or {}), "limits": dict(limits)}})
+        self._changed(by, "user limits set", target=user, limits=str(dict(limits)))
+        yield None
+
+    def set_vhost_limits(self, by: By, name: str, limits: Mapping[str, int]) -> Work[None]:
+        """Set the limits of a virtual host, as `set_user_limits` does those of a user. Raises:
+        AdministrationError.
+        """
+        self._check_vhost(name)
+        _check_limits(limits, VHOST_LIMITS)
+        self._broker.define_vhost_limits(name, limits)
+        self._changed(by, "vhost limits set", vhost=name, limits=str(dict(limits)))
+        yield None
 
     # Virtual hosts.
 
@@ -405,6 +427,15 @@ class Administration:
 
     def _changed(self, by: By, event: str, **what: Any) -> None:
         _log.info(event, extra={"by": by.who, "door": by.door, **what})
+
+
+def _check_limits(limits: Mapping[str, int], known: tuple[str, ...]) -> None:
+    """Raises: AdministrationError."""
+    for name, limit in limits.items():
+        if name not in known:
+            raise AdministrationError(f"no limit '{name}': there are {', '.join(known)}")
+        if abs(limit) >= 1 << 63:
+            raise AdministrationError(f"limit '{name}' does not fit in 64 bits")
 
 
 def _keys() -> str:

@@ -424,6 +424,7 @@ class ServerConnection:
         user = negotiation.login.user
         try:
             access = self._broker.access(user, method.virtual_host)
+            usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)
             self._log_error(refused, 0)
@@ -441,7 +442,7 @@ class ServerConnection:
             shares_prefetch=negotiation.shares_prefetch,
             break_off=self.break_off,
         )
-        self._session = Session(context, negotiation.channel_max)
+        self._session = Session(context, negotiation.channel_max, usage)
         self.vhost = method.virtual_host
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())

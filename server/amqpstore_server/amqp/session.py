@@ -12,6 +12,7 @@ from typing import NamedTuple, final
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.refusals import channel_close
+from amqpstore_server.broker.quotas import Usage
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -49,9 +50,10 @@ class Unfinished(NamedTuple):
 class Session:
     """The channels of one connection, from connection.open-ok until either side closes it."""
 
-    def __init__(self, context: ChannelContext, channel_max: int) -> None:
+    def __init__(self, context: ChannelContext, channel_max: int, usage: Usage) -> None:
         self._context = context
         self._channel_max = channel_max
+        self._usage = usage
         self._channels: dict[int, AmqpChannel] = {}
         context.access.on_change.add(self._recheck_permissions)
 
@@ -114,11 +116,12 @@ class Session:
             self._end(channel, event)
 
     def _open(self, number: int) -> None:
-        """Raises: NotAllowed."""
+        """Raises: NotAllowed, NotAllowedError."""
         if number > self._channel_max:
             raise NotAllowed(
                 f"number of channels opened is limited: channel-max is {self._channel_max}"
             )
+        self._usage.open_channel()
         self._channels[number] = AmqpChannel(self._context, number)
         self._send(number, methods.ChannelOpenOk())
 
@@ -126,6 +129,7 @@ class Session:
         channel.end(event)
         if channel.state is ChannelState.CLOSED:
             del self._channels[channel.number]
+            self._usage.close_channel()
 
     def contain(self, number: int, error: AmqpError) -> AmqpError | None:
         """Close the channel that an error concerns, and no more if that is enough.
@@ -165,6 +169,7 @@ class Session:
             for channel in channels:
                 channel.end(ChannelEvent.END)
         finally:
+            self._usage.close()
             context.access.on_change.discard(self._recheck_permissions)
             context.vhost.delete_queues_of(context)
 

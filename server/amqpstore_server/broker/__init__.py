@@ -17,6 +17,7 @@ Below them:
 
 - `errors`, `faults`: refused requests, and internal errors.
 - `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name.
+- `quotas`: how many connections, channels and queues users and virtual hosts may have.
 - `settings`: of a queue; `timers`: due times; `ack_timeouts`: overdue acks; `limits`: of memory and
   of work done in one go; `context`: what all virtual hosts share.
 

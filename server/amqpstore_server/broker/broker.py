@@ -15,6 +15,7 @@ from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.quotas import Limits, Quotas
 from amqpstore_server.broker.removals import leftovers
 from amqpstore_server.broker.rows import name_key
 from amqpstore_server.broker.stored import is_usable, leave_out, rows_of
@@ -63,6 +64,9 @@ class Broker:
             is_deleted = isinstance(row, dict) and _DELETED in row
             vhosts = self.deleted if is_deleted else self.vhosts
             vhosts[name] = self.vhost_type(name, context)
+        for name, row in rows_of(store, "vhosts"):
+            if vhost := self.vhosts.get(name):
+                vhost.limits = row.get("limits", {})
         for vhost, _, row in self._stored("policies"):
             vhost.policies.restore(row)
         self._restore_queues()
@@ -82,6 +86,7 @@ class Broker:
         self._restore_branches()
         self._permissions: dict[str, dict[str, Any]] = dict(rows_of(store, "permissions"))
         self._accesses: dict[str, Access] = {}
+        self.quotas = Quotas(self.vhost_limits)
 
     def vhost(self, name: str) -> VirtualHost:
         """Return the virtual host of that name. Raises: NotFoundError."""
@@ -106,6 +111,17 @@ class Broker:
         if row is None:
             raise NotAllowedError(f"access to vhost '{vhost}' refused for user '{user}'")
         return row
+
+    def vhost_limits(self, name: str) -> Limits:
+        """Return the limits of a virtual host, by RabbitMQ's names."""
+        vhost = self.vhosts.get(name)
+        return vhost.limits if vhost else {}
+
+    def define_vhost_limits(self, name: str, limits: Mapping[str, int]) -> None:
+        """Set the limits of a virtual host. Durable on return. Raises: NotFoundError."""
+        vhost = self.vhost(name)
+        self.context.store.define([Change("vhosts", name, {"limits": dict(limits)})])
+        vhost.limits = limits
 
     @property
     def set_aside(self) -> list[tuple[str, str]]:

@@ -75,12 +75,18 @@ class _User(msgspec.Struct):
     hash: str
     tags: list[str] = []
     imported: bytes = b""
+    limits: dict[str, int] = {}
 
 
 class _ImportedUser(msgspec.Struct):
     algorithm: Literal["rabbit_password_hashing_sha256", "rabbit_password_hashing_sha512"]
     hash: bytes
     tags: list[str] = []
+    limits: dict[str, int] = {}
+
+
+class _VirtualHost(msgspec.Struct):
+    limits: dict[str, int] = {}
 
 
 class _Branch(msgspec.Struct):
@@ -95,6 +101,7 @@ _SHAPES = {
     "policies": _Policy,
     "permissions": _Permission,
     "branches": _Branch,
+    "vhosts": _VirtualHost,
 }
 
 

@@ -39,6 +39,7 @@ from amqpstore_server.broker.queues.kinds import (
     own_queue_name,
 )
 from amqpstore_server.broker.queues.queue import Queue, WayOut
+from amqpstore_server.broker.quotas import MAX_QUEUES, Limits, is_reached
 from amqpstore_server.broker.removals import Removals, Unbinding
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
@@ -84,6 +85,8 @@ class VirtualHost:
     def __init__(self, name: str, context: BrokerContext) -> None:
         self.name = name
         self.context = context
+        self.limits: Limits = {}
+        """What its operator allows it, by RabbitMQ's names: see `quotas`."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self._owned: dict[object, dict[Queue, None]] = {}
@@ -312,6 +315,11 @@ class VirtualHost:
         what = f"queue '{name}' in vhost '{self.name}'"
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+        if is_reached(self.limits, MAX_QUEUES, len(self.queues)):
+            raise PreconditionFailedError(
+                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
+                f"({self.limits[MAX_QUEUES]}) is reached"
+            )
         queue = self._create_queue(
             name,
             Queue.kind,
