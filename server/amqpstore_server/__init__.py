@@ -11,8 +11,10 @@
   how long its longest turns were; `doors`: how many clients may connect.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
-- `users`, `login_checks`: who may log in, and the queue for password checks.
-- `administration`: what operators do with users, virtual hosts, permissions and policies.
+- `users`, `login_checks`: who may log in, and the queue for password checks; `password_hashes`:
+  the forms of hashes in definitions.
+- `administration`: what operators do with users, virtual hosts, permissions and policies;
+  `admin_socket`: their door in the data directory.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
 - `recovery_reports`: what a start found after a crash; `plugins`: what an exchange type of another
   package may import.

@@ -20,6 +20,7 @@ import trio
 from amqpstore import DurabilityError, Options, Store
 from amqpstore.datasyncs import KernelDatasyncs
 from amqpstore_server import logs
+from amqpstore_server.admin_socket import AdminSocket, admin_socket
 from amqpstore_server.administration.operations import Administration, By
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.amqp.limits import Limits
@@ -138,9 +139,10 @@ async def _run(
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
         urls = [_url("amqp", one) for one in plain] + [_url("amqps", one) for one in tls]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(app.run, plain, signals, tls)
-            on_ready(urls, store.directory)
+        with admin_socket(store.directory) as admin:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(app.run, plain, signals, tls, admin)
+                on_ready(urls, store.directory)
 
 
 def _url(scheme: str, listener: socket.socket) -> str:
@@ -222,21 +224,24 @@ class App:
         plain: list[socket.socket],
         signals: AsyncIterator[int],
         tls: Sequence[socket.socket] = (),
+        admin: socket.socket | None = None,
     ) -> None:
         """Serve until a signal asks to stop, then stop in this order: listeners, clients, log.
 
-        Args: plain, tls, the sockets on which clients are accepted without TLS and with it.
+        Args: plain, tls, the sockets on which clients are accepted without TLS and with it; admin,
+        the one for operators, if there is one.
         Raises: DurabilityError, as soon as the disk fails.
         """
         trio.lowlevel.add_instrument(LoopHolds(self.context.work))
         with contextlib.closing(self.sockets):
-            await self._serve(plain, signals, tls)
+            await self._serve(plain, signals, tls, admin)
 
     async def _serve(
         self,
         plain: list[socket.socket],
         signals: AsyncIterator[int],
         tls: Sequence[socket.socket],
+        admin: socket.socket | None,
     ) -> None:
         async with trio.open_nursery() as service:
             service.start_soon(self._turn.read, self.committer)
@@ -247,6 +252,8 @@ class App:
             service.start_soon(self._run_timers)
             service.start_soon(self._reloader.run)
             service.start_soon(self.carry_out, self.administration.delete_rest())
+            if admin is not None:
+                service.start_soon(AdminSocket(admin, self.administration, self.carry_out).run)
             if self._certificates is not None:
                 service.start_soon(self._watch_certificates, self._certificates)
             async with trio.open_nursery() as clients:
@@ -345,7 +352,7 @@ class App:
     def _reloaded(self, _outcome: str) -> None:
         self._turn.wake()
 
-    def _importing(self, definitions: Definitions, by: By) -> Work[None]:
+    def _importing(self, definitions: Definitions, by: By) -> Work[list[str]]:
         return self.administration.import_definitions(by, definitions, replaces_policies=True)
 
     async def carry_out(self, work: Work[ResultT]) -> ResultT:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from amqpstore_server.broker.patterns import Pattern, PatternError
+from amqpstore_server.password_hashes import ARGON2, is_argon2
 from amqpstore_server.protocol.field_table import MAX_DEPTH
 
 _log = logging.getLogger(__name__)
 
 _SALT_BYTES = 4
 _DIGEST_BYTES = {"rabbit_password_hashing_sha256": 32, "rabbit_password_hashing_sha512": 64}
+_ALGORITHMS = (*_DIGEST_BYTES, ARGON2)
 _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
@@ -43,7 +45,7 @@ class User(msgspec.Struct, kw_only=True):
     cannot log in with a password.
 
     `password_hash` is a salt of 4 bytes, followed by the result of `hashing_algorithm` on the salt
-    and the password in UTF-8.
+    and the password in UTF-8; or with `argon2`, which RabbitMQ does not have, its encoded form.
     """
 
     name: str
@@ -56,12 +58,16 @@ class User(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_named(self.name)
         _check_key_part("name", self.name)
-        _check_one_of("hashing_algorithm", self.hashing_algorithm, tuple(_DIGEST_BYTES))
+        _check_one_of("hashing_algorithm", self.hashing_algorithm, _ALGORITHMS)
         _check_numbers("limits", self.limits)
         if (self.password is None) == (self.password_hash is None):
             raise ValueError(f"user '{self.name}': expected either `password` or `password_hash`")
         if self.password == "":
             raise ValueError(f"user '{self.name}': expected a `password` that is not empty")
+        if self.hashing_algorithm == ARGON2:
+            if self.password_hash and not is_argon2(self.password_hash):
+                raise ValueError(f"`password_hash` of user '{self.name}' is not one of argon2")
+            return
         expected = _SALT_BYTES + _DIGEST_BYTES[self.hashing_algorithm]
         if self.password_hash and len(self.password_hash) != expected:
             raise ValueError(
@@ -255,16 +261,27 @@ def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
     """
     try:
         content = msgspec.json.decode(_read(path, max_bytes))
-        definitions = msgspec.convert(content, Definitions)
-        parameters = msgspec.convert(content, _Parameters).parameters
-        definitions.operator_policies = list(_operator_policies(path, parameters))
-        definitions.vhost_limits = list(_vhost_limits(parameters))
     except OSError as error:
         raise DefinitionsError(f"cannot read the definitions {path}: {error.strerror}") from None
-    except msgspec.ValidationError as error:
-        raise DefinitionsError(f"{path}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DefinitionsError(f"{path} is not JSON: {error}") from None
+    return definitions_of(content, path)
+
+
+def definitions_of(content: Any, source: str) -> Definitions:
+    """Return the definitions in the content of a file, which `source` names.
+
+    Raises: DefinitionsError.
+    """
+    try:
+        definitions = msgspec.convert(content, Definitions)
+        parameters = msgspec.convert(content, _Parameters).parameters
+        definitions.operator_policies = list(_operator_policies(source, parameters))
+        definitions.vhost_limits = list(_vhost_limits(parameters))
+    except msgspec.ValidationError as error:
+        raise DefinitionsError(f"{source}: {error}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise DefinitionsError(f"{source} is not JSON: {error}") from None
     return definitions
 
 

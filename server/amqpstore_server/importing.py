@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -28,6 +28,9 @@ from amqpstore_server.users import Users
 
 _log = logging.getLogger(__name__)
 
+_MAX_LEFT_OUT = 1000
+"""The most that are returned; all are logged."""
+
 _DECLARED_AT_ONCE = 64
 """Exchanges, queues and bindings that are declared in one step, and committed together."""
 
@@ -39,14 +42,15 @@ def apply_definitions(
     rows: Mapping[str, dict[str, Any]],
     *,
     replaces_policies: bool = True,
-) -> Iterator[None]:
+) -> Generator[None, None, list[str]]:
     """Apply definitions, with the users in `rows` (see `Users.hashed`), in steps: others may have
     their turn after each.
 
     Users, virtual hosts, permissions and policies are one commit. Exchanges, queues and bindings
-    that are refused are logged as errors and left out.
+    that are refused are logged as errors and left out. Returns what was left out, and why.
     Raises: DefinitionsError (nothing is changed then), DurabilityError.
     """
+    left_out: list[str] = []
     vhosts = list(dict.fromkeys([*broker.vhosts, *(vhost.name for vhost in definitions.vhosts)]))
     policies: dict[tuple[str, bool], list[Policy]] = {}
     for name in vhosts:
@@ -58,7 +62,7 @@ def apply_definitions(
                 present = broker.vhosts[name].policies.all(operator=is_operator)
                 found = [*(one for one in present if one.name not in names), *found]
             policies[name, is_operator] = found
-    defined = Defined(vhosts, _permissions(definitions, broker, vhosts), policies)
+    defined = Defined(vhosts, _permissions(definitions, broker, vhosts, left_out), policies)
     applying = broker.defining(defined, users.changes(rows))
     try:
         next(applying, None)
@@ -66,10 +70,10 @@ def apply_definitions(
         raise DefinitionsError(f"the definitions cannot be stored: {error}") from error
     users.have(rows)
     for one in definitions.vhost_limits:
-        with _left_out("limits", one.vhost, "vhost-limits"):
+        with _noting(left_out, "limits", one.vhost, "vhost-limits"):
             broker.define_vhost_limits(one.vhost, one.limits)
     yield from applying
-    declaring = _declaring(definitions, broker)
+    declaring = _declaring(definitions, broker, left_out)
     store = broker.context.store
     is_done = False
     while not is_done:
@@ -79,12 +83,13 @@ def apply_definitions(
         store.commit_definitions()
         is_done = len(some) < _DECLARED_AT_ONCE
         yield
+    return left_out
 
 
-def _declaring(definitions: Definitions, broker: Broker) -> Iterator[None]:
+def _declaring(definitions: Definitions, broker: Broker, left_out: list[str]) -> Iterator[None]:
     """Declare exchanges, queues and bindings, one in each step."""
     for exchange in definitions.exchanges:
-        with _left_out("exchange", exchange.vhost, exchange.name):
+        with _noting(left_out, "exchange", exchange.vhost, exchange.name):
             broker.vhost(exchange.vhost).declare_exchange(
                 exchange.name,
                 exchange.type,
@@ -95,7 +100,7 @@ def _declaring(definitions: Definitions, broker: Broker) -> Iterator[None]:
             )
         yield
     for queue in definitions.queues:
-        with _left_out("queue", queue.vhost, queue.name):
+        with _noting(left_out, "queue", queue.vhost, queue.name):
             broker.vhost(queue.vhost).declare_queue(
                 queue.name,
                 durable=queue.durable,
@@ -106,13 +111,15 @@ def _declaring(definitions: Definitions, broker: Broker) -> Iterator[None]:
             )
         yield
     for binding in definitions.bindings:
-        with _left_out("binding", binding.vhost, f"{binding.source} -> {binding.destination}"):
+        with _noting(
+            left_out, "binding", binding.vhost, f"{binding.source} -> {binding.destination}"
+        ):
             _bind(broker.vhost(binding.vhost), binding)
         yield
 
 
 def _permissions(
-    definitions: Definitions, broker: Broker, vhosts: Collection[str]
+    definitions: Definitions, broker: Broker, vhosts: Collection[str], left_out: list[str]
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the permissions by user and virtual host."""
     topics: dict[tuple[str, str], dict[str, Any]] = {}
@@ -121,7 +128,7 @@ def _permissions(
         of_user[topic.exchange] = {"write": topic.write, "read": topic.read}
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for one in definitions.permissions:
-        with _left_out("permission", one.vhost, one.user):
+        with _noting(left_out, "permission", one.vhost, one.user):
             if one.vhost not in vhosts:
                 raise NotFoundError(f"vhost '{one.vhost}' not found")
             found[one.user, one.vhost] = {
@@ -132,7 +139,7 @@ def _permissions(
             }
     # The remaining ones restrict users whose permissions came from an earlier file.
     for (user, vhost), limits in topics.items():
-        with _left_out("topic permission", vhost, user):
+        with _noting(left_out, "topic permission", vhost, user):
             found[user, vhost] = {**broker.permissions(user, vhost), "topic": limits}
     return found
 
@@ -163,8 +170,8 @@ def _bind(vhost: VirtualHost, binding: BindingDefinition) -> None:
 
 
 @contextlib.contextmanager
-def _left_out(kind: str, vhost: str, name: str) -> Iterator[None]:
-    """Log a definition that the broker refuses, and continue."""
+def _noting(left_out: list[str], kind: str, vhost: str, name: str) -> Iterator[None]:
+    """Log and note a definition that the broker refuses, and continue."""
     try:
         yield
     except FATAL:
@@ -172,3 +179,5 @@ def _left_out(kind: str, vhost: str, name: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - one that cannot be must not keep the others out
         extra = {"kind": kind, "vhost": vhost, "definition": name, "reason": str(error)}
         _log.error("definition left out", extra=extra)
+        if len(left_out) < _MAX_LEFT_OUT:
+            left_out.append(f"{kind} '{name}' in vhost '{vhost}': {error}")

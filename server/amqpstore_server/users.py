@@ -14,6 +14,7 @@ import argon2
 from amqpstore import DiskFullError, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.stored import rows_of
+from amqpstore_server.password_hashes import ARGON2
 
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
@@ -111,12 +112,17 @@ class Users:
         return self.hashed(password)
 
     def row_for_hash(self, user: str, password_hash: bytes, algorithm: str) -> dict[str, Any]:
-        """Return the row of a user with a hash of RabbitMQ's: with the present one, if that has
-        taken its place.
+        """Return the row of a user with a hash from a definitions file: with the present one, if
+        that has taken its place.
         """
         row = self._rows.get(user, {})
         if row.get("imported") == _digest_of(password_hash, algorithm):
             return _secret(row)
+        if algorithm == ARGON2 and password_hash:
+            encoded = password_hash.decode("ascii")
+            return _secret(row) if row.get("hash") == encoded else {"hash": encoded}
+        if algorithm == ARGON2:
+            algorithm = "rabbit_password_hashing_sha256"  # which no password has
         return self.imported(password_hash, algorithm)
 
     @property

@@ -43,6 +43,7 @@ FLOORS = {
         "simulation",
         "testing",
         "offline",
+        "administration",
         "copying",
         "transfer",
         "inspect",
@@ -271,8 +272,8 @@ def is_forbidden(module: str, imported: str) -> bool:
             return (ours and imported != "amqpstore_tools") or among(
                 "amqpstore", "amqpstore_server"
             )
-        runs_it = module == "amqpstore_tools.verbs.serve" or is_within(
-            module, "amqpstore_tools.testing"
+        runs_it = module == "amqpstore_tools.verbs.serve" or any(
+            is_within(module, f"amqpstore_tools.{name}") for name in ("testing", "administration")
         )
         # A message's properties are shown, and nothing else of the broker is known.
         shows_it = is_within(module, "amqpstore_tools.offline") and among(*OFFLINE_MODULES)

@@ -11,6 +11,11 @@ from importlib.metadata import version
 _VERBS = {
     "serve": ("serve", "run the broker"),
     "config": ("config", "check a configuration, and show where its values come from"),
+    "users": ("users", "list, add, change and delete users"),
+    "vhosts": ("vhosts", "list, add and delete virtual hosts"),
+    "permissions": ("permissions", "say what users may do in virtual hosts"),
+    "policies": ("policies", "set and clear policies and operator policies"),
+    "definitions": ("definitions", "export and import definitions, in RabbitMQ's JSON"),
     "check": ("check", "look for damage in a store"),
     "repair": ("repair", "repair a damaged store by a plan, which can be undone"),
     "inspect": ("inspect", "show the content of a store, down to one record"),

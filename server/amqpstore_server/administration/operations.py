@@ -77,8 +77,8 @@ class Administration:
         connections: Callable[[], Iterable[Connected]] = tuple,
         now: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._broker = broker
-        self._users = users
+        self.broker = broker
+        self.all_users = users
         self._connections = connections
         self._now = now
 
@@ -87,12 +87,16 @@ class Administration:
     def users(self) -> list[dict[str, Any]]:
         """Return all users: `name`, `tags` and how the password is stored."""
         found = []
-        for name in sorted(self._users.names):
-            row = self._users.row(name) or {}
+        for name in sorted(self.all_users.names):
+            row = self.all_users.row(name) or {}
             algorithm = row.get("algorithm", "argon2")
             password = algorithm if row.get("hash") else "none"
             found.append({"name": name, "tags": list(row.get("tags", [])), "password": password})
         return found
+
+    def tags_of(self, user: str) -> list[str]:
+        """Return the tags of a user; none, if there is no such user."""
+        return list((self.all_users.row(user) or {}).get("tags", []))
 
     def set_user(
         self, by: By, user: User, *, must_exist: bool | None = None, keeps: bool = False
@@ -109,16 +113,16 @@ class Administration:
         # Others had their turn while the password was hashed.
         self._check_exists(user.name, must_exist)
         if keeps:
-            present = self._users.row(user.name) or {}
+            present = self.all_users.row(user.name) or {}
             row = {**present, "tags": user.tags}
-        is_changed = self._users.has_other_secret(user.name, row)
+        is_changed = self.all_users.has_other_secret(user.name, row)
         self._store(Defined(), {user.name: row})
         self._changed(by, "user set", target=user.name, tags=",".join(user.tags))
         if is_changed:
             yield from self._closing(f"the password of user '{user.name}' was changed", user.name)
 
     def _check_exists(self, user: str, must_exist: bool | None) -> None:
-        exists = self._users.row(user) is not None
+        exists = self.all_users.row(user) is not None
         if must_exist is True and not exists:
             raise MissingError(f"no user '{user}'")
         if must_exist is False and exists:
@@ -129,23 +133,23 @@ class Administration:
         AdministrationError.
         """
         self._check_exists(user, must_exist=True)
-        if len(self._users.names) == 1:
+        if len(self.all_users.names) == 1:
             # The next start would create `guest` again, as in a new store.
             raise AdministrationError(f"'{user}' is the last user: add another one first")
-        gone = {(one, vhost): None for one, vhost, _ in self._broker.granted() if one == user}
+        gone = {(one, vhost): None for one, vhost, _ in self.broker.granted() if one == user}
         self._store(Defined(permissions=gone), {user: None})
         self._changed(by, "user deleted", target=user)
         yield from self._closing(f"user '{user}' was deleted", user)
 
     def _row_of(self, user: User) -> Work[dict[str, Any]]:
-        users = self._users
+        users = self.all_users
         if user.password is not None:
             secret = yield partial(users.row_for_password, user.name, user.password.encode())
         else:
             secret = users.row_for_hash(
                 user.name, user.password_hash or b"", user.hashing_algorithm
             )
-        limits = self._users.limits_of(user.name) if user.limits is None else user.limits
+        limits = self.all_users.limits_of(user.name) if user.limits is None else user.limits
         return {**secret, "tags": user.tags, **({"limits": dict(limits)} if limits else {})}
 
     def set_user_limits(self, by: By, user: str, limits: Mapping[str, int]) -> Work[None]:
@@ -154,7 +158,7 @@ class Administration:
         """
         self._check_exists(user, must_exist=True)
         _check_limits(limits, USER_LIMITS)
-        self._store(Defined(), {user: {**(self._users.row(user) or {}), "limits": dict(limits)}})
+        self._store(Defined(), {user: {**(self.all_users.row(user) or {}), "limits": dict(limits)}})
         self._changed(by, "user limits set", target=user, limits=str(dict(limits)))
         yield None
 
@@ -162,9 +166,9 @@ class Administration:
         """Set the limits of a virtual host, as `set_user_limits` does those of a user. Raises:
         AdministrationError.
         """
-        self._check_vhost(name)
+        self.check_vhost(name)
         _check_limits(limits, VHOST_LIMITS)
-        self._broker.define_vhost_limits(name, limits)
+        self.broker.define_vhost_limits(name, limits)
         self._changed(by, "vhost limits set", vhost=name, limits=str(dict(limits)))
         yield None
 
@@ -172,7 +176,7 @@ class Administration:
 
     def vhosts(self) -> list[dict[str, Any]]:
         """Return all virtual hosts, with how much is in them; `deleted`, if it is being deleted."""
-        broker = self._broker
+        broker = self.broker
         found = [(vhost, False) for vhost in broker.vhosts.values()]
         found += [(vhost, True) for vhost in broker.deleted.values()]
         return sorted(
@@ -194,7 +198,7 @@ class Administration:
         Raises: AdministrationError.
         """
         name = vhost.name
-        if name in self._broker.vhosts:
+        if name in self.broker.vhosts:
             raise AdministrationError(f"vhost '{name}' exists already")
         if owner:
             self._check_exists(owner, must_exist=True)
@@ -209,19 +213,19 @@ class Administration:
         It cannot be opened from the first step on; a crash leaves the rest to the next start.
         Raises: AdministrationError.
         """
-        if name not in self._broker.vhosts:
+        if name not in self.broker.vhosts:
             raise MissingError(f"no vhost '{name}'")
-        if len(self._broker.vhosts) == 1:
+        if len(self.broker.vhosts) == 1:
             raise AdministrationError(f"'{name}' is the last vhost: add another one first")
-        self._broker.begin_deleting(name)
+        self.broker.begin_deleting(name)
         self._changed(by, "vhost deleted", vhost=name)
         yield from self._closing(f"vhost '{name}' was deleted", vhost=name)
-        yield from self._broker.deleting_vhost(name)
+        yield from self.broker.deleting_vhost(name)
 
     def delete_rest(self) -> Work[None]:
         """Go on with the virtual hosts whose deletion the last crash interrupted."""
-        for name in list(self._broker.deleted):
-            yield from self._broker.deleting_vhost(name)
+        for name in list(self.broker.deleted):
+            yield from self.broker.deleting_vhost(name)
 
     # Permissions.
 
@@ -241,7 +245,7 @@ class Administration:
         ]
 
     def _granted(self, user: str, vhost: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-        for one, where, row in sorted(self._broker.granted(), key=lambda row: row[:2]):
+        for one, where, row in sorted(self.broker.granted(), key=lambda row: row[:2]):
             if user in ("", one) and vhost in ("", where):
                 yield one, where, row
 
@@ -251,7 +255,7 @@ class Administration:
         Raises: AdministrationError.
         """
         self._check_exists(asked.user, must_exist=True)
-        self._check_vhost(asked.vhost)
+        self.check_vhost(asked.vhost)
         row = {kind: getattr(asked, kind) for kind in ALL}
         row["topic"] = self._topics(asked.user, asked.vhost)
         self._store(Defined(permissions={(asked.user, asked.vhost): row}))
@@ -311,8 +315,9 @@ class Administration:
             return row
         raise MissingError(f"user '{user}' has no permission in vhost '{vhost}'")
 
-    def _check_vhost(self, vhost: str) -> None:
-        if vhost not in self._broker.vhosts:
+    def check_vhost(self, vhost: str) -> None:
+        """Raises: MissingError."""
+        if vhost not in self.broker.vhosts:
             raise MissingError(f"no vhost '{vhost}'")
 
     # Policies.
@@ -328,14 +333,14 @@ class Administration:
                 "definition": dict(policy.definition),
                 "priority": policy.priority,
             }
-            for where in sorted(self._broker.vhosts.values(), key=lambda one: one.name)
+            for where in sorted(self.broker.vhosts.values(), key=lambda one: one.name)
             if vhost in ("", where.name)
             for policy in sorted(where.policies.all(operator=operator), key=lambda one: one.name)
         ]
 
     def set_policy(self, by: By, asked: PolicyDefinition, *, operator: bool = False) -> Work[None]:
         """Add a policy, or change the one of that name. Raises: AdministrationError."""
-        self._check_vhost(asked.vhost)
+        self.check_vhost(asked.vhost)
         if not asked.definition:
             raise AdministrationError("a policy needs a definition with at least one key")
         for key, value in asked.definition.items():
@@ -354,9 +359,9 @@ class Administration:
 
     def clear_policy(self, by: By, vhost: str, name: str, *, operator: bool = False) -> Work[None]:
         """Remove a policy. Raises: MissingError."""
-        self._check_vhost(vhost)
+        self.check_vhost(vhost)
         others = self._policies_but(name, vhost, operator=operator)
-        if len(others) == len(self._broker.vhosts[vhost].policies.all(operator=operator)):
+        if len(others) == len(self.broker.vhosts[vhost].policies.all(operator=operator)):
             kind = "operator policy" if operator else "policy"
             raise MissingError(f"no {kind} '{name}' in vhost '{vhost}'")
         yield from self._storing(Defined(policies={(vhost, operator): others}))
@@ -364,15 +369,15 @@ class Administration:
         self._changed(by, kind, vhost=vhost, policy=name)
 
     def _policies_but(self, name: str, vhost: str, *, operator: bool) -> list[Policy]:
-        policies = self._broker.vhosts[vhost].policies.all(operator=operator)
+        policies = self.broker.vhosts[vhost].policies.all(operator=operator)
         return [policy for policy in policies if policy.name != name]
 
     # Definitions.
 
     def import_definitions(
         self, by: By, definitions: Definitions, *, replaces_policies: bool = False
-    ) -> Work[None]:
-        """Add and change what the definitions say.
+    ) -> Work[list[str]]:
+        """Add and change what the definitions say. Returns what was refused and left out.
 
         Args: replaces_policies, those of the definitions are all there are.
         Raises: DefinitionsError (nothing is changed then), DurabilityError.
@@ -380,9 +385,9 @@ class Administration:
         rows = {}
         for user in definitions.users:
             rows[user.name] = yield from self._row_of(user)
-        changed = [name for name, row in rows.items() if self._users.has_other_secret(name, row)]
-        yield from apply_definitions(
-            definitions, self._broker, self._users, rows, replaces_policies=replaces_policies
+        changed = [name for name, row in rows.items() if self.all_users.has_other_secret(name, row)]
+        left_out = yield from apply_definitions(
+            definitions, self.broker, self.all_users, rows, replaces_policies=replaces_policies
         )
         self._changed(
             by,
@@ -397,6 +402,7 @@ class Administration:
         )
         for name in changed:
             yield from self._closing(f"the password of user '{name}' was changed", name)
+        return left_out
 
     # What they share.
 
@@ -408,12 +414,12 @@ class Administration:
     def _storing(
         self, defined: Defined, users: Mapping[str, dict[str, Any] | None] = {}
     ) -> Iterator[None]:
-        applying = self._broker.defining(defined, self._users.changes(users))
+        applying = self.broker.defining(defined, self.all_users.changes(users))
         try:
             next(applying, None)
         except (ValueError, TypeError, OverflowError) as error:
             raise AdministrationError(f"this cannot be stored: {error}") from error
-        self._users.have(users)
+        self.all_users.have(users)
         yield from applying
 
     def _closing(self, reason: str, user: str = "", vhost: str = "") -> Iterator[None]:

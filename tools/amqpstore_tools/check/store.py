@@ -58,6 +58,7 @@ _OURS = {
     QUARANTINE,
     RESERVE,
     TRANSIENT,
+    "admin.sock",
     "reports",
     MANIFEST,
 }

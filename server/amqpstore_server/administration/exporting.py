@@ -1,0 +1,151 @@
+"""Exporting definitions: as `rabbitmqctl export_definitions` writes them.
+
+What is durable and was declared by somebody: neither exclusive nor the broker's own queues, nor
+exchanges whose names begin with `amq.`. Argon2 hashes of passwords have `hashing_algorithm`
+"argon2", which RabbitMQ does not know: their users need a new password there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from amqpstore_server.administration.operations import Administration
+from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.names import RESERVED_PREFIX
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.password_hashes import hash_and_algorithm
+from amqpstore_server.users import Users
+
+_AT_ONCE = 500
+"""Queues, exchanges and bindings that are collected before others have their turn."""
+
+_OF_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
+"""What the definitions of one virtual host have; their entries do not name it."""
+
+
+def export_definitions(
+    administration: Administration, broker: Broker, users: Users, vhost: str = ""
+) -> Work[dict[str, Any]]:
+    """Return the definitions of everything, or of one virtual host. Its names must be known."""
+    vhosts = [broker.vhosts[vhost]] if vhost else [broker.vhosts[one] for one in broker.vhosts]
+    found: dict[str, list[Any]] = {
+        "users": list(_users(users)),
+        "vhosts": [{"name": one.name} for one in vhosts],
+        "permissions": administration.permissions(),
+        "topic_permissions": administration.topic_permissions(),
+        "parameters": [
+            {
+                "component": "operator_policy",
+                "vhost": policy.pop("vhost"),
+                "name": policy.pop("name"),
+                "value": policy,
+            }
+            for policy in administration.policies(vhost, operator=True)
+        ]
+        + [
+            {
+                "component": "vhost-limits",
+                "vhost": one.name,
+                "name": "limits",
+                "value": dict(one.limits),
+            }
+            for one in vhosts
+            if one.limits
+        ],
+        "global_parameters": [],
+        "policies": administration.policies(vhost),
+    }
+    for kind, entries in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
+        found[kind] = []
+        for one in vhosts:
+            listing = entries(one)
+            while some := list(islice(listing, _AT_ONCE)):
+                found[kind] += [entry for entry in some if entry is not None]
+                yield None
+    if vhost:
+        found = {kind: found[kind] for kind in _OF_VHOST}
+        for entries_of_kind in found.values():
+            for entry in entries_of_kind:
+                del entry["vhost"]
+    return found
+
+
+def of_vhost(content: Any, vhost: str) -> Any:
+    """Return the content of a file with the definitions of one virtual host, with its name in
+    every entry.
+    """
+    if not isinstance(content, dict):
+        return content
+    return {
+        kind: [{**entry, "vhost": vhost} if isinstance(entry, dict) else entry for entry in entries]
+        for kind, entries in content.items()
+        if kind in _OF_VHOST and isinstance(entries, list)
+    }
+
+
+def _users(users: Users) -> Iterator[dict[str, Any]]:
+    for name in sorted(users.names):
+        row = users.row(name) or {}
+        password_hash, algorithm = hash_and_algorithm(row)
+        yield {
+            "name": name,
+            "password_hash": password_hash,
+            "hashing_algorithm": algorithm,
+            "tags": list(row.get("tags", [])),
+            "limits": dict(users.limits_of(name)),
+        }
+
+
+# Copies of what there is: it may change while the others have their turn. None for what is left
+# out, so that steps are as long as what is looked at.
+
+
+def _queues(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
+    for queue in list(vhost.queues.values()):
+        if not queue.durable or queue.is_internal or queue.owner is not None or queue.is_deleted:
+            yield None
+        else:
+            yield {
+                "name": queue.name,
+                "vhost": vhost.name,
+                "durable": True,
+                "auto_delete": queue.auto_delete,
+                "arguments": dict(queue.arguments),
+            }
+
+
+def _exchanges(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
+    for exchange in list(vhost.exchanges.values()):
+        if not exchange.durable or exchange.name.startswith(RESERVED_PREFIX):
+            yield None
+        else:
+            yield {
+                "name": exchange.name,
+                "vhost": vhost.name,
+                "type": exchange.type,
+                "durable": True,
+                "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal,
+                "arguments": dict(exchange.arguments),
+            }
+
+
+def _bindings(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
+    for exchange in list(vhost.exchanges.values()):
+        for destination, routing_key, arguments in list(exchange.bindings):
+            if not exchange.durable or not destination.durable:
+                yield None
+            else:
+                is_exchange = isinstance(destination, Exchange)
+                yield {
+                    "source": exchange.name,
+                    "vhost": vhost.name,
+                    "destination": destination.name,
+                    "destination_type": "exchange" if is_exchange else "queue",
+                    "routing_key": routing_key,
+                    "arguments": dict(arguments),
+                }

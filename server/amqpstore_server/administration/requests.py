@@ -1,0 +1,294 @@
+"""The requests of operators: what a door may be asked, as JSON, and how it is carried out.
+
+A request is an object; its `do` says which one it is. Its other fields are those of the class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from amqpstore_server.administration.exporting import export_definitions, of_vhost
+from amqpstore_server.administration.operations import (
+    Administration,
+    AdministrationError,
+    By,
+)
+from amqpstore_server.administration.work import Work
+from amqpstore_server.definitions import (
+    Permission,
+    PolicyDefinition,
+    TopicPermission,
+    User,
+    VirtualHostDefinition,
+    definitions_of,
+)
+
+
+class _Request(msgspec.Struct, tag_field="do", forbid_unknown_fields=True, kw_only=True):
+    """A request; `done` carries it out, and returns the answer."""
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        raise NotImplementedError
+
+
+class ListUsers(_Request, tag="users list"):
+    """All users."""
+
+    def done(self, administration: Administration, _by: By) -> Work[Any]:
+        yield None
+        return administration.users()
+
+
+class SetUser(_Request, tag="users set"):
+    """Add a user, or change the password or the tags of one. None leaves what there is."""
+
+    name: str
+    password: str | None = None
+    tags: list[str] | None = None
+    has_password: bool = True
+    is_new: bool = False
+
+    def __repr__(self) -> str:
+        """Leave out the password, which must not get into logs and tracebacks."""
+        return f"SetUser(name={self.name!r})"
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        present = administration.tags_of(self.name)
+        tags = self.tags if self.tags is not None else present
+        keeps = self.password is None and self.has_password and not self.is_new
+        password_hash = b"" if self.password is None else None
+        user = User(
+            name=self.name, password=self.password, password_hash=password_hash, listed_tags=tags
+        )
+        yield from administration.set_user(by, user, must_exist=not self.is_new, keeps=keeps)
+
+
+class DeleteUser(_Request, tag="users delete"):
+    """Delete a user."""
+
+    name: str
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.delete_user(by, self.name)
+
+
+class ListVhosts(_Request, tag="vhosts list"):
+    """All virtual hosts."""
+
+    def done(self, administration: Administration, _by: By) -> Work[Any]:
+        yield None
+        return administration.vhosts()
+
+
+class AddVhost(_Request, tag="vhosts add"):
+    """Create a virtual host; `owner` gets all permissions in it."""
+
+    name: str
+    owner: str = ""
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.add_vhost(by, VirtualHostDefinition(name=self.name), self.owner)
+
+
+class DeleteVhost(_Request, tag="vhosts delete"):
+    """Delete a virtual host with everything in it."""
+
+    name: str
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.delete_vhost(by, self.name)
+
+
+class ListPermissions(_Request, tag="permissions list"):
+    """The permissions, and those for routing keys."""
+
+    user: str = ""
+    vhost: str = ""
+
+    def done(self, administration: Administration, _by: By) -> Work[Any]:
+        yield None
+        return {
+            "permissions": administration.permissions(self.user, self.vhost),
+            "topic_permissions": administration.topic_permissions(self.user, self.vhost),
+        }
+
+
+class SetPermission(_Request, tag="permissions set"):
+    """Set the permissions of a user."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        asked = Permission(
+            user=self.user,
+            vhost=self.vhost,
+            configure=self.configure,
+            write=self.write,
+            read=self.read,
+        )
+        yield from administration.set_permission(by, asked)
+
+
+class ClearPermission(_Request, tag="permissions clear"):
+    """Take all permissions in a virtual host from a user."""
+
+    user: str
+    vhost: str
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.clear_permission(by, self.user, self.vhost)
+
+
+class SetTopicPermission(_Request, tag="permissions set-topic"):
+    """Restrict the routing keys of a user at an exchange."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        asked = TopicPermission(
+            user=self.user,
+            vhost=self.vhost,
+            exchange=self.exchange,
+            write=self.write,
+            read=self.read,
+        )
+        yield from administration.set_topic_permission(by, asked)
+
+
+class ClearTopicPermission(_Request, tag="permissions clear-topic"):
+    """Remove the restriction of routing keys at an exchange, or at all."""
+
+    user: str
+    vhost: str
+    exchange: str | None = None
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.clear_topic_permission(by, self.user, self.vhost, self.exchange)
+
+
+class ListPolicies(_Request, tag="policies list"):
+    """The policies, or the operator policies."""
+
+    vhost: str = ""
+    operator: bool = False
+
+    def done(self, administration: Administration, _by: By) -> Work[Any]:
+        yield None
+        return administration.policies(self.vhost, operator=self.operator)
+
+
+class SetPolicy(_Request, tag="policies set"):
+    """Add a policy, or change it."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: str = "all"
+    priority: int = 0
+    operator: bool = False
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        asked = PolicyDefinition(
+            vhost=self.vhost,
+            name=self.name,
+            pattern=self.pattern,
+            apply_to=self.apply_to,
+            priority=self.priority,
+            settings=self.definition,
+        )
+        yield from administration.set_policy(by, asked, operator=self.operator)
+
+
+class ClearPolicy(_Request, tag="policies clear"):
+    """Remove a policy."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.clear_policy(by, self.vhost, self.name, operator=self.operator)
+
+
+class ExportDefinitions(_Request, tag="definitions export"):
+    """The definitions of everything, or of one virtual host."""
+
+    vhost: str = ""
+
+    def done(self, administration: Administration, _by: By) -> Work[Any]:
+        if self.vhost:
+            administration.check_vhost(self.vhost)
+        found = yield from export_definitions(
+            administration, administration.broker, administration.all_users, self.vhost
+        )
+        return found
+
+
+class ImportDefinitions(_Request, tag="definitions import"):
+    """Add and change what a file says; with `vhost`, a file of one virtual host."""
+
+    content: Any
+    vhost: str = ""
+    source: str = "definitions"
+
+    def __repr__(self) -> str:
+        """Leave out the content, which has passwords."""
+        return f"ImportDefinitions(source={self.source!r})"
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        if self.vhost:
+            administration.check_vhost(self.vhost)
+        content = of_vhost(self.content, self.vhost) if self.vhost else self.content
+        definitions = definitions_of(content, self.source)
+        left_out = yield from administration.import_definitions(by, definitions)
+        return {"left_out": left_out}
+
+
+_ANY = (
+    ListUsers
+    | SetUser
+    | DeleteUser
+    | ListVhosts
+    | AddVhost
+    | DeleteVhost
+    | ListPermissions
+    | SetPermission
+    | ClearPermission
+    | SetTopicPermission
+    | ClearTopicPermission
+    | ListPolicies
+    | SetPolicy
+    | ClearPolicy
+    | ExportDefinitions
+    | ImportDefinitions
+)
+
+_DECODER = msgspec.json.Decoder(_ANY)
+
+
+def carried_out(content: bytes, administration: Administration, by: By) -> Work[Any]:
+    """Carry out a request in JSON.
+
+    Raises: AdministrationError, DefinitionsError (nothing is changed then), DiskFullError,
+    DurabilityError.
+    """
+    try:
+        request = _DECODER.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AdministrationError(f"not a request: {error}") from None
+    try:
+        return (yield from request.done(administration, by))
+    except ValueError as error:
+        # What the structs of the definitions say of their fields.
+        raise AdministrationError(str(error)) from None

@@ -1,0 +1,253 @@
+"""The verbs for operators, on a running broker and a stopped one."""
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from amqpstore_tools.__main__ import main
+from tests.broker_process import BrokerProcess
+from tests.interop.pika_client import wait_until
+
+Told = tuple[int, Any, str]
+"""The exit code, stdout as JSON if it is that, and stderr."""
+
+SALT = b"salt"
+HASH = base64.b64encode(SALT + hashlib.sha256(SALT + b"secret").digest()).decode()
+
+
+class Operator:
+    """Somebody who types commands."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory = directory
+        self.data = str(directory / "data")
+        self._capsys = capsys
+
+    def types(self, *arguments: str, data: str = "", password: str = "") -> Told:
+        if password:
+            file = self.directory / "password"
+            file.write_text(password + "\n")
+            arguments = (*arguments, "--password-file", str(file))
+        code = main([*arguments, "--json", "--data", data or self.data])
+        out, err = self._capsys.readouterr()
+        return code, json.loads(out) if out else None, err
+
+    def broker(self, *arguments: str) -> BrokerProcess:
+        return BrokerProcess(self.data, str(self.directory / "log"), arguments)
+
+
+@pytest.fixture
+def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Operator:
+    return Operator(tmp_path, capsys)
+
+
+def connect(
+    broker: BrokerProcess, user: str, password: str, vhost: str = "/"
+) -> pika.BlockingConnection:
+    login = pika.PlainCredentials(user, password)
+    parameters = pika.ConnectionParameters("127.0.0.1", broker.port, vhost, login)
+    return pika.BlockingConnection(parameters)
+
+
+def end_of(connection: pika.BlockingConnection) -> tuple[int, str]:
+    """Wait for the broker to close a connection; its reply code and why."""
+    try:
+        while True:
+            connection.process_data_events(1)
+    except pika.exceptions.ConnectionClosedByBroker as error:
+        return error.reply_code, error.reply_text.removeprefix("CONNECTION_FORCED - ")
+
+
+def test_users_of_a_running_broker_from_their_first_login_to_their_last(
+    operator: Operator,
+) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        assert operator.types("users", "add", "anna", "--tag", "management", password="one")[0] == 0
+        code, _, err = operator.types("users", "add", "anna", password="two")
+        assert (code, err) == (5, "amqpstore users add: user 'anna' exists already\n")
+        # Without permissions nobody gets in.
+        with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="530"):
+            connect(broker, "anna", "one")
+        permissions = ("--configure", ".*", "--write", ".*", "--read", ".*")
+        assert operator.types("permissions", "set", "anna", *permissions)[0] == 0
+        with connect(broker, "anna", "one") as connection:
+            channel = connection.channel()
+            channel.queue_declare("q")
+            cancelled: list[object] = []
+            channel.add_on_cancel_callback(cancelled.append)
+            channel.basic_consume("q", lambda *_: None)
+            # A right that is taken away reaches the consumer, and whoever publishes.
+            nothing = ("--configure", "", "--write", "", "--read", "")
+            assert operator.types("permissions", "set", "anna", *nothing)[0] == 0
+            wait_until(channel, lambda: bool(cancelled))
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+                channel.basic_publish("", "q", b"x")
+                channel.queue_declare("q", passive=True)
+            assert operator.types("users", "change", "anna", password="three")[0] == 0
+            assert end_of(connection) == (320, "the password of user 'anna' was changed")
+        with connect(broker, "anna", "three") as connection:
+            assert operator.types("users", "delete", "anna")[0] == 0
+            assert end_of(connection) == (320, "user 'anna' was deleted")
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            connect(broker, "anna", "three")
+        assert operator.types("users", "delete", "anna")[0] == 1
+        assert "one" not in broker.stderr.split()
+        assert "password=" not in broker.stderr
+
+
+def test_a_vhost_is_deleted_under_its_clients_and_a_kill_leaves_the_rest_to_the_next_start(
+    operator: Operator,
+) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        assert operator.types("vhosts", "add", "shop", "--owner", "guest")[0] == 0
+        with connect(broker, "guest", "guest", "shop") as connection:
+            channel = connection.channel()
+            for number in range(30):
+                channel.queue_declare(f"q{number}", durable=True)
+            assert operator.types("vhosts", "delete", "shop")[0] == 0
+            assert end_of(connection) == (320, "vhost 'shop' was deleted")
+        with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="530"):
+            connect(broker, "guest", "guest", "shop")
+        broker.kill()
+        code, found, _ = operator.types("vhosts", "list")
+        assert code == 0
+        assert [row["name"] for row in found["vhosts"]] == ["/"]
+
+
+def test_the_same_commands_on_a_stopped_broker(operator: Operator) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        broker.terminate()
+        assert not os.path.exists(f"{operator.data}/admin.sock")
+        assert operator.types("users", "add", "anna", password="one")[0] == 0
+        assert operator.types("policies", "set", "short", "^q", '{"max-length": 1}')[0] == 0
+        assert operator.types("policies", "set", "bad", "^q", '{"max-length": -1}')[0] == 5
+        assert operator.types("users", "delete", "guest")[0] == 0
+        assert operator.types("users", "delete", "anna")[0] == 5
+        assert operator.types("users", "list", data=str(operator.directory))[0] == 4
+        broker.start()
+        code, found, _ = operator.types("policies", "list")
+        assert (code, found["policies"][0]["definition"]) == (0, {"max-length": 1})
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            connect(broker, "guest", "guest")
+
+
+def test_what_is_exported_can_be_imported(operator: Operator) -> None:
+    exported = operator.directory / "all.json"
+    with operator.broker() as broker:
+        broker.start()
+        operator.types("users", "add", "anna", "--tag", "monitoring", password="one")
+        operator.types("permissions", "set-topic", "guest", "e", "--write", "^a", "--read", "^a")
+        operator.types("policies", "set", "limit", ".*", '{"expires": 9999999}', "--operator")
+        with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("q", durable=True, arguments={"x-max-length": 5})
+            channel.queue_declare("mine", exclusive=True)
+            channel.queue_declare("passing")
+            channel.exchange_declare("e", "topic", durable=True)
+            channel.queue_bind("q", "e", "a.#", {"n": 1})
+            channel.exchange_bind("e", "amq.fanout")
+            assert operator.types("definitions", "export", str(exported))[0] == 0
+            of_one = operator.directory / "one.json"
+            assert operator.types("definitions", "export", str(of_one), "--vhost", "/")[0] == 0
+    assert stat.S_IMODE(exported.stat().st_mode) == 0o600
+    content = json.loads(exported.read_text())
+    assert [queue["name"] for queue in content["queues"]] == ["q"]
+    assert len(content["bindings"]) == 2
+    other = Operator(operator.directory, operator._capsys)
+    other.data = str(operator.directory / "other")
+    with other.broker() as broker:
+        broker.start()
+        assert other.types("definitions", "import", str(exported))[1] == {
+            "input": str(exported),
+            "left_out": [],
+        }
+        again = operator.directory / "again.json"
+        assert other.types("definitions", "export", str(again))[0] == 0
+        assert json.loads(again.read_text()) == content
+        with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
+            connect(broker, "anna", "one")  # the password is right, there is no permission
+        # Into another virtual host.
+        assert other.types("vhosts", "add", "shop")[0] == 0
+        assert other.types("definitions", "import", str(of_one), "--vhost", "shop")[0] == 0
+        assert other.types("definitions", "export", str(again), "--vhost", "shop")[0] == 0
+        assert json.loads(again.read_text()) == json.loads(of_one.read_text())
+        assert other.types("definitions", "import", str(of_one), "--vhost", "none")[0] == 1
+
+
+def test_a_hash_of_rabbitmq_is_replaced_at_the_first_right_login(operator: Operator) -> None:
+    file = operator.directory / "rabbit.json"
+    everything = {"user": "anna", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    user = {"name": "anna", "password_hash": HASH, "tags": "monitoring"}
+    file.write_text(json.dumps({"users": [user], "permissions": [everything]}))
+    config = operator.directory / "broker.toml"
+    config.write_text(f"definitions = {str(file)!r}\n")
+
+    def kept() -> Any:
+        return operator.types("users", "list")[1]["users"][0]
+
+    with operator.broker("--config", str(config)) as broker:
+        broker.start()
+        assert kept()["password"] == "rabbit_password_hashing_sha256"
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            connect(broker, "anna", "wrong")
+        assert kept()["password"] == "rabbit_password_hashing_sha256"
+        connect(broker, "anna", "secret").close()
+        assert kept() == {"name": "anna", "tags": ["monitoring"], "password": "argon2"}
+        # The same file again changes nothing, and ends no connection.
+        broker.kill()
+        broker.start()
+        with connect(broker, "anna", "secret") as connection:
+            assert operator.types("definitions", "import", str(file))[0] == 0
+            connection.channel().close()
+        assert kept()["password"] == "argon2"
+
+
+def test_the_admin_socket_is_for_its_user_alone_and_survives_a_kill(operator: Operator) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        path = f"{operator.data}/admin.sock"
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        broker.kill()
+        assert os.path.exists(path)
+        broker.start()
+        assert operator.types("users", "list")[0] == 0
+
+
+ODD = (
+    b"",
+    b"\0\0",
+    b"\xff\xff\xff\xff" + b"x" * 100,
+    b"\0\0\0\5hello",
+    b"\0\0\0\2[]",
+    b'\0\0\0\x0e{"do": "none"}',
+    b"\0\0\x10\0" + b"[" * 4096,
+)
+
+
+def test_odd_requests_do_no_harm(operator: Operator) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        for sent in ODD:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(10)
+                client.connect(f"{operator.data}/admin.sock")
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                try:
+                    answer = client.recv(1 << 16)
+                except ConnectionResetError:
+                    continue  # it was closed with something unread
+                assert b"result" not in answer
+        assert operator.types("users", "list")[0] == 0
+        assert "Traceback" not in broker.stderr

@@ -1,0 +1,119 @@
+"""Carries out a request for the broker of a data directory: the broker does it, if one runs; else
+it is done on the store, with the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from amqpstore import DiskFullError, NotAStoreError, Store
+from amqpstore.filenames import MARKER
+from amqpstore_server.administration.framing import LENGTH, MAX_BYTES, address_in, framed
+from amqpstore_server.administration.operations import (
+    Administration,
+    AdministrationError,
+    By,
+    MissingError,
+)
+from amqpstore_server.administration.requests import carried_out
+from amqpstore_server.administration.work import done
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.errors import BrokerError
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
+from amqpstore_server.definitions import DefinitionsError
+from amqpstore_server.recovery_reports import keep_report
+from amqpstore_server.users import Users
+from amqpstore_tools.offline.exits import NotFoundError, ToolError
+
+_CONNECT_S = 5.0
+
+
+class RefusedError(ToolError):
+    """The operation was refused, and changed nothing."""
+
+
+def asked(directory: str, request: dict[str, Any]) -> Any:
+    """Carry out a request (see `administration.requests` of the server), and return the answer.
+
+    Raises: RefusedError, NotFoundError, StoreError, OSError.
+    """
+    if not os.path.isfile(os.path.join(directory, MARKER)):
+        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    content = json.dumps(request).encode()
+    if len(content) > MAX_BYTES:
+        raise RefusedError(f"too large: more than {MAX_BYTES >> 20} MiB")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_S)
+        with address_in(directory) as address:
+            try:
+                connection.connect(address)
+            except (FileNotFoundError, ConnectionRefusedError):
+                # None, or that of a broker that was killed.
+                return _on_store(directory, content)
+        # Deleting a large virtual host may take minutes.
+        connection.settimeout(None)
+        return _by_broker(connection, content)
+
+
+def _by_broker(connection: socket.socket, content: bytes) -> Any:
+    connection.sendall(framed(content))
+    try:
+        (length,) = LENGTH.unpack(_read(connection, LENGTH.size))
+        answer = json.loads(_read(connection, length))
+    except (EOFError, ConnectionError):
+        raise ToolError("the broker ended before it answered: look at its log") from None
+    if "error" not in answer:
+        return answer.get("result")
+    if answer["kind"] == "missing":
+        raise NotFoundError(answer["error"])
+    raise RefusedError(answer["error"])
+
+
+def _read(connection: socket.socket, byte_count: int) -> bytes:
+    received = bytearray()
+    while len(received) < byte_count:
+        read = connection.recv(min(1 << 20, byte_count - len(received)))
+        if not read:
+            raise EOFError
+        received += read
+    return bytes(received)
+
+
+def _on_store(directory: str, content: bytes) -> Any:
+    store = Store.open(directory)
+    try:
+        context = BrokerContext(
+            store,
+            clock=store.clock,
+            random=secrets.SystemRandom().random,
+            make_name=partial(secrets.token_urlsafe, 16),
+            exchange_types={**EXCHANGE_TYPES, **plugged_in()},
+        )
+        broker = Broker(context)
+        # Of a broker that was killed: it must not be lost because this is the first to open it.
+        keep_report(store, datetime.now(UTC), broker.set_aside)
+        administration = Administration(broker, Users(store))
+        result = done(carried_out(content, administration, By("", "stopped")))
+        # What was restored may have expired, and been moved to another queue.
+        store.sync()
+    except BaseException as error:
+        store.abandon()
+        if isinstance(error, MissingError):
+            raise NotFoundError(str(error)) from None
+        if isinstance(
+            error, (AdministrationError, DefinitionsError, BrokerError, DiskFullError, ValueError)
+        ):
+            raise RefusedError(str(error)) from None
+        raise
+    store.close()
+    # As the broker would send it.
+    return json.loads(msgspec.json.encode(result))

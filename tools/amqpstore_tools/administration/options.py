@@ -1,0 +1,80 @@
+"""What the verbs for operators share: their options, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amqpstore_tools.administration.door import asked
+from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.terminal import console, say, shown, table
+
+DEFAULT_DATA = "data"
+DEFAULT_VHOST = "/"
+
+
+def add_actions(parser: argparse.ArgumentParser) -> Any:
+    """Return what the actions of a verb are added to with `add_action`."""
+    return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
+def add_action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    """Add an action, with the options that all have."""
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        default=DEFAULT_DATA,
+        help="data directory, of a running broker or a stopped one (default: ./data)",
+    )
+    add_json(parser, "what was named does not exist")
+    return parser
+
+
+def add_vhost(parser: argparse.ArgumentParser, default: str | None = DEFAULT_VHOST) -> None:
+    """Add the option for the virtual host."""
+    said = "default: all" if default is None else f"default: {default}"
+    parser.add_argument("--vhost", metavar="VHOST", default=default, help=f"virtual host ({said})")
+
+
+def run_action(arguments: argparse.Namespace, action: Callable[[], None]) -> int:
+    """Run an action of a verb. Returns the exit code."""
+    return run_tool(f"{arguments.verb} {arguments.action}", action, as_json=arguments.json)
+
+
+def ask(arguments: argparse.Namespace, **request: Any) -> Any:
+    """Ask the broker for the action that the arguments name; returns its answer."""
+    do = f"{arguments.verb} {arguments.action}"
+    return asked(arguments.data, {"do": do, **request})
+
+
+def tell(arguments: argparse.Namespace, text: str) -> None:
+    """Say what was done."""
+    write_json({"done": text}) if arguments.json else say(text)
+
+
+def show_rows(
+    arguments: argparse.Namespace, name: str, rows: Sequence[dict[str, Any]], *columns: str
+) -> None:
+    """Show a list as a table, or as JSON."""
+    if arguments.json:
+        write_json({name: list(rows)})
+        return
+    if not rows:
+        say(f"no {name.replace('_', ' ')}")
+        return
+    right = " ".join(column for column in columns if isinstance(rows[0][column], int))
+    found = table(*columns, right=right, wrap=" ".join(columns))
+    for row in rows:
+        found.add_row(*[_cell(row[column]) for column in columns])
+    console().print(found)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return shown(", ".join(map(str, value)) or "-")
+    if value == "":
+        return "''"
+    return shown(value)

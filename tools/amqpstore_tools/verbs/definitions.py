@@ -1,0 +1,116 @@
+"""`amqpstore definitions`: all definitions as one JSON file, in RabbitMQ's form."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+from amqpstore_tools.administration.options import (
+    add_action,
+    add_actions,
+    add_vhost,
+    ask,
+    run_action,
+    tell,
+)
+from amqpstore_tools.offline.exits import UsageError
+from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.terminal import counted, say
+
+_STANDARD = "-"
+_MAX_BYTES = 64 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `definitions`."""
+    actions = add_actions(parser)
+    one = add_action(
+        actions,
+        "export",
+        "write users, virtual hosts, permissions, policies, queues, exchanges and bindings",
+    )
+    one.add_argument(
+        "file", metavar="FILE", nargs="?", default=_STANDARD, help="default: -, standard output"
+    )
+    add_vhost(one, None)
+    one = add_action(actions, "import", "add and change what a file says; nothing is deleted")
+    one.add_argument("file", metavar="FILE", help="file of definitions; - is standard input")
+    add_vhost(one, None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the action. Returns the exit code."""
+    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    if arguments.json and arguments.file == _STANDARD:
+        raise UsageError("--json needs a FILE, because both would go to standard output")
+    found = ask(arguments, vhost=arguments.vhost or "")
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    if arguments.file == _STANDARD:
+        sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+        sys.stdout.buffer.flush()
+        return
+    _write(arguments.file, text)
+    counts = {kind: len(entries) for kind, entries in found.items() if entries}
+    if arguments.json:
+        write_json({"output": arguments.file, **counts})
+    else:
+        said = ", ".join(f"{kind.replace('_', ' ')}: {count}" for kind, count in counts.items())
+        say(f"{arguments.file}: {said or 'nothing'}")
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file that gets its name only once it is complete, and that nobody else may read: it
+    has password hashes.
+    """
+    partial = f"{path}.partial"
+    try:
+        opened = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{partial} exists: another export is writing it, or has failed") from None
+    try:
+        with open(opened, "wb") as file:
+            file.write(text.encode(errors="backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    content = _read(arguments.file)
+    answer = ask(arguments, content=content, vhost=arguments.vhost or "", source=arguments.file)
+    left_out: list[str] = answer["left_out"]
+    if arguments.json:
+        write_json({"input": arguments.file, "left_out": left_out})
+        return
+    for one in left_out:
+        say(f"left out: {one}", sys.stderr)
+    rest = f"; {counted(len(left_out), 'definition')} left out" if left_out else ""
+    tell(arguments, f"{arguments.file} imported{rest}")
+
+
+def _read(path: str) -> Any:
+    if path == _STANDARD:
+        read = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    else:
+        with open(path, "rb") as file:
+            read = file.read(_MAX_BYTES + 1)
+    if len(read) > _MAX_BYTES:
+        raise UsageError(f"{path} has more than {_MAX_BYTES >> 20} MiB")
+    try:
+        return json.loads(read)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON: {error}") from None
+
+
+_ACTIONS = {"export": _export, "import": _import}

@@ -1,0 +1,95 @@
+"""`amqpstore policies`: settings for all queues and exchanges whose names match."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from amqpstore_tools.administration.options import (
+    add_action,
+    add_actions,
+    add_vhost,
+    ask,
+    run_action,
+    show_rows,
+    tell,
+)
+from amqpstore_tools.offline.exits import UsageError
+
+_APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `policies`."""
+    actions = add_actions(parser)
+    one = add_action(actions, "list", "list the policies")
+    _add_operator(one)
+    add_vhost(one, None)
+    one = add_action(actions, "set", "add a policy, or change it")
+    one.add_argument("name", metavar="NAME")
+    one.add_argument(
+        "pattern", metavar="PATTERN", help="an RE2 expression, found anywhere in a name"
+    )
+    one.add_argument(
+        "definition", metavar="DEFINITION", help="""a JSON object, such as '{"max-length": 1000}'"""
+    )
+    one.add_argument("--apply-to", choices=_APPLY_TO, default="all", help="default: %(default)s")
+    one.add_argument(
+        "--priority", type=int, default=0, help="the highest applies (default: %(default)s)"
+    )
+    _add_operator(one)
+    add_vhost(one)
+    one = add_action(actions, "clear", "remove a policy")
+    one.add_argument("name", metavar="NAME")
+    _add_operator(one)
+    add_vhost(one)
+
+
+def _add_operator(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--operator",
+        action="store_true",
+        help="operator policies, which limit what policies and clients say",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the action. Returns the exit code."""
+    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    rows = ask(arguments, vhost=arguments.vhost or "", operator=arguments.operator)
+    if not arguments.json:
+        for row in rows:
+            row["definition"] = json.dumps(row["definition"], ensure_ascii=False)
+    columns = ("vhost", "name", "pattern", "apply-to", "priority", "definition")
+    show_rows(arguments, "policies", rows, *columns)
+
+
+def _set(arguments: argparse.Namespace) -> None:
+    try:
+        definition = json.loads(arguments.definition)
+    except ValueError as error:
+        raise UsageError(f"DEFINITION is not JSON: {error}") from None
+    if not isinstance(definition, dict):
+        raise UsageError("DEFINITION is not a JSON object")
+    ask(
+        arguments,
+        vhost=arguments.vhost,
+        name=arguments.name,
+        pattern=arguments.pattern,
+        definition=definition,
+        apply_to=arguments.apply_to,
+        priority=arguments.priority,
+        operator=arguments.operator,
+    )
+    tell(arguments, f"policy {arguments.name} in vhost {arguments.vhost} set")
+
+
+def _clear(arguments: argparse.Namespace) -> None:
+    ask(arguments, vhost=arguments.vhost, name=arguments.name, operator=arguments.operator)
+    tell(arguments, f"policy {arguments.name} in vhost {arguments.vhost} removed")
+
+
+_ACTIONS = {"list": _list, "set": _set, "clear": _clear}

@@ -1,0 +1,57 @@
+"""`amqpstore vhosts`: list, add and delete virtual hosts."""
+
+from __future__ import annotations
+
+import argparse
+
+from amqpstore_tools.administration.options import (
+    add_action,
+    add_actions,
+    ask,
+    run_action,
+    show_rows,
+    tell,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `vhosts`."""
+    actions = add_actions(parser)
+    add_action(actions, "list", "list the virtual hosts, with the number of queues and exchanges")
+    one = add_action(actions, "add", "create a virtual host")
+    one.add_argument("name", metavar="VHOST")
+    one.add_argument(
+        "--owner", metavar="USER", default="", help="a user who gets all permissions in it"
+    )
+    one = add_action(
+        actions,
+        "delete",
+        "delete a virtual host with all its queues and messages, and close its connections",
+    )
+    one.add_argument("name", metavar="VHOST")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the action. Returns the exit code."""
+    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    rows = ask(arguments)
+    if not arguments.json:
+        for row in rows:
+            row["name"] += "  (being deleted)" if row["deleted"] else ""
+    show_rows(arguments, "vhosts", rows, "name", "queues", "exchanges")
+
+
+def _add(arguments: argparse.Namespace) -> None:
+    ask(arguments, name=arguments.name, owner=arguments.owner)
+    tell(arguments, f"vhost {arguments.name} added")
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    ask(arguments, name=arguments.name)
+    tell(arguments, f"vhost {arguments.name} deleted")
+
+
+_ACTIONS = {"list": _list, "add": _add, "delete": _delete}
