@@ -160,10 +160,14 @@ class Broker:
             context.arrivals.clear()
         touched = list(context.touched)
         context.touched.clear()
-        context.moves = context.handed_out = 0
-        most = context.limits.max_handed_out
+        context.moves = context.handed_out = context.move_cost = 0
+        limits = context.limits
         for index, queue in enumerate(touched):
-            if context.moves >= _MAX_MOVES or context.handed_out >= most:
+            if (
+                context.moves >= _MAX_MOVES
+                or context.move_cost >= limits.max_move_cost
+                or context.handed_out >= limits.max_handed_out
+            ):
                 # A long chain of queues must not be processed while everybody else waits, nor a
                 # backlog be handed out. The remaining queues come first in the next turn.
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}

@@ -61,6 +61,8 @@ class BrokerContext:
     work: dict[str, None] = field(default_factory=dict)
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""
+    move_cost: int = 0
+    """What it has cost to move messages from a queue to others in this turn: see `leaving`."""
     handed_out: int = 0
     """Messages that consumers were given in this turn."""
     flush: Callable[[], None] = field(init=False)

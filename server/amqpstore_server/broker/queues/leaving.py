@@ -1,19 +1,21 @@
-"""Messages that leave a queue after their bodies have left memory: they are read back first.
+"""Messages that leave a queue for another one after a client has settled them.
 
 They were rejected or delivered too often in a queue with dead letters, or consumed from a queue
-that keeps a history. However many they are, they leave about 1 MiB at a time, no faster than the
-disk can write the results, in the order in which they were settled. Until a message has left, it is
-unacked in the store: after a crash it is in its queue, marked as delivered.
+that keeps a history. One ack may settle hundreds of thousands, and each may have to be read back
+from disk and get properties of its own: so they leave at once only as far as the cost of a turn
+allows, and the others in later turns, no faster than the disk can write the results, in the order
+in which they were settled. Until a message has left, it is unacked in the store: after a crash it
+is in its queue, marked as delivered.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from amqpstore import MessageDamagedError, ReadLaterError
+from amqpstore import Message, MessageDamagedError, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
 
 if TYPE_CHECKING:
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_READ_AT_ONCE = 4
-"""How many parts of about 1 MiB leave in one turn."""
+_ENVELOPE_COST = 63
+_BYTES_OF_ONE = 512
+"""What a message costs besides 1, in about microseconds: if it differs in its properties from the
+one before it, and for each of these bytes.
+"""
 
 Go = Callable[["Taken"], bool]
 """Lets a run leave. Returns False if the disk is full: the run is back in its queue then."""
@@ -36,7 +41,6 @@ class Leaving:
         self._context = context
         self._queue = queue
         self._line: deque[tuple[Taken, Go]] = deque()
-        self._left_in_turn = _READ_AT_ONCE
 
     def __bool__(self) -> bool:
         return bool(self._line)
@@ -44,24 +48,22 @@ class Leaving:
     def add(self, taken: Taken, go: Go) -> None:
         """Let a run leave: now, or when its turn comes."""
         self._line.append((taken, go))
-        self._queue.touch()
         if len(self._line) == 1:
-            self._go()
+            self.pump()
 
     def pump(self) -> None:
         """Let some of them leave. The queue is touched again while there are more."""
-        self._left_in_turn = _READ_AT_ONCE
-        self._go()
-
-    def _go(self) -> None:
-        store = self._context.store
-        while self._line and self._left_in_turn:
-            if not self._context.has_room:
-                self._context.wait_for_room(self._queue.touch)
+        context = self._context
+        most = context.limits.max_move_cost
+        while self._line:
+            if not context.has_room:
+                context.wait_for_room(self._queue.touch)
                 return
-            self._left_in_turn -= 1
+            if context.move_cost >= most:
+                self._queue.touch()
+                return
             taken, go = self._line.popleft()
-            part, rest = store.stored.bring_back(*taken)
+            part, rest = context.store.stored.bring_back(*taken)
             if rest is not None:
                 self._line.appendleft((taken._replace(run=rest), go))
             if isinstance(part, ReadLaterError):
@@ -70,11 +72,16 @@ class Leaving:
             if isinstance(part, MessageDamagedError):
                 extra = {"queue": self._queue.name, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
-            elif not go(taken._replace(run=part)):
+                continue
+            count, cost = _share(part.messages or (), most - context.move_cost)
+            context.move_cost += cost
+            if count < part.count:
+                left, part = part, part.split(count)
+                self._line.appendleft((taken._replace(run=left), go))
+            if not go(taken._replace(run=part)):
                 self.put_back_all()
+                self._queue.touch()
                 return
-        if self._line:
-            self._queue.touch()
 
     def put_back_all(self) -> None:
         """Put all of them back into the queue, ready: they cannot leave now."""
@@ -87,3 +94,18 @@ class Leaving:
         line, self._line = self._line, deque()
         for taken, _ in line:
             self._context.store.ack(*taken)
+
+
+def _share(messages: Sequence[Message], most: int) -> tuple[int, int]:
+    """Return how many messages may be moved for this cost, at least one, and what they cost."""
+    cost = 0
+    known = None
+    for index, message in enumerate(messages):
+        more = 1 + len(message.body) // _BYTES_OF_ONE
+        if message.envelope is not known:
+            known = message.envelope
+            more += _ENVELOPE_COST
+        if index and cost + more > most:
+            return index, cost
+        cost += more
+    return len(messages), cost

@@ -337,13 +337,11 @@ class Queue:
         with Contained(self):
             if self.history is None:
                 self._store.ack(taken.store_queue, taken.run)
-            elif self.leaving or taken.run.messages is None:
-                self.leaving.add(taken, self._consumed)
             else:
-                self.history.consumed(self, taken)
+                self.leaving.add(taken, self._consumed)
 
     def _consumed(self, taken: Taken) -> bool:
-        """Move a run that was acked earlier to the history."""
+        """Move a run that was acked to the history."""
         if self.history is not None:
             self.history.consumed(self, taken)
         else:
@@ -377,9 +375,8 @@ class Queue:
         self._leave(taken, Reason.REJECTED)
 
     def _leave(self, taken: Taken, reason: Reason) -> None:
-        """Remove a run that a consumer had: at once, if nothing has to be read for it."""
-        needs_bodies = taken.run.messages is None and self.sends_on
-        if self.is_set_aside or not (self.leaving or needs_bodies):
+        """Remove a run that a consumer had: at once, if it goes to no other queue."""
+        if self.is_set_aside or not (self.leaving or self.sends_on):
             if not self.backlog.send_away(taken, reason):
                 self.touch()
             return
