@@ -11,6 +11,7 @@
   how long its longest turns were; `doors`: how many clients may connect.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
+- `first_users`: those of a new store.
 - `users`, `login_checks`: who may log in, and the queue for password checks; `password_hashes`:
   the forms of hashes in definitions.
 - `administration`: what operators do with users, virtual hosts, permissions and policies;

@@ -25,23 +25,23 @@ from amqpstore_server.administration.operations import Administration, By
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
-from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
-from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.committer import Committer
 from amqpstore_server.config import Config, host_and_port
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.connection import SocketConnection
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
+from amqpstore_server.first_users import define_administrator, define_guest
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Apply, Reloadable, Reloader
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
-from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
+from amqpstore_server.users import Users
 
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
@@ -64,12 +64,12 @@ _DAY_S = 86_400.0
 def serve(
     config: Config,
     load_config: Callable[[], Config],
-    on_ready: Callable[[list[str], str], None],
+    on_ready: Callable[[list[str], str, str], None],
 ) -> None:
     """Run the broker until SIGTERM or SIGINT.
 
     Args: load_config, reads the configuration again, on SIGHUP; on_ready, called with the URLs it
-    listens on and the data directory.
+    listens on, the data directory, and the password of an administrator that was added, or nothing.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
     certificates = _certificates(config)
@@ -124,13 +124,15 @@ async def _run(
     store: Store,
     definitions: Definitions | None,
     certificates: Certificates | None,
-    on_ready: Callable[[list[str], str], None],
+    on_ready: Callable[[list[str], str, str], None],
 ) -> None:
     # Install the handler first: a signal may arrive as soon as the port is open.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         plain = await listen([host_and_port(one) for one in config.listen])
         tls = await listen([host_and_port(one) for one in config.tls_listen])
         app = App(config, store, definitions, certificates, load_config)
+        hosts = [listener.getsockname()[0] for listener in (*plain, *tls)]
+        password = define_administrator(app.broker, app.users, hosts)
         # A queue starts by dropping expired messages, so a queue that fails there is in the report.
         app.context.run_timers()
         keep_report(store, datetime.now(UTC), app.broker.set_aside)
@@ -142,7 +144,7 @@ async def _run(
         with admin_socket(store.directory) as admin:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(app.run, plain, signals, tls, admin)
-                on_ready(urls, store.directory)
+                on_ready(urls, store.directory, password)
 
 
 def _url(scheme: str, listener: socket.socket) -> str:
@@ -191,11 +193,7 @@ class App:
         )
         if definitions is not None:
             done(self._importing(definitions, By(config.definitions, "start")))
-        if self.users.is_empty:
-            # In this order: a crash in between leaves permissions without a user, which the next
-            # start completes. The other order would leave a user without permissions for good.
-            self.broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
-            self.users.define(DEFAULT_USER, self.users.hashed(DEFAULT_PASSWORD))
+        define_guest(self.broker, self.users)
         self.sockets = Sockets()
         self._turn = Turn(self.broker, self.sockets)
         self.committer = Committer(

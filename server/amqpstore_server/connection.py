@@ -5,7 +5,6 @@ know the protocol.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import socket
 import ssl
@@ -21,6 +20,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.faults import FATAL, called
 from amqpstore_server.committer import Committer
 from amqpstore_server.doors import Visitor
+from amqpstore_server.first_users import is_loopback
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.read_size import ReadSize
 from amqpstore_server.sockets import Sockets
@@ -69,7 +69,7 @@ class SocketConnection:
         self._send_timeout_s = limits.send_timeout_s
         address = sock.getpeername()
         self.host: str = address[0]
-        self._is_loopback = _is_loopback(self.host)
+        self._is_loopback = is_loopback(self.host)
         peer = f"{self.host}:{address[1]}"
         self._tls: TlsSocket | None = None
         if tls_context is not None:
@@ -390,11 +390,3 @@ def _without(buffers: list[bytes | memoryview], sent_bytes: int) -> list[bytes |
             return [memoryview(buffer)[sent_bytes:], *buffers[place + 1 :]]
         sent_bytes -= len(buffer)
     return []
-
-
-def _is_loopback(host: str) -> bool:
-    """Tell whether an address is this machine's loopback, including IPv4 mapped into IPv6."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback

@@ -14,6 +14,7 @@ PACKAGES = {"amqpstore": ".", "amqpstore_server": "server", "amqpstore_tools": "
 FLOORS = {
     "amqpstore_server.broker": (
         "errors",
+        "audit",
         "faults",
         "limits",
         "timers",

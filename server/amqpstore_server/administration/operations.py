@@ -10,12 +10,12 @@ All of them are durable when they return, and reach open connections at once:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.audit import audit
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.policy import Policy
@@ -31,8 +31,6 @@ from amqpstore_server.definitions import (
 )
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.users import TAGS, Users, unknown_tags
-
-_log = logging.getLogger("amqpstore_server.audit")
 
 
 class AdministrationError(Exception):
@@ -432,7 +430,7 @@ class Administration:
                 yield
 
     def _changed(self, by: By, event: str, **what: Any) -> None:
-        _log.info(event, extra={"by": by.who, "door": by.door, **what})
+        audit(event, by=by.who, door=by.door, **what)
 
 
 def _check_limits(limits: Mapping[str, int], known: tuple[str, ...]) -> None:

@@ -66,7 +66,7 @@ class AmqpChannel:
         self._outbox = context.outbox
         self._broker = Channel(context.vhost, context, self, context.transacted)
         self._gets = Gets(self._broker, self._answer_get)
-        self._topology = Topology(context.vhost, context.access, context, self._send)
+        self._topology = Topology(context.vhost, context.access, context, context.peer, self._send)
         self._distributed = Distributed(self._broker, context.access, self._send_late)
         self._consumer_tags = 0
 

@@ -23,6 +23,7 @@ from amqpstore_server.amqp.product import Product
 from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.amqp.refusals import connection_close, refusal_of
 from amqpstore_server.amqp.session import Session, Unfinished
+from amqpstore_server.broker.audit import audit, audit_refusal
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
@@ -194,12 +195,14 @@ class ServerConnection:
         negotiation = self._negotiation
         negotiation.forget_password()
         if granted:
+            audit("login", peer=self.peer, user=self.user, mechanism=negotiation.mechanism)
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
             self._shake_hands(now)
             return
-        extra = {"peer": self.peer, "user": negotiation.login.user}
-        _log.warning("login refused", extra=extra)
+        audit_refusal(
+            "login refused", peer=self.peer, user=self.user, mechanism=negotiation.mechanism
+        )
         if negotiation.has_capability("authentication_failure_close"):
             # A RabbitMQ extension: a client with this capability is told that the login failed, but
             # not why.
@@ -427,7 +430,7 @@ class ServerConnection:
             usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)
-            self._log_error(refused, 0)
+            audit_refusal("vhost refused", peer=self.peer, user=user, reason=refused.reply_text)
             self._close(ConnectionEvent.REFUSED, refused, now)
             return
         context = ChannelContext(
@@ -444,6 +447,7 @@ class ServerConnection:
         )
         self._session = Session(context, negotiation.channel_max, usage)
         self.vhost = method.virtual_host
+        audit("connection opened", peer=self.peer, user=user, vhost=self.vhost)
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())
 

@@ -32,7 +32,7 @@ class Negotiation:
         self._limits = limits
         self._product = product
         self._peer = peer
-        self._mechanism = ""
+        self.mechanism = ""
         self._capabilities: dict[str, Any] = {}
 
     def start(self) -> methods.ConnectionStart:
@@ -45,7 +45,7 @@ class Negotiation:
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
-        self._mechanism = method.mechanism
+        self.mechanism = method.mechanism
         login = login_of(method.mechanism, method.response)
         if login is None:
             extra = {"peer": self._peer, "mechanism": method.mechanism}
@@ -65,7 +65,7 @@ class Negotiation:
     def refusal(self) -> AccessRefused:
         """Return the error for a client whose login is wrong, if the client can be sent one."""
         return AccessRefused(
-            f"Login was refused using authentication mechanism {self._mechanism}. For details "
+            f"Login was refused using authentication mechanism {self.mechanism}. For details "
             "see the broker logfile."
         )
 

@@ -12,9 +12,11 @@ from typing import NamedTuple, final
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.refusals import channel_close
+from amqpstore_server.broker.audit import audit_refusal
 from amqpstore_server.broker.quotas import Usage
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
+    AccessRefused,
     AmqpError,
     ChannelError,
     ChannelException,
@@ -145,8 +147,19 @@ class Session:
             return None  # input up to its close-ok is ignored
         if not isinstance(error, ChannelException):
             return error
-        extra = {"peer": self._context.peer, "channel": number, "reason": error.reply_text}
-        _log.warning("channel error", extra=extra)
+        context = self._context
+        if isinstance(error, AccessRefused):
+            audit_refusal(
+                "access refused",
+                peer=context.peer,
+                user=context.access.user,
+                vhost=context.vhost.name,
+                channel=number,
+                reason=error.reply_text,
+            )
+        else:
+            extra = {"peer": context.peer, "channel": number, "reason": error.reply_text}
+            _log.warning("channel error", extra=extra)
         channel.fail(channel_close(error))
         return None
 

@@ -493,8 +493,8 @@ class VirtualHost:
         exchange_name: str,
         routing_key: str,
         arguments: dict[str, Any],
-    ) -> None:
-        """Bind a queue or an exchange; binding it twice is not an error.
+    ) -> bool:
+        """Bind a queue or an exchange. Returns False if it is bound so already.
 
         Raises: NotFoundError, AccessRefusedError, PreconditionFailedError.
         """
@@ -502,11 +502,12 @@ class VirtualHost:
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
         if not self._bindings.bind(exchange, binding):
-            return
+            return False
         self._define(binding_changes(self.name, exchange, [binding], add=True))
         self.router.changed()
         if isinstance(destination, Queue):
             self._exchange_queues.bound(exchange, destination)
+        return True
 
     def unbind(
         self,
@@ -514,16 +515,20 @@ class VirtualHost:
         exchange_name: str,
         routing_key: str,
         arguments: dict[str, Any],
-    ) -> None:
-        """Remove a binding, if it exists. Raises: NotFoundError, AccessRefusedError."""
+    ) -> bool:
+        """Remove a binding. Returns False if there is none. Raises: NotFoundError,
+        AccessRefusedError.
+        """
         exchange = self._bindable(exchange_name)
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
-        if self._bindings.unbind(exchange, binding):
-            changes = binding_changes(self.name, exchange, [binding], add=False)
-            going = [exchange] if exchange.auto_delete and not exchange.is_bound else []
-            unbinding = Unbinding(self.removals)
-            self._remove(self._take_down(going, changes, unbinding), changes, unbinding)
+        if not self._bindings.unbind(exchange, binding):
+            return False
+        changes = binding_changes(self.name, exchange, [binding], add=False)
+        going = [exchange] if exchange.auto_delete and not exchange.is_bound else []
+        unbinding = Unbinding(self.removals)
+        self._remove(self._take_down(going, changes, unbinding), changes, unbinding)
+        return True
 
     def restore_binding(self, row: Mapping[str, Any]) -> bool:
         """Restore a binding from the catalog. Returns False if one of its ends is not there."""

@@ -248,6 +248,7 @@ class MemoryBroker:
                 listener.close()
             raise
         # A login that was correct once is remembered, and needs no thread.
+        app.users.upgrades = False  # a hash more than most tests have time for
         app.users.check(DEFAULT_USER, DEFAULT_PASSWORD)
         self._token = trio.lowlevel.current_trio_token()
         nobody, signals = trio.open_memory_channel[int](0)

@@ -64,11 +64,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_ready(urls: list[str], data_directory: str) -> None:
-    print(  # noqa: T201 - the one line that says connections are accepted
+def _print_ready(urls: list[str], data_directory: str, password: str) -> None:
+    """Print the one line that says connections are accepted, and the password of the administrator
+    that the broker has added: it is on stdout only, never in the log.
+    """
+    print(  # noqa: T201
         f"amqpstore {version('amqpstore')} ready: {' '.join(urls)} data {data_directory}",
         flush=True,
     )
+    if password:
+        print(  # noqa: T201
+            f"amqpstore: user administrator added, password {password} (shown only now)",
+            flush=True,
+        )
 
 
 def _fail(code: int, error: Exception) -> int:
