@@ -392,7 +392,8 @@ class Sizes:
             place = bisect_right(self._first_ids, ids[start]) - 1
             first = self._first_ids[place]
             sizes, body_sizes = self._sizes[place], self._body_sizes[place]
-            stop = bisect_left(ids, first + len(sizes), start)
+            # An id that no batch has is an IndexError, not an endless loop.
+            stop = max(bisect_left(ids, first + len(sizes), start), start + 1)
             found.extend([sizes[one - first] for one in ids[start:stop]])
             of_bodies.extend([body_sizes[one - first] for one in ids[start:stop]])
             start = stop
