@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
@@ -56,6 +57,15 @@ class Memory:
             while self._transient_excess and self._memory_bytes > 2 * self.budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.
                 self._write_aside(*self._transient_excess.popleft())
+
+    def set_budget(self, budget_bytes: int, queues: Iterable[Queue]) -> None:
+        """Change the budget. What is too much by it is dropped by the next `drop_excess`."""
+        before, self.budget_bytes = self.budget_bytes, budget_bytes
+        if budget_bytes < before:
+            for queue in queues:
+                # A share that was measured by another budget would keep as much as before.
+                queue.share_bytes = queue.share_bytes * budget_bytes // before
+                self.reconsider(queue)
 
     def reconsider(self, queue: Queue) -> None:
         """Check all ready messages of a queue again: it has become lazy, or holds too much."""

@@ -65,6 +65,10 @@ _MAX_PEEKED = 64
 """Messages that are read back with the one at the head."""
 
 
+_SHORT_MEMORY_BYTES = 1 << 20
+"""What messages may take while memory is short: about what is on the way to consumers."""
+
+
 class Store:
     """An open store. Created by `Store.open`.
 
@@ -94,6 +98,8 @@ class Store:
         self._transient = TransientLog(backing, options.segment_bytes)
         self._transient.wipe()
         self._memory = Memory(options.memory_bytes, self._transient)
+        self._memory_bytes = options.memory_bytes
+        self._is_memory_short = False
         self._unacked = self._memory.unacked
         self._log = Log(
             backing.descriptors,
@@ -827,10 +833,21 @@ class Store:
 
     def set_limits(self, *, memory_bytes: int, least_free_bytes: int) -> None:
         """Change two of the options of the open store. What exceeds a smaller memory limit is
-        freed as messages come and go.
+        freed by the next `housekeep`.
         """
-        self._memory.budget_bytes = memory_bytes
+        self._memory_bytes = memory_bytes
+        self._set_memory()
         self._space.require(least_free_bytes)
+
+    def shrink_memory(self, *, is_short: bool) -> None:
+        """Keep hardly any message in memory while that `is_short`, whatever the limit allows."""
+        self._is_memory_short = is_short
+        self._set_memory()
+
+    def _set_memory(self) -> None:
+        short = min(self._memory_bytes, _SHORT_MEMORY_BYTES)
+        budget_bytes = short if self._is_memory_short else self._memory_bytes
+        self._memory.set_budget(budget_bytes, self.queues.values())
 
     @property
     def is_disk_low(self) -> bool:

@@ -9,6 +9,7 @@
   `read_size`: how much is read at once; `committer`: has batches written and synced; `turn`: the
   work to do after a round of reads; `switching`: how soon it gets the interpreter back; `holds`:
   how long its longest turns were; `doors`: how many clients may connect.
+- `alarms`: publishers wait while memory is short, or the disk is nearly full.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `first_users`: those of a new store.

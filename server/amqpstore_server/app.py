@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import resource
 import secrets
+import shutil
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,6 +25,7 @@ from amqpstore_server import logs
 from amqpstore_server.admin_socket import AdminSocket, admin_socket
 from amqpstore_server.administration.operations import Administration, By
 from amqpstore_server.administration.work import Work, done
+from amqpstore_server.alarms import Alarms, available_bytes, watermark_bytes
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
@@ -58,6 +61,7 @@ _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
+_FREE_BYTES = 1 << 30
 _DAY_S = 86_400.0
 
 
@@ -104,7 +108,7 @@ def _options(config: Config) -> Options:
     return Options(
         segment_bytes=config.segment_bytes,
         memory_bytes=config.memory_bytes,
-        least_free_bytes=config.least_free_bytes,
+        least_free_bytes=_least_free_bytes(config),
         compress_from_bytes=config.compress_from_bytes,
     )
 
@@ -203,6 +207,7 @@ class App:
             datasyncs=KernelDatasyncs.open(self.sockets.signal),
         )
         context.flush = self.committer.flush
+        self._alarms = Alarms(store, _watermark_bytes(config), self._free_caches)
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
         self._reloader = Reloader(
@@ -215,6 +220,7 @@ class App:
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._apply_to_doors(config)
         self._product = Product(config.product, config.version or version("amqpstore"))
 
     async def run(
@@ -296,6 +302,12 @@ class App:
             ),
             Reloadable.unchecked(("log_level",), self._apply_log),
             Reloadable.unchecked(("memory_bytes", "least_free_bytes"), self._apply_to_store),
+            Reloadable.unchecked(("memory_watermark",), self._apply_to_alarms),
+            Reloadable.unchecked(("consumer_timeout_s",), self._apply_to_broker),
+            Reloadable.unchecked(
+                ("max_connections", "max_connections_per_peer", "accepts_per_s"),
+                self._apply_to_doors,
+            ),
             Reloadable.unchecked(
                 (
                     "channel_max",
@@ -340,8 +352,18 @@ class App:
 
     def _apply_to_store(self, config: Config) -> None:
         self.context.store.set_limits(
-            memory_bytes=config.memory_bytes, least_free_bytes=config.least_free_bytes
+            memory_bytes=config.memory_bytes, least_free_bytes=_least_free_bytes(config)
         )
+
+    def _apply_to_alarms(self, config: Config) -> None:
+        self._alarms.watermark_bytes = _watermark_bytes(config)
+
+    def _apply_to_broker(self, config: Config) -> None:
+        self.context.consumer_timeout_ms = config.consumer_timeout_s * 1000
+
+    def _apply_to_doors(self, config: Config) -> None:
+        self._doors.limit(config.max_connections, config.max_connections_per_peer)
+        self._doors.accepts.per_s = config.accepts_per_s
 
     def _apply_limits(self, config: Config) -> None:
         # Of clients that connect from now on; `_free_memory` reads its limit each time.
@@ -384,8 +406,8 @@ class App:
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
                 self._admit(client, clients, tls)
-                # Whatever the number of new clients, the other tasks get a turn between them.
-                await trio.lowlevel.checkpoint()
+                # Those that come faster wait in the listener's backlog.
+                await trio.sleep(self._doors.accepts.wait_s(trio.current_time()))
 
     def _admit(
         self, client: socket.socket, clients: trio.Nursery, tls: Certificates | None
@@ -402,6 +424,7 @@ class App:
                 self.sockets,
                 self._turn,
                 self.committer,
+                self._alarms,
                 self._product,
                 self._login_checks,
                 tls.context if tls else None,
@@ -437,6 +460,7 @@ class App:
             await trio.sleep(_TICK_S)
             self.context.work["tick"] = None
             self.committer.housekeep()
+            self._alarms.look(trio.current_time())
             self.broker.read_again()
             self.broker.close_late_channels()
             if self.broker.has_work:
@@ -451,11 +475,18 @@ class App:
             connection.tick(now)
         self._free_memory(now)
 
+    def _free_caches(self) -> None:
+        """Drop what can be found out again."""
+        for vhost in self.broker.vhosts.values():
+            vhost.router.changed()
+        for connection in self.connections:
+            connection.amqp.free_caches()
+
     def _free_memory(self, now: float) -> None:
         """Close the clients with the most memory until unfinished publishes fit into the limit."""
         held = {one: one.amqp.unfinished_bytes for one in self.connections}
         total = sum(held.values())
-        limit = self._reloader.config.connections_bytes
+        limit = self._alarms.unfinished_bytes(self._reloader.config.connections_bytes)
         while total > limit:
             most = max(held, key=held.__getitem__)
             total -= held.pop(most)
@@ -494,6 +525,23 @@ class App:
             while self.connections:
                 await trio.sleep(0.01)
         clients.cancel()
+
+
+def _watermark_bytes(config: Config) -> int:
+    return watermark_bytes(config.memory_watermark, available_bytes())
+
+
+def _least_free_bytes(config: Config) -> int:
+    """Return the option of the store. By default publishers are blocked below 1 GiB, or three
+    segments if that is more, but never for more than a tenth of the disk.
+    """
+    if config.least_free_bytes >= 0:
+        return config.least_free_bytes
+    path = os.path.abspath(config.data)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    blocked_below = max(_FREE_BYTES, 3 * config.segment_bytes)
+    return min(blocked_below, shutil.disk_usage(path).total // 10) // 2
 
 
 def _limits(config: Config) -> Limits:

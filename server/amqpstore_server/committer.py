@@ -25,8 +25,6 @@ from amqpstore.log import Batch
 MAX_PENDING_BYTES = 64 << 20
 """Above this many bytes that wait for the disk, publishers have to wait."""
 
-_DISK_LOOK_S = 0.5
-
 _TRY_OTHER_EVERY = 64
 _WEIGHT = 1 / 16
 """How much the last batch counts in the mean time of a way to sync."""
@@ -174,19 +172,6 @@ class Committer:
         concerned.
         """
         return self._log.pending_bytes < MAX_PENDING_BYTES
-
-    @property
-    def is_disk_low(self) -> bool:
-        """Whether publishers have to wait for free disk space: see `Store.is_disk_low`."""
-        return self._store.is_disk_low
-
-    async def wait_for_disk(self) -> None:
-        """Return once the disk has free space again, or when it failed."""
-        _log.warning("publishers are blocked: the disk is nearly full")
-        while self.is_disk_low and not self._failure:
-            # Nothing signals that files were deleted from the disk.
-            await trio.sleep(_DISK_LOOK_S)
-        _log.info("publishers are no longer blocked")
 
     async def watch(self) -> None:
         """Run until the disk fails. Raises: DurabilityError."""

@@ -133,9 +133,37 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     least_free_bytes: Annotated[
         int,
         key(
-            "publishers are blocked while less than twice this is free on the disk", ge=0, live=True
+            "publishers are blocked while less than twice this is free on the disk; -1 is half of "
+            "1 GiB or of three segments, whichever is more, but at most a 20th of the disk",
+            ge=-1,
+            live=True,
         ),
-    ] = 128 << 20
+    ] = -1
+    memory_watermark: Annotated[
+        float,
+        key(
+            "publishers are blocked while the process uses more memory than this: a share, up to "
+            "1, of that of the machine or the container, or bytes; 0 means never",
+            ge=0,
+            live=True,
+        ),
+    ] = 0.6
+    max_connections: Annotated[
+        int,
+        key(
+            "connections in all; further ones are closed, 0 means as many as open files allow",
+            ge=0,
+            live=True,
+        ),
+    ] = 0
+    max_connections_per_peer: Annotated[
+        int,
+        key("connections of one address; further ones are closed, 0 means any", ge=0, live=True),
+    ] = 0
+    accepts_per_s: Annotated[
+        int,
+        key("connections that are accepted in a second; others wait, 0 means any", ge=0, live=True),
+    ] = 1000
     compress_from_bytes: Annotated[
         int,
         key(
@@ -221,6 +249,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "any time; a queue (`x-consumer-timeout`), a policy or a consumer may set another one",
             ge=0,
             le=1 << 31,
+            live=True,
         ),
     ] = 1800
 

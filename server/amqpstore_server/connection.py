@@ -12,6 +12,7 @@ import time
 
 import trio
 
+from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import Login
@@ -55,6 +56,7 @@ class SocketConnection:
         sockets: Sockets,
         turn: Turn,
         committer: Committer,
+        alarms: Alarms,
         product: Product,
         login_checks: LoginChecks,
         tls_context: ssl.SSLContext | None,
@@ -65,6 +67,7 @@ class SocketConnection:
         self._sockets = sockets
         self._turn = turn
         self._committer = committer
+        self._alarms = alarms
         self._login_checks = login_checks
         self._send_timeout_s = limits.send_timeout_s
         address = sock.getpeername()
@@ -221,7 +224,7 @@ class SocketConnection:
         if (
             amqp.is_input_paused
             or amqp.is_finished
-            or (amqp.has_published and self._committer.is_disk_low)
+            or (amqp.has_published and self._alarms.is_raised)
         ):
             self._need_attention()
 
@@ -256,10 +259,11 @@ class SocketConnection:
             self._read_on()
 
     async def _hold_back(self) -> None:
-        """Wait until more may be published: the disk has free space, and has caught up."""
-        if self._committer.is_disk_low:
-            self.amqp.block("low on disk")
-            await self._committer.wait_for_disk()
+        """Wait until more may be published: no alarm is raised, and the disk has caught up."""
+        alarms = self._alarms
+        if alarms.is_raised:
+            self.amqp.block(alarms.reason)
+            await alarms.wait_until_cleared()
             self.amqp.unblock()
         if not self._committer.has_room():
             await self._turn.wait_for_room()

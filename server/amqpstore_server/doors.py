@@ -9,6 +9,8 @@ nobody can be disconnected, the newest is refused.
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Callable
 
 MAX_STRANGERS = 2048
@@ -46,38 +48,64 @@ class Visitor:
     def leave(self) -> None:
         """Note that its socket is closed."""
         self.logged_in()
-        self._doors.visitors.discard(self)
+        self._doors.forget(self)
+
+
+class AcceptRate:
+    """How many clients may be let in: `per_s` a second, and as many at once after a quiet second. 0
+    is any number.
+    """
+
+    def __init__(self, per_s: int = 0) -> None:
+        self.per_s = per_s
+        self._free_at = -math.inf
+        """When all that were let in will have had their share of the time."""
+
+    def wait_s(self, now: float) -> float:
+        """Return how long the next one has to wait, after one was let in."""
+        if not self.per_s:
+            return 0.0
+        self._free_at = max(self._free_at, now - 1.0) + 1.0 / self.per_s
+        return max(self._free_at - now, 0.0)
 
 
 class Doors:
     """The connected clients. Args: descriptors, the most that the process may have open.
 
     Half of them, but at most 1,024, are reserved for the store; of the others at most half may be
-    used by strangers.
+    used by strangers. `accepts` limits how many clients are let in a second.
     """
 
     def __init__(self, descriptors: int) -> None:
-        self.max_visitors = descriptors - min(descriptors // 2, _MAX_RESERVED)
-        self.max_strangers = min(self.max_visitors // 2, MAX_STRANGERS)
+        self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
+        self.limit(0, 0)
+        self.accepts = AcceptRate()
+        self._of_host: Counter[str] = Counter()
         self.visitors: set[Visitor] = set()
         self.strangers: set[Visitor] = set()
         self._silent: dict[str, dict[Visitor, None]] = {}
         self._turned_away = 0
         self._log_at = 0.0
 
+    def limit(self, connections: int, per_peer: int) -> None:
+        """Limit the clients, and those of one peer; 0 is no limit, besides the descriptors."""
+        self.max_visitors = min(connections or self._places, self._places)
+        self.max_strangers = min(max(self.max_visitors // 2, 1), MAX_STRANGERS)
+        self.max_per_peer = per_peer or self._places
+
     def enter(self, host: str, turn_away: Callable[[], None], now: float) -> Visitor | None:
         """Admit a client that has connected; None if it is refused."""
-        if self._is_full:
+        if self._is_peer_full(host):
             self._note(host, now)
-            if self._silent:
-                most = max(self._silent.values(), key=len)
-                oldest = next(iter(most))
-                oldest.leave()
-                oldest.turn_away()
-            if self._is_full:
-                return None
+            self._make_room(self._silent.get(host, {}))
+        elif self._is_full:
+            self._note(host, now)
+            self._make_room(max(self._silent.values(), key=len, default={}))
+        if self._is_full or self._is_peer_full(host):
+            return None
         visitor = Visitor(self, host, turn_away)
         self.visitors.add(visitor)
+        self._of_host[host] += 1
         self.strangers.add(visitor)
         self._silent.setdefault(host, {})[visitor] = None
         return visitor
@@ -89,6 +117,24 @@ class Doors:
             silent.pop(visitor, None)
             if not silent:
                 del self._silent[visitor.host]
+
+    def forget(self, visitor: Visitor) -> None:
+        """Note that a visitor has left."""
+        if visitor in self.visitors:
+            self.visitors.remove(visitor)
+            self._of_host[visitor.host] -= 1
+            if not self._of_host[visitor.host]:
+                del self._of_host[visitor.host]
+
+    @staticmethod
+    def _make_room(silent: dict[Visitor, None]) -> None:
+        """Turn the oldest of these away."""
+        if oldest := next(iter(silent), None):
+            oldest.leave()
+            oldest.turn_away()
+
+    def _is_peer_full(self, host: str) -> bool:
+        return self._of_host[host] >= self.max_per_peer
 
     @property
     def _is_full(self) -> bool:

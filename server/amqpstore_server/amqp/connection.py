@@ -260,6 +260,12 @@ class ServerConnection:
         if self.state in SERVED:
             self._session.resume()
 
+    def free_caches(self) -> None:
+        """Forget what only saves time."""
+        self._receiver.free_caches()
+        if self.state in SERVED:
+            self._session.free_caches()
+
     def exhaust(self, reason: str, now: float) -> None:
         """Close the connection because its unfinished publishes take too much memory."""
         if self.state in SERVED:
@@ -324,7 +330,10 @@ class ServerConnection:
         for channel in published:
             called(channel.confirm_published, channel.failed)
             self.has_published = True
-        if self.unfinished_bytes > self._limits.unfinished_bytes:
+        if unfinished_bytes := self.unfinished_bytes:
+            # Whoever is in the middle of a publish waits like those who have published.
+            self.has_published = True
+        if unfinished_bytes > self._limits.unfinished_bytes:
             self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
 
     def _event(self, event: Event | Unfinished, published: set[AmqpChannel], now: float) -> None:

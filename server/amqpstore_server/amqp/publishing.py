@@ -71,6 +71,12 @@ class Envelopes:
         self._plain: dict[tuple[Target, tuple[int, int]], ParsedEnvelope] = {}
         """For each target one envelope for each delivery-mode and priority of plain headers."""
 
+    def free_caches(self) -> None:
+        """Forget what only saves time."""
+        self._envelopes = {}
+        self._plain = {}
+        self._cached_bytes = 0
+
     def messages(
         self, published: PublishedPart | Publishes, target: Target, reply_to: str
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:

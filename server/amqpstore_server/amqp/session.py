@@ -163,6 +163,10 @@ class Session:
         channel.fail(channel_close(error))
         return None
 
+    def free_caches(self) -> None:
+        """Forget what only saves time."""
+        self._context.envelopes.free_caches()
+
     def resume(self) -> None:
         """Continue deliveries on all channels: the outbox has room again."""
         for channel in self._channels.values():

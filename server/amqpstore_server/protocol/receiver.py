@@ -189,6 +189,14 @@ class Receiver:
         headers = [len(content.header_payload) for content in self._contents.values()]
         return self._bodies_bytes + 2 * sum(headers)
 
+    def free_caches(self) -> None:
+        """Forget what only saves time."""
+        self._targets = {}
+        self._headers = {}
+        self._headers_bytes = 0
+        self._shapes = Shapes()
+        self._repeated = None
+
     def receive(self, read: bytes) -> list[Event]:
         """Return the events that these bytes complete, in order. Nothing, once `is_lost`."""
         self._events = []

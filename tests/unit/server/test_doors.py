@@ -1,6 +1,8 @@
 """The doors: who is let in, and who has to go for it."""
 
-from amqpstore_server.doors import Doors, Visitor
+import pytest
+
+from amqpstore_server.doors import AcceptRate, Doors, Visitor
 
 
 class Street:
@@ -79,3 +81,57 @@ def test_who_leaves_makes_room() -> None:
         visitor.leave()
     assert street.enter("e") is not None
     assert (len(street.doors.visitors), len(street.doors.strangers)) == (1, 1)
+
+
+def test_one_peer_has_no_more_than_its_share() -> None:
+    street = Street(64)
+    street.doors.limit(0, 2)
+    street.log_in("one")
+    street.log_in("two")
+    assert street.enter("three") is None
+    assert street.enter("other", host="b") is not None
+
+
+def test_the_oldest_silent_one_of_a_full_peer_makes_room() -> None:
+    street = Street(64)
+    street.doors.limit(0, 2)
+    street.enter("other", host="b")
+    for name in "abc":
+        assert street.enter(name) is not None
+    assert street.turned_away == ["a"]
+    assert len(street.doors.visitors) == 3
+
+
+def test_who_leaves_makes_room_once() -> None:
+    street = Street(64)
+    street.doors.limit(0, 1)
+    visitor = street.enter("one")
+    assert visitor is not None
+    visitor.logged_in()
+    visitor.leave()
+    visitor.leave()
+    street.log_in("two")
+    assert street.enter("three") is None
+
+
+def test_connections_in_all_are_limited() -> None:
+    street = Street(1000)
+    street.doors.limit(3, 0)
+    for name in "abc":
+        street.log_in(name)
+    assert street.enter("d") is None
+    street.doors.limit(0, 0)
+    assert street.enter("e") is not None
+
+
+def test_accepts_are_spread_after_a_second_s_worth() -> None:
+    rate = AcceptRate(10)
+    waits = [rate.wait_s(100.0) for _ in range(30)]
+    assert waits[:10] == [0.0] * 10
+    assert waits[-1] == pytest.approx(2.0)
+    assert rate.wait_s(200.0) == 0.0
+
+
+def test_no_rate_is_no_wait() -> None:
+    rate = AcceptRate()
+    assert {rate.wait_s(1.0) for _ in range(10_000)} == {0.0}

@@ -1,0 +1,179 @@
+"""Alarms: publishers wait while the broker has too much in memory, or its disk is nearly full.
+
+An alarm is raised at its limit and cleared some way below it, so that it does not come and go with
+every message. What it blocks are connections that publish, and nothing else: their socket is not
+read from, and they are told so (connection.blocked). Consumers, acks, declares and logins go on,
+since they are what clears it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+from collections.abc import Callable
+
+import trio
+
+from amqpstore import Store
+
+_log = logging.getLogger(__name__)
+
+_CLEARED_AT = 0.95
+"""The part of the watermark below which memory is no longer short."""
+
+_GIVE_BACK_EVERY_S = 5.0
+"""While memory is short, how often what is free is given back to the system."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_CGROUPS = "/sys/fs/cgroup"
+
+MEMORY = "low on memory"
+DISK = "low on disk"
+
+
+def used_bytes() -> int:
+    """Return the memory that this process has for itself, in RAM.
+
+    Without pages of files, such as those of the catalog: the system takes them back when it needs
+    memory.
+    """
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        _, resident, shared, *_ = statm.read().split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def available_bytes() -> int:
+    """Return how much memory this process may have: the machine's, or the limit of a container."""
+    with open("/proc/meminfo", encoding="ascii") as meminfo:
+        total = int(meminfo.readline().split()[1]) << 10
+    return min([total, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> list[int]:
+    """Return the limits of this process's control group and those above it."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    found = []
+    for _, controllers, path in groups:
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (
+            (f"{_CGROUPS}/memory", "memory.limit_in_bytes")
+            if controllers
+            else (_CGROUPS, "memory.max")
+        )
+        parts = path.strip("/").split("/") if path != "/" else []
+        for count in range(len(parts) + 1):
+            try:
+                with open("/".join([root, *parts[:count], name]), encoding="ascii") as limit:
+                    found.append(int(limit.read()))
+            except (OSError, ValueError):
+                continue  # there is none: "max", or not at this level
+    return found
+
+
+def watermark_bytes(watermark: float, available: int) -> int:
+    """Return the bytes that a watermark stands for: up to 1 it is a share of what is available. 0
+    if there is none.
+    """
+    return int(watermark * available) if watermark <= 1 else int(watermark)
+
+
+class Alarms:
+    """The alarms of a broker. Call `look` about twice a second.
+
+    Args: watermark_bytes, of memory, 0 for none; free_caches, called while memory is short; used,
+    returns how much is used.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        watermark_bytes: int,
+        free_caches: Callable[[], None],
+        used: Callable[[], int] = used_bytes,
+    ) -> None:
+        self.watermark_bytes = watermark_bytes
+        self.is_memory_low = False
+        self._store = store
+        self._used = used
+        self._free_caches = free_caches
+        self._was_disk_low = False
+        self._give_back_at = 0.0
+        self._blocked = trio.lowlevel.ParkingLot()
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether publishers have to wait."""
+        return self.is_memory_low or self._store.is_disk_low
+
+    @property
+    def reason(self) -> str:
+        """What is low, as clients are told; empty if nothing is."""
+        reasons = [(MEMORY, self.is_memory_low), (DISK, self._store.is_disk_low)]
+        return " and ".join(reason for reason, is_low in reasons if is_low)
+
+    def unfinished_bytes(self, configured_bytes: int) -> int:
+        """Return what unfinished publishes of all clients may take: their senders may be blocked
+        and cannot finish them, so an alarm could stay for ever if they were what it is about.
+        """
+        if not self.watermark_bytes:
+            return configured_bytes
+        part = 4 if self.is_memory_low else 2
+        return min(configured_bytes, self.watermark_bytes // part)
+
+    async def wait_until_cleared(self) -> None:
+        """Return once publishers may go on, or when the store failed."""
+        while self.is_raised and not self._store.failure:
+            await self._blocked.park()
+
+    def look(self, now: float) -> None:
+        """Raise or clear the alarms, and let those go on who waited."""
+        self._look_at_memory(now)
+        if self._store.is_disk_low != self._was_disk_low:
+            self._was_disk_low = self._store.is_disk_low
+            if self._was_disk_low:
+                _log.warning("publishers are blocked: the disk is nearly full")
+            else:
+                _log.info("the disk has free space again")
+        if self._blocked and (not self.is_raised or self._store.failure):
+            _log.info("publishers are no longer blocked")
+            self._blocked.unpark_all()
+
+    def _look_at_memory(self, now: float) -> None:
+        if not self.watermark_bytes and not self.is_memory_low:
+            return
+        used = self._used()
+        extra = {"used_bytes": used, "watermark_bytes": self.watermark_bytes}
+        if self.is_memory_low:
+            if not self.watermark_bytes or used < self.watermark_bytes * _CLEARED_AT:
+                self.is_memory_low = False
+                self._store.shrink_memory(is_short=False)
+                _log.info("memory is no longer short", extra=extra)
+            elif now >= self._give_back_at:
+                self._give_back(now)
+        elif used >= self.watermark_bytes:
+            self.is_memory_low = True
+            _log.warning("publishers are blocked: memory is short", extra=extra)
+            self._store.shrink_memory(is_short=True)
+            self._give_back(now)
+
+    def _give_back(self, now: float) -> None:
+        """Free what can be computed or read again, and give free memory back to the system."""
+        self._give_back_at = now + _GIVE_BACK_EVERY_S
+        self._free_caches()
+        gc.collect(1)
+        _trim()
+
+
+def _trim() -> None:
+    """Have the C library give free memory back; only that of GNU can."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return
