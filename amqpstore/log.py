@@ -64,8 +64,9 @@ MAX_STARTED_BYTES = 32 << 10
 """The largest batch for `start_write`: it is copied to the kernel's memory before that returns."""
 
 _LARGE_BATCH_BYTES = 4 << 20
-"""A batch of more bytes is encoded by the thread that writes it: if they are those of small
-messages, the owner of the log would be held for more than 10 ms.
+_LARGE_BATCH_MESSAGES = 8192
+"""A batch of more bytes or messages is encoded by the thread that writes it: the owner of the log
+would be held for up to 10 ms.
 """
 
 _MESSAGE_BYTES = 100
@@ -294,7 +295,9 @@ class Log:
             batch.lsn = self._next_lsn
             self._next_lsn += 1
             batch.sealed_ms = now_ms
-            batch.is_large = batch.byte_count > _LARGE_BATCH_BYTES
+            batch.is_large = (
+                batch.byte_count > _LARGE_BATCH_BYTES or len(batch.messages) > _LARGE_BATCH_MESSAGES
+            )
             if not batch.is_large:
                 self._encode(batch, segment)
         except BaseException as error:  # noqa: BLE001

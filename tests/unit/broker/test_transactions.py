@@ -1,9 +1,15 @@
 """Transactions of a client: nothing of them is seen before all of it is on disk (I06, I08, I13)."""
 
+import random
+from typing import Any
+
 import pytest
 
+from amqpstore import Message
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.transactions.transaction import Plan, Transaction
+from amqpstore_server.protocol.content import BasicProperties, decode_properties
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
 
@@ -82,6 +88,86 @@ def test_the_order_of_a_queue_is_that_of_the_publishes(
     client.channel.commit()
     simulated.settle()
     assert simulated.ready("q") == ["a", "b", "c", "d"]
+
+
+def test_a_commit_of_many_messages_is_few_publishes(
+    simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much they differ in what no queue reads, the work of one turn is that of a few."""
+    published: list[int] = []
+    publish = Transaction.publish
+
+    def counted(self: Transaction, plan: Plan) -> None:
+        published.append(len(plan.messages))
+        publish(self, plan)
+
+    monkeypatch.setattr(Transaction, "publish", counted)
+    for number in range(500):
+        client.publish("", "qr"[number % 2], str(number), message_id=str(number))
+    client.channel.commit()
+    assert published == [250, 250]
+    simulated.settle()
+    assert simulated.ready("q") == [str(number) for number in range(0, 500, 2)]
+    found = [envelope_of(one).message_id for one in simulated.messages("r")]
+    assert found == [str(number) for number in range(1, 500, 2)]
+
+
+def test_large_transactions_are_cut_where_they_may_leave_memory(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[int] = []
+    monkeypatch.setattr(Transaction, "publish", lambda _, one: published.append(len(one.messages)))
+    for _ in range(4):
+        client.publish("", "q", "x" * (600 << 10))
+    client.channel.commit()
+    assert published == [2, 2]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_queue_has_the_order_of_the_publishes_whatever_their_routes(
+    simulated: SimulatedBroker, client: Client, seed: int
+) -> None:
+    simulated.exchange("both")
+    simulated.bind("both", "q")
+    simulated.bind("both", "r")
+    rng = random.Random(seed)
+    expected: dict[str, list[str]] = {"q": [], "r": [], "transient": []}
+    for number in range(100):
+        exchange, key, queues = rng.choice(
+            [("both", "", "qr"), ("", "q", "q"), ("", "r", "r"), ("", "transient", ())]
+        )
+        choices: list[dict[str, Any]] = [{}, {"priority": 3}, {"expiration": "60000"}]
+        properties = rng.choice([*choices, {"delivery_mode": 1}, {}, {}])
+        client.publish(exchange, key, str(number), message_id=str(number), **properties)
+        for queue in queues or ["transient"]:
+            expected[queue].append(str(number))
+    client.channel.commit()
+    simulated.settle()
+    for queue, bodies in expected.items():
+        assert simulated.ready(queue) == bodies
+        for message in simulated.messages(queue):
+            assert envelope_of(message).message_id == message.body.decode()
+
+
+def envelope_of(message: Message) -> BasicProperties:
+    return decode_properties(message.envelope.properties)
+
+
+def test_what_expires_and_what_has_a_priority_is_not_mixed_with_others(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.queue("p", max_priority=5)
+    client.publish("", "p", "a")
+    client.publish("", "p", "b", priority=4)
+    client.publish("", "p", "c", expiration="1000")
+    client.publish("", "p", "d")
+    client.channel.commit()
+    simulated.settle()
+    assert set(simulated.ready("p")) == {"a", "b", "c", "d"}
+    other = Client(simulated)
+    assert other.get("p") == "b"
+    simulated.pass_time(1000)
+    assert [other.get("p"), other.get("p"), other.get("p")] == ["a", "d", None]
 
 
 def test_a_queue_that_is_deleted_before_the_commit_gets_nothing_and_the_rest_is_done(

@@ -347,12 +347,13 @@ def test_the_log_is_idle_but_from_seal_to_settle(log: Log) -> None:
     assert seen == [(True, True), (True, False), (False, True), (False, True), (True, True)]
 
 
+@pytest.mark.parametrize("limit", ["BYTES", "MESSAGES"])
 def test_a_large_batch_is_encoded_when_it_is_written(
-    tmp_path: Path, files: FailingFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: FailingFiles, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     contents = []
     for large in (1, 1000):
-        monkeypatch.setattr("amqpstore.log._LARGE_BATCH_BYTES", large)
+        monkeypatch.setattr(f"amqpstore.log._LARGE_BATCH_{limit}", large)
         directory = tmp_path / str(large)
         directory.mkdir()
         log = new_log(directory, files)

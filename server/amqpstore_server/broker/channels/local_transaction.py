@@ -16,18 +16,39 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.delivery import Delivery
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, plan, refuse_if_full
 
 
-class _Sent(NamedTuple):
-    """Messages that are alike, and the route they got when they were published."""
+class _Sent:
+    """Messages with one route, which they got when they were published.
 
-    route: Route
-    envelope: ParsedEnvelope
-    messages: list[Message]
-    flags: Flags
+    `envelope` is that of the first; what its queues read in it is the same in all.
+    """
+
+    __slots__ = ("byte_count", "envelope", "flags", "messages", "route")
+
+    def __init__(
+        self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
+    ) -> None:
+        self.route = route
+        self.envelope = envelope
+        self.messages = [*messages]
+        self.flags = flags
+        self.byte_count = 0
+
+    def takes(self, envelope: ParsedEnvelope, flags: Flags) -> bool:
+        """Tell whether messages that are alike may be added."""
+        first = self.envelope
+        return (
+            self.byte_count < _JOINED_BYTES
+            and self.flags == flags
+            and first.priority == envelope.priority
+            and first.persistent == envelope.persistent
+            and first.expiration_ms == envelope.expiration_ms
+        )
 
 
 class _Settled(NamedTuple):
@@ -42,6 +63,10 @@ _SENT_BYTES = 600
 """Approximate memory of a message, and of what is kept once for messages that are alike, besides
 the client's bytes.
 """
+
+
+_JOINED_BYTES = 1 << 20
+"""Messages are added to others up to this size: they leave memory together."""
 
 
 class UncommittedBytes:
@@ -83,6 +108,11 @@ class LocalTransaction:
         self._uncommitted = channel.uncommitted
         self._byte_count = 0
         self._sent: list[_Sent] = []
+        self._open: dict[Route, _Sent] = {}
+        """Those to which messages of the same route may be added: nothing later is in their
+        queues.
+        """
+        self._last_of: dict[Queue, _Sent] = {}
         self._settled: list[_Settled] = []
 
     def publish(
@@ -94,7 +124,25 @@ class LocalTransaction:
             size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
         self._byte_count += size
         self._uncommitted.byte_count += size
-        self._sent.append(_Sent(route, envelope, messages, flags))
+        sent = self._open.get(route)
+        if sent is not None and sent.takes(envelope, flags):
+            # Each has properties of its own, but for the queues they are one publish: a commit of
+            # 100,000 messages must not take 100,000 of them.
+            sent.messages += messages
+        else:
+            sent = _Sent(route, envelope, messages, flags)
+            self._append(sent)
+        sent.byte_count += size
+
+    def _append(self, sent: _Sent) -> None:
+        self._sent.append(sent)
+        for queue in sent.route.queues:
+            # The order in each queue is that of the publishes.
+            if earlier := self._last_of.get(queue):
+                self._open.pop(earlier.route, None)
+            self._last_of[queue] = sent
+        if sent.route.queues and not sent.flags.immediate:
+            self._open[sent.route] = sent
 
     def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Add an ack or a rejection; the delivery counts as unacked until the commit."""
@@ -175,6 +223,8 @@ class LocalTransaction:
 
     def _forget_sent(self) -> None:
         self._sent = []
+        self._open.clear()
+        self._last_of.clear()
         self._uncommitted.byte_count -= self._byte_count
         self._byte_count = 0
 
