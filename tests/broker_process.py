@@ -128,6 +128,14 @@ class BrokerProcess:
         """Ask for a clean shutdown, wait for it, and return the exit code."""
         return self._end(self._started(), signal_number)
 
+    def exit_code(self) -> int:
+        """Wait until the process has ended by itself, or by an earlier signal."""
+        process = self._started()
+        try:
+            return process.wait(EXIT_TIMEOUT_S)
+        finally:
+            self._end(process, signal.SIGKILL)
+
     def stop_if_running(self) -> None:
         if self.running:
             self.kill()

@@ -3,7 +3,8 @@
 - `app`: the program: what is started, in which order, and how it stops; `logs`: its log.
 - `config`: every key of the configuration; `config_keys`: what a key is; `config_sources`: the
   file, the environment and the options it comes from; `config_options`: those options;
-  `reloading`: what SIGHUP changes in a running broker.
+  `reloading`: what SIGHUP changes in a running broker; `stopping`: what SIGTERM does with clients;
+  `service_manager`: what systemd is told of both.
 - `connection`: one client's socket; `tls`: TLS on it; `certificates`: those of the server;
   `sockets`: all of them in one set, read together;
   `read_size`: how much is read at once; `committer`: has batches written and synced; `turn`: the

@@ -42,7 +42,9 @@ from amqpstore_server.holds import LoopHolds
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Apply, Reloadable, Reloader
+from amqpstore_server.service_manager import ServiceManager
 from amqpstore_server.sockets import Sockets
+from amqpstore_server.stopping import drain, say_goodbye
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import Users
 
@@ -56,7 +58,8 @@ ResultT = TypeVar("ResultT")
 _TICK_S = 0.5
 _LAZY_COMMIT_S = 0.05
 """The longest time that acks wait for an fdatasync if nothing else needs one."""
-_GOODBYE_S = 3.0
+_STOP_S = 60.0
+"""What the service manager is asked for beyond the drain: the last checkpoint takes its time."""
 _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
@@ -134,7 +137,8 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         plain = await listen([host_and_port(one) for one in config.listen])
         tls = await listen([host_and_port(one) for one in config.tls_listen])
-        app = App(config, store, definitions, certificates, load_config)
+        manager = ServiceManager(os.environ)
+        app = App(config, store, definitions, certificates, load_config, manager)
         hosts = [listener.getsockname()[0] for listener in (*plain, *tls)]
         password = define_administrator(app.broker, app.users, hosts)
         # A queue starts by dropping expired messages, so a queue that fails there is in the report.
@@ -149,6 +153,7 @@ async def _run(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(app.run, plain, signals, tls, admin)
                 on_ready(urls, store.directory, password)
+                manager.ready(" ".join(urls))
 
 
 def _url(scheme: str, listener: socket.socket) -> str:
@@ -162,7 +167,7 @@ class App:
 
     Timers use the store's clock, whose monotonic time advances at the same rate as trio's.
     Args: load_config, reads the configuration again, on SIGHUP; without it only the files that the
-    configuration names are read again.
+    configuration names are read again. service_manager, is told of stops and reloads.
     """
 
     def __init__(
@@ -172,7 +177,9 @@ class App:
         definitions: Definitions | None,
         certificates: Certificates | None = None,
         load_config: Callable[[], Config] | None = None,
+        service_manager: ServiceManager | None = None,
     ) -> None:
+        self._service_manager = service_manager or ServiceManager({})
         self._limits = _limits(config)
         context = BrokerContext(
             store,
@@ -255,6 +262,7 @@ class App:
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
             service.start_soon(self._reloader.run)
+            service.start_soon(self._service_manager.watch)
             service.start_soon(self.carry_out, self.administration.delete_rest())
             if admin is not None:
                 service.start_soon(AdminSocket(admin, self.administration, self.carry_out).run)
@@ -266,16 +274,38 @@ class App:
                         doors.start_soon(self._accept, listener, clients)
                     for listener in tls:
                         doors.start_soon(self._accept, listener, clients, self._certificates)
-                    async for number in signals:
-                        if number == signal.SIGHUP:
-                            self._reloader.ask()
-                            continue
-                        _log.info("stopping", extra={"signal": signal.Signals(number).name})
-                        break
+                    await self._wait_for_stop(signals)
                     doors.cancel_scope.cancel()
-                clients.start_soon(self._say_goodbye, clients.cancel_scope)
+                clients.start_soon(self._stop_clients, clients.cancel_scope)
+                clients.start_soon(self._stop_at_once, signals, clients.cancel_scope)
             self.committer.stop()
             service.cancel_scope.cancel()
+
+    async def _wait_for_stop(self, signals: AsyncIterator[int]) -> None:
+        """Obey signals until one asks to stop."""
+        async for number in signals:
+            if number != signal.SIGHUP:
+                _log.info("stopping", extra={"signal": signal.Signals(number).name})
+                return
+            self._service_manager.reloading()
+            self._reloader.ask()
+
+    async def _stop_clients(self, clients: trio.CancelScope) -> None:
+        """End all connections: see `stopping`."""
+        drain_s = self._reloader.config.drain_s
+        status = f"waiting for {len(self.connections)} connections"
+        self._service_manager.stopping(status, drain_s + _STOP_S)
+        if left := await drain(self.connections, drain_s):
+            _log.warning("closing connections before they are quiet", extra={"count": left})
+        await say_goodbye(self.connections)
+        clients.cancel()
+
+    async def _stop_at_once(self, signals: AsyncIterator[int], clients: trio.CancelScope) -> None:
+        """Obey a second signal to stop: wait for no client."""
+        async for number in signals:
+            if number != signal.SIGHUP:
+                _log.warning("stopping at once", extra={"signal": signal.Signals(number).name})
+                clients.cancel()
 
     async def _watch_certificates(self, certificates: Certificates) -> None:
         """Log each day which certificates expire soon."""
@@ -317,6 +347,7 @@ class App:
                     "send_timeout_s",
                     "connection_bytes",
                     "connections_bytes",
+                    "drain_s",
                 ),
                 self._apply_limits,
             ),
@@ -366,11 +397,13 @@ class App:
         self._doors.accepts.per_s = config.accepts_per_s
 
     def _apply_limits(self, config: Config) -> None:
-        # Of clients that connect from now on; `_free_memory` reads its limit each time.
+        # Of clients that connect from now on. The others are read from the configuration in force
+        # when they are needed.
         self._limits = _limits(config)
 
-    def _reloaded(self, _outcome: str) -> None:
+    def _reloaded(self, outcome: str) -> None:
         self._turn.wake()
+        self._service_manager.ready(outcome)
 
     def _importing(self, definitions: Definitions, by: By) -> Work[list[str]]:
         return self.administration.import_definitions(by, definitions, replaces_policies=True)
@@ -514,17 +547,6 @@ class App:
                 self._turn.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()
-
-    async def _say_goodbye(self, clients: trio.CancelScope) -> None:
-        """Close every connection, giving the clients some seconds to answer."""
-        now = trio.current_time()
-        for connection in list(self.connections):
-            connection.amqp.shut_down(now)
-            self._turn.has_output(connection)
-        with trio.move_on_after(_GOODBYE_S):
-            while self.connections:
-                await trio.sleep(0.01)
-        clients.cancel()
 
 
 def _watermark_bytes(config: Config) -> int:

@@ -242,6 +242,16 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             live=True,
         ),
     ] = 1 << 30
+    drain_s: Annotated[
+        int,
+        key(
+            "how long a stop (SIGTERM) waits for clients to ack what was delivered to them; a "
+            "second SIGTERM ends the wait",
+            ge=0,
+            le=86_400,
+            live=True,
+        ),
+    ] = 5
     consumer_timeout_s: Annotated[
         int,
         key(

@@ -63,6 +63,7 @@ class SocketConnection:
         tls_handshakes: LoginChecks,
     ) -> None:
         self._socket: ClientSocket = sock
+        self._broker = broker
         self._users = users
         self._sockets = sockets
         self._turn = turn
@@ -92,6 +93,9 @@ class SocketConnection:
         self._blocked = trio.Event()
         self._reading = trio.CancelScope()
         self._is_read = False
+        self._is_to_be_read = False
+        self._is_drained = False
+        self._is_leaving = False
         self._read_size = ReadSize()
         self._attention = trio.Event()
         self._is_held_back = False
@@ -185,13 +189,52 @@ class SocketConnection:
 
     def _read_on(self) -> None:
         """Start or continue reading from the socket."""
-        self._is_read = True
-        self._sockets.add(self._socket, self)
+        self._is_to_be_read = True
+        self._update_reading()
 
     def _stop_reading(self) -> None:
-        if self._is_read:
-            self._is_read = False
+        self._is_to_be_read = False
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        is_read = self._is_to_be_read and not self._is_drained
+        if is_read and not self._is_read:
+            self._sockets.add(self._socket, self)
+        elif self._is_read and not is_read:
             self._sockets.remove(self._socket)
+        self._is_read = is_read
+
+    # The end of the broker, see `stopping`.
+
+    def stop_deliveries(self) -> None:
+        """Deliver nothing more to the client."""
+        self.amqp.outbox.stop_deliveries()
+
+    def drain(self, now: float) -> bool:
+        """Close the connection once the client owes no ack. Returns whether it is still served."""
+        if not self.amqp.is_served:
+            if not self._is_leaving:
+                self.close(now)
+            return False
+        if not self._is_drained and not self.amqp.has_unacked:
+            self._is_drained = True
+            self._update_reading()
+            # After all confirms, and commit-oks, for what was read.
+            self._broker.context.when_durable(self._close_drained)
+        return True
+
+    def _close_drained(self) -> None:
+        if self.amqp.is_served:
+            self.close(trio.current_time())
+
+    def close(self, now: float) -> None:
+        """Close the connection because the broker stops."""
+        self._is_leaving = True
+        self.amqp.shut_down(now)
+        # The answer is to be read.
+        self._is_drained = False
+        self._update_reading()
+        self._turn.has_output(self)
 
     def read_ready(self, now: float) -> None:
         """Read once from the socket and handle the bytes."""

@@ -190,6 +190,11 @@ class AmqpChannel:
         self._broker.resume()
         self._gets.resume()
 
+    @property
+    def has_unacked(self) -> bool:
+        """Whether the client has deliveries that it may still ack."""
+        return self.state is ChannelState.OPEN and self._broker.has_unacked
+
     def recheck_permissions(self) -> None:
         """End consumers and waiting gets that the user's changed permissions no longer allow."""
         if self.state is not ChannelState.OPEN:

@@ -279,6 +279,16 @@ class ServerConnection:
         """
         self._failed(Failed(0, InternalError("see the log of the broker")), self._now)
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the connection is open: its channels can be used."""
+        return self.state in SERVED
+
+    @property
+    def has_unacked(self) -> bool:
+        """Whether the client has deliveries that it may still ack."""
+        return self.state in SERVED and self._session.has_unacked
+
     def shut_down(self, now: float, reason: str = "broker shut down") -> None:
         """Close the connection because the server stops, or an operator has ended its rights.
 

@@ -31,13 +31,14 @@ class Outbox:
     The encoder of deliveries adds to `parts` and `byte_count` directly.
     """
 
-    __slots__ = ("_on_output", "_sent_parts", "byte_count", "parts")
+    __slots__ = ("_on_output", "_sent_parts", "_writable_bytes", "byte_count", "parts")
 
     def __init__(self, on_output: Callable[[], None]) -> None:
         self.parts: list[bytes | memoryview] = []
         self.byte_count = 0
         self._on_output = on_output
         self._sent_parts = 0
+        self._writable_bytes = WRITABLE_BYTES
 
     def add(self, frame: bytes) -> None:
         """Add one whole frame."""
@@ -56,10 +57,14 @@ class Outbox:
         self.byte_count = self._sent_parts = 0
         self._on_output = _nobody
 
+    def stop_deliveries(self) -> None:
+        """Have no room for deliveries from now on."""
+        self._writable_bytes = 0
+
     @property
     def is_writable(self) -> bool:
         """Whether there is room for more deliveries."""
-        return self.byte_count < WRITABLE_BYTES
+        return self.byte_count < self._writable_bytes
 
     @property
     def is_unread(self) -> bool:

@@ -167,6 +167,11 @@ class Session:
         """Forget what only saves time."""
         self._context.envelopes.free_caches()
 
+    @property
+    def has_unacked(self) -> bool:
+        """Whether the client has deliveries that it may still ack."""
+        return any(channel.has_unacked for channel in self._channels.values())
+
     def resume(self) -> None:
         """Continue deliveries on all channels: the outbox has room again."""
         for channel in self._channels.values():

@@ -1,6 +1,7 @@
 """A disk whose syncs take long: publishers wait, what waits for the disk is bounded, consumers go
 on, and nothing is lost."""
 
+import contextlib
 import signal
 import threading
 from pathlib import Path
@@ -116,8 +117,9 @@ class Publisher:
 class Broker:
     """A broker in a thread of its own."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, drain_s: int = 0) -> None:
         self.url = ""
+        self._config = Config(data=directory, drain_s=drain_s)
         self._directory = directory
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._run,))
@@ -128,8 +130,13 @@ class Broker:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        trio.from_thread.run_sync(self._signal.send_nowait, signal.SIGTERM, trio_token=self._token)
+        with contextlib.suppress(trio.RunFinishedError):
+            self.send_signal()
         self._thread.join()
+
+    def send_signal(self) -> None:
+        """Ask for a stop."""
+        trio.from_thread.run_sync(self._signal.send_nowait, signal.SIGTERM, trio_token=self._token)
 
     async def _run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -137,7 +144,7 @@ class Broker:
         with Store.open(self._directory) as self.store:
             listeners = await listen([("127.0.0.1", 0)])
             self.url = f"amqp://127.0.0.1:{listeners[0].getsockname()[1]}"
-            self.app = App(Config(data=self._directory), self.store, None)
+            self.app = App(self._config, self.store, None)
             self._is_ready.set()
             await self.app.run(listeners, signals)
 
@@ -265,3 +272,28 @@ def count_rounds(patch: pytest.MonkeyPatch) -> list[float]:
 
     patch.setattr(Sockets, "read", read_noted)
     return rounds
+
+
+def test_a_stop_waits_for_the_disk_with_what_was_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with (
+        Broker(str(tmp_path / "store"), drain_s=3600) as broker,
+        WireClient.connected(broker.url, channels=1) as client,
+    ):
+        declare(client, "q")
+        client.send(wire_client.confirm_select(1))
+        client.expect(wire_client.CONFIRM_SELECT_OK, 1)
+        disk.is_slow = True
+        for _ in range(MESSAGES):
+            client.send(wire_client.publish(1, "q", b"small", PERSISTENT))
+        while declare(client, "q") < MESSAGES:
+            pass
+        broker.send_signal()
+        assert not client.has_frame(0.2)
+        disk.recover()
+        tag = 0
+        while tag < MESSAGES:
+            tag = int.from_bytes(client.expect(wire_client.BASIC_ACK, 1).arguments[:8], "big")
+        client.expect_connection_close(320)

@@ -63,7 +63,7 @@ class MemoryBroker:
 
     def __init__(self, **settings: Any) -> None:
         # Time stands still unless a test moves it: nobody may have to wait before they connect.
-        self._config = msgspec.convert({"accepts_per_s": 0, **settings}, Config)
+        self._config = msgspec.convert({"accepts_per_s": 0, "drain_s": 0, **settings}, Config)
         self._definitions = _definitions(self._config.definitions)
         self._clock = VirtualClock(time.time_ns() // 1_000_000)
         self._log = BrokerLog(lambda: self._clock.elapsed_s)

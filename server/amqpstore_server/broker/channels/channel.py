@@ -305,6 +305,13 @@ class Channel:
         self._redeliveries += self._unacked.clear()
         self._requeue_redeliveries()
 
+    @property
+    def has_unacked(self) -> bool:
+        """Whether it has deliveries that are not acked, or whose acks wait for a commit."""
+        if self._unacked.count or self._redeliveries:
+            return True
+        return self.transaction is not None and self.transaction.has_settled
+
     def _watch_acks(self) -> None:
         self.vhost.context.ack_timeouts.channels[self] = None
 

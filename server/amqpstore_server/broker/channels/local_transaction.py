@@ -148,6 +148,11 @@ class LocalTransaction:
         """Add an ack or a rejection; the delivery counts as unacked until the commit."""
         self._settled.append(_Settled(delivery, requeue))
 
+    @property
+    def has_settled(self) -> bool:
+        """Whether it contains acks or rejections."""
+        return bool(self._settled)
+
     def rollback(self) -> list[Delivery]:
         """Drop everything. Returns the deliveries that were settled: they are unacked again."""
         settled, self._settled = self._settled, []
