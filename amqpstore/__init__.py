@@ -80,6 +80,7 @@ from amqpstore.errors import (
     StoreLockedError,
     TransactionEndedError,
     UndecidableError,
+    UnreadableFileError,
     UnreadableLogError,
 )
 from amqpstore.maintenance import Options
@@ -136,5 +137,6 @@ __all__ = [
     "Transaction",
     "TransactionEndedError",
     "UndecidableError",
+    "UnreadableFileError",
     "UnreadableLogError",
 ]

@@ -57,6 +57,17 @@ class DamageError(StoreError):
         self.reason = reason
 
 
+class UnreadableFileError(DamageError):
+    """A file that the store needs is missing, or the disk cannot read it.
+
+    Args: path; reason, the operating system's words.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, 0, reason)
+        self.args = (f"{path} cannot be read: {reason}",)
+
+
 class UnreadableLogError(StoreError):
     """The disk cannot read the end of the log, so it is unknown whether it is a torn tail.
 

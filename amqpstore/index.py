@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from amqpstore.compression import compress_columns, decompress_columns
 from amqpstore.descriptors import open_to_read
-from amqpstore.errors import DamageError
+from amqpstore.errors import DamageError, UnreadableFileError
 from amqpstore.filenames import index_path
 from amqpstore.files import Files
 from amqpstore.records import Gap, Kind, encode_record, scan
@@ -222,7 +222,7 @@ class IndexReader:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
-            raise DamageError(path, 0, str(error)) from error
+            raise UnreadableFileError(path, str(error)) from error
         entries = no_entries()
         for found in scan(content, state.number, self._seed):
             if isinstance(found, Gap):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore import DamageError
+from amqpstore import DamageError, UnreadableFileError
 from amqpstore.checkpoint_state import highest_counts
 from amqpstore.compression import compress_columns, decompress_columns
 from amqpstore.filenames import index_path
@@ -312,3 +312,9 @@ def test_a_row_without_postponed_deliveries_has_none() -> None:
     del row["postponed_deliveries"]
     assert misshapen("index", f"{QUEUE:020}-{NUMBER:010}", row) == ""
     assert IndexState.of_row(row).postponed_deliveries == ()
+
+
+def test_a_file_that_is_missing_cannot_be_read_and_is_not_called_damaged(tmp_path: Path) -> None:
+    reader = IndexReader(OsFiles(), str(tmp_path), SEED)
+    with pytest.raises(UnreadableFileError, match=r"\.index cannot be read: .*No such file"):
+        reader.entries(1, IndexState(NUMBER, 10, 1, 1, 2))
