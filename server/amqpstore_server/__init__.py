@@ -14,8 +14,8 @@
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `first_users`: those of a new store.
-- `users`, `login_checks`: who may log in, and the queue for password checks; `password_hashes`:
-  the forms of hashes in definitions.
+- `users`, `logins`: who may log in, and how; `login_checks`: the queue for password checks;
+  `tokens`, `token_keys`: those of OAuth 2; `password_hashes`: the forms of hashes in definitions.
 - `administration`: what operators do with users, virtual hosts, permissions and policies;
   `admin_socket`: their door in the data directory.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.

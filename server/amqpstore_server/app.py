@@ -40,11 +40,13 @@ from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_guest
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.login_checks import LoginChecks
+from amqpstore_server.logins import LOGIN_KEYS, Logins, tokens_of
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Apply, Reloadable, Reloader
 from amqpstore_server.service_manager import ServiceManager
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.stopping import drain, say_goodbye
+from amqpstore_server.tls import TLS_KEYS, certificates_of
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import Users
 
@@ -79,7 +81,7 @@ def serve(
     listens on, the data directory, and the password of an administrator that was added, or nothing.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
-    certificates = _certificates(config)
+    certificates = certificates_of(config)
     # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
     # process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -95,16 +97,6 @@ def serve(
         raise
     store.close()
     _log.info("stopped")
-
-
-def _certificates(config: Config) -> Certificates | None:
-    """Load the certificates, if there is an address for TLS. Raises: ConfigError."""
-    if not config.tls_listen:
-        return None
-    # Imported here: a broker without TLS starts sooner, and needs no cryptography.
-    from amqpstore_server.certificates import Certificates
-
-    return Certificates(config)
 
 
 def _options(config: Config) -> Options:
@@ -223,7 +215,7 @@ class App:
             self.reloadable_parts(),
             on_reloaded=self._reloaded,
         )
-        self._login_checks = LoginChecks()
+        self._logins = Logins(config, self.users, tokens_of(config), certificates)
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -319,17 +311,8 @@ class App:
         """
         return (
             Reloadable(("definitions",), self._prepare_definitions),
-            Reloadable(
-                (
-                    "tls_certificate",
-                    "tls_key",
-                    "tls_certificates",
-                    "tls_ca",
-                    "tls_client",
-                    "tls_min_version",
-                ),
-                self._prepare_certificates,
-            ),
+            Reloadable(TLS_KEYS, self._prepare_certificates),
+            Reloadable(LOGIN_KEYS, self._prepare_logins),
             Reloadable.unchecked(("log_level",), self._apply_log),
             Reloadable.unchecked(("memory_bytes", "least_free_bytes"), self._apply_to_store),
             Reloadable.unchecked(("memory_watermark",), self._apply_to_alarms),
@@ -362,6 +345,15 @@ class App:
             if definitions is not None:
                 await self.carry_out(self._importing(definitions, By(path, "SIGHUP")))
                 _log.info("definitions read", extra={"file": path})
+
+        return apply
+
+    async def _prepare_logins(self, config: Config) -> Apply:
+        """Read the keys of tokens."""
+        tokens = await trio.to_thread.run_sync(tokens_of, config)
+
+        async def apply() -> None:
+            self._logins.change(config, tokens)
 
         return apply
 
@@ -452,14 +444,13 @@ class App:
             connection = SocketConnection(
                 client,
                 self.broker,
-                self.users,
+                self._logins,
                 self._limits,
                 self.sockets,
                 self._turn,
                 self.committer,
                 self._alarms,
                 self._product,
-                self._login_checks,
                 tls.context if tls else None,
                 self._tls_handshakes,
             )

@@ -50,6 +50,7 @@ class Certificates:
 
     def __init__(self, config: Config) -> None:
         self._pairs = _loaded(config)
+        self._login_from = config.tls_login_from
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -66,8 +67,19 @@ class Certificates:
 
         def use() -> None:
             self._pairs = pairs
+            self._login_from = config.tls_login_from
 
         return use
+
+    def user_of(self, certificate: bytes) -> str:
+        """Return the user in a client's certificate (DER), which was verified; empty if it has
+        none, or more than one.
+        """
+        try:
+            return _user(x509.load_der_x509_certificate(certificate), self._login_from)
+        except ValueError as error:
+            _log.warning("client certificate without a user", extra={"reason": str(error)})
+            return ""
 
     def log_expiry(self, now: datetime) -> None:
         """Log which certificates have expired, or do so within 30 days."""
@@ -191,3 +203,31 @@ def _chooser(
                 tls.context = chosen
 
     return choose
+
+
+_SAN_TYPES: dict[str, Callable[[x509.SubjectAlternativeName], list[object]]] = {
+    "san_dns": lambda names: [*names.get_values_for_type(x509.DNSName)],
+    "san_email": lambda names: [*names.get_values_for_type(x509.RFC822Name)],
+    "san_uri": lambda names: [*names.get_values_for_type(x509.UniformResourceIdentifier)],
+    "san_ip": lambda names: [*names.get_values_for_type(x509.IPAddress)],
+}
+
+
+def _user(certificate: x509.Certificate, login_from: str) -> str:
+    """Return the user that a client's certificate names. Raises: ValueError."""
+    if login_from == "distinguished_name":
+        return certificate.subject.rfc4514_string()
+    if login_from == "common_name":
+        found = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        if len(found) != 1:
+            # RabbitMQ joins them with a comma; who may choose one could then be another user.
+            raise ValueError(f"{len(found)} common names")
+        return str(found[0].value)
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        raise ValueError("no subject alternative name") from None
+    names = _SAN_TYPES[login_from](extension.value)
+    if not names:
+        raise ValueError(f"no subject alternative name of the type {login_from}")
+    return str(names[0])

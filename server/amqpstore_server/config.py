@@ -30,6 +30,13 @@ def _addresses(listen: list[str]) -> None:
         host_and_port(address)
 
 
+def _key_set(source: str) -> None:
+    if "://" in source and not source.startswith(("https://", "file://")):
+        raise ValueError("keys are fetched with https only")
+    if "\0" in source:
+        raise ValueError("a path has no NUL")
+
+
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """All configuration settings. Sizes are in bytes, times in seconds."""
 
@@ -109,6 +116,115 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     tls_min_version: Annotated[
         Literal["1.2", "1.3"], key("the oldest version of TLS that is accepted", live=True)
     ] = "1.2"
+    tls_login_from: Annotated[
+        Literal["distinguished_name", "common_name", "san_dns", "san_email", "san_uri", "san_ip"],
+        key(
+            "where the user's name is in a client's certificate, for the mechanism EXTERNAL; of "
+            "several alternative names (SAN) of a type it is the first",
+            live=True,
+        ),
+    ] = "distinguished_name"
+    mechanisms: Annotated[
+        list[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"]],
+        key(
+            "how clients may log in; EXTERNAL is offered to those with a verified certificate",
+            expected='a list of "PLAIN", "AMQPLAIN" and "EXTERNAL", at least one',
+            min_length=1,
+            live=True,
+        ),
+    ] = msgspec.field(default_factory=lambda: ["PLAIN", "AMQPLAIN", "EXTERNAL"])
+    plain_without_tls: Annotated[
+        Literal["warn", "refuse", "allow"],
+        key("what happens when a password comes from another machine without TLS", live=True),
+    ] = "warn"
+    oauth_resource_server_id: Annotated[
+        str,
+        key(
+            "the name of this broker in tokens (`aud`), and in front of their scopes; with it, "
+            "clients may send a token (JWT) as their password",
+            max_length=255,
+            live=True,
+        ),
+    ] = ""
+    oauth_scope_prefix: Annotated[
+        str,
+        key(
+            "what is in front of this broker's scopes instead of its name and a dot",
+            max_length=255,
+            live=True,
+        ),
+    ] = ""
+    oauth_issuer: Annotated[
+        str, key("the issuer that tokens must name (`iss`); empty means any", live=True)
+    ] = ""
+    oauth_keys: Annotated[
+        str,
+        key(
+            "a directory with the public keys of tokens: `KEY-ID.pem`",
+            expected="the path of a directory, or empty",
+            pattern=_NO_NUL,
+            live=True,
+        ),
+    ] = ""
+    oauth_jwks: Annotated[
+        str,
+        key(
+            "the keys of tokens as a JSON Web Key Set: an `https` address, fetched again when a "
+            "token names an unknown key, or a file",
+            expected="an https URL, the path of a file, or empty",
+            check=_key_set,
+            live=True,
+        ),
+    ] = ""
+    oauth_jwks_ca: Annotated[
+        str,
+        key(
+            "a PEM file: the CA of that address, if it is not one that the system trusts",
+            expected=_A_FILE,
+            pattern=_NO_NUL,
+            live=True,
+        ),
+    ] = ""
+    oauth_algorithms: Annotated[
+        list[
+            Literal[
+                "RS256",
+                "RS384",
+                "RS512",
+                "PS256",
+                "PS384",
+                "PS512",
+                "ES256",
+                "ES384",
+                "ES512",
+                "EdDSA",
+            ]
+        ],
+        key(
+            "the algorithms that tokens may be signed with; never one whose key is a secret",
+            expected="a list of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 and "
+            "EdDSA, at least one",
+            min_length=1,
+            live=True,
+        ),
+    ] = msgspec.field(default_factory=lambda: ["RS256", "ES256", "EdDSA"])
+    oauth_leeway_s: Annotated[
+        int,
+        key(
+            "how far the clocks of the issuer and the broker may differ",
+            ge=0,
+            le=600,
+            live=True,
+        ),
+    ] = 10
+    oauth_user_claims: Annotated[
+        list[str],
+        key(
+            "the claims of a token that may have the user's name, the first one found counts",
+            min_length=1,
+            live=True,
+        ),
+    ] = msgspec.field(default_factory=lambda: ["sub", "client_id"])
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         key("events of this level and above are logged", live=True, flag="--log-level"),
@@ -276,6 +392,8 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "tls_certificate", "the path of a file, as there is tls_listen"
     if config.tls_client != "none" and not config.tls_ca:
         yield "tls_ca", "the path of a file, unless tls_client is none"
+    if config.oauth_resource_server_id and not (config.oauth_keys or config.oauth_jwks):
+        yield "oauth_jwks", "an https URL or a file, unless there is oauth_keys"
 
 
 def host_and_port(address: str) -> tuple[str, int]:

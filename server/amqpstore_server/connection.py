@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import ssl
 import time
@@ -19,15 +20,16 @@ from amqpstore_server.amqp.login import Login
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.faults import FATAL, called
+from amqpstore_server.broker.scopes import TokenRights
 from amqpstore_server.committer import Committer
 from amqpstore_server.doors import Visitor
 from amqpstore_server.first_users import is_loopback
 from amqpstore_server.login_checks import LoginChecks
+from amqpstore_server.logins import Logins
 from amqpstore_server.read_size import ReadSize
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.turn import Turn
-from amqpstore_server.users import DEFAULT_USER, Users
 
 _log = logging.getLogger(__name__)
 
@@ -51,25 +53,23 @@ class SocketConnection:
         self,
         sock: socket.socket,
         broker: Broker,
-        users: Users,
+        logins: Logins,
         limits: Limits,
         sockets: Sockets,
         turn: Turn,
         committer: Committer,
         alarms: Alarms,
         product: Product,
-        login_checks: LoginChecks,
         tls_context: ssl.SSLContext | None,
         tls_handshakes: LoginChecks,
     ) -> None:
         self._socket: ClientSocket = sock
         self._broker = broker
-        self._users = users
+        self._logins = logins
         self._sockets = sockets
         self._turn = turn
         self._committer = committer
         self._alarms = alarms
-        self._login_checks = login_checks
         self._send_timeout_s = limits.send_timeout_s
         address = sock.getpeername()
         self.host: str = address[0]
@@ -85,10 +85,12 @@ class SocketConnection:
             limits,
             peer=peer,
             product=product,
-            may_impersonate=users.may_impersonate,
+            may_impersonate=logins.may_impersonate,
             on_output=self._has_output,
             now=self._accepted_at,
         )
+        self._expires_at = math.inf
+        self._tasks: trio.Nursery | None = None
         self._unsent: list[bytes | memoryview] = []
         self._blocked = trio.Event()
         self._reading = trio.CancelScope()
@@ -110,11 +112,15 @@ class SocketConnection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_rest)
+                self._tasks = nursery
+                self.amqp.on_secret = self._has_secret
                 with self._reading:
                     if self._tls is None:
+                        self._offer(None)
                         self._read_on()
                         await self._attend(visitor)
                     elif await self._shake_hands(self._tls):
+                        self._offer(self._tls.certificate)
                         self._read_on()
                         # What followed the handshake has been read from the socket already.
                         self.read_ready(trio.current_time())
@@ -128,6 +134,7 @@ class SocketConnection:
         finally:
             called(self.amqp.lost)
             self._stop_reading()
+            self._tasks = self.amqp.on_secret = None
             # Free the connection with all its state now, not at the next garbage collection.
             self.amqp.outbox.close()
             self._turn.wake()
@@ -149,6 +156,14 @@ class SocketConnection:
         _log.info("TLS handshake done", extra=extra)
         return True
 
+    def _offer(self, certificate: bytes | None) -> None:
+        """Choose the mechanisms for this client."""
+        has_tls = self._tls is not None
+        mechanisms, user = self._logins.offered(
+            has_tls=has_tls, is_loopback=self._is_loopback, certificate=certificate
+        )
+        self.amqp.offer(mechanisms, user)
+
     def tick(self, now: float) -> None:
         """Check heartbeats and timeouts. Call it about once a second."""
         try:
@@ -169,6 +184,10 @@ class SocketConnection:
         if self._is_held_back:
             self.amqp.excuse(now)
         self.amqp.tick(now)
+        if time.time() >= self._expires_at:
+            self._expires_at = math.inf
+            _log.warning("token expired", extra={"peer": self.amqp.peer, "user": self.amqp.user})
+            self.amqp.shut_down(now, "the token has expired")
         if self._unsent and now - self._taken_at > self._send_timeout_s:
             _log.warning("client does not read", extra={"peer": self.amqp.peer})
             self.amqp.abandon()
@@ -314,25 +333,33 @@ class SocketConnection:
     async def _check_login(self, visitor: Visitor) -> None:
         visitor.identified()
         login = self.amqp.login
-        if login.user == DEFAULT_USER and not self._is_loopback:
-            granted = False
-        else:
-            granted = await self._is_right(login)
+        if self._tls is None and not self._is_loopback:
+            self._logins.warn(login, self.host, trio.current_time())
+        granted, rights = await self._checked(login)
         if granted:
             visitor.logged_in()
-        self.amqp.logged_in(granted=granted, now=trio.current_time())
+        if rights is not None:
+            self._expires_at = rights.expires_at
+        self.amqp.logged_in(granted=granted, now=trio.current_time(), rights=rights)
 
-    async def _is_right(self, login: Login) -> bool:
-        if not self._users.is_known(login.user, login.password):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._end_when_left)
-                async with self._login_checks.turn(self.host, login.user):
-                    # Another connection of the user may have been checked meanwhile.
-                    if not self._users.is_known(login.user, login.password):
-                        await trio.to_thread.run_sync(self._users.check, login.user, login.password)
-                        self._users.upgrade(login.user)
-                nursery.cancel_scope.cancel()
-        return self._users.is_known(login.user, login.password)
+    async def _checked(self, login: Login) -> tuple[bool, TokenRights | None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_when_left)
+            found = await self._logins.check(login, self.host, is_loopback=self._is_loopback)
+            nursery.cancel_scope.cancel()
+        return found
+
+    def _has_secret(self, token: str) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(self._renew, token)
+            self._sockets.let_others_run()
+
+    async def _renew(self, token: str) -> None:
+        """Check a new token, while the client goes on with the old one."""
+        rights = await self._logins.check_token(token, self.host)
+        if rights is not None and rights.user == self.amqp.user:
+            self._expires_at = rights.expires_at
+        self.amqp.renewed(rights, trio.current_time())
 
     async def _end_when_left(self) -> None:
         """End the connection when its client goes away while nothing is read from it."""

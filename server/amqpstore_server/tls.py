@@ -13,13 +13,28 @@ import logging
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from amqpstore_server.config import Config
 from amqpstore_server.login_checks import LoginChecks
 
+if TYPE_CHECKING:
+    from amqpstore_server.certificates import Certificates
+
 _log = logging.getLogger(__name__)
+
+TLS_KEYS = (
+    "tls_certificate",
+    "tls_key",
+    "tls_certificates",
+    "tls_ca",
+    "tls_client",
+    "tls_min_version",
+    "tls_login_from",
+)
+"""The keys of the configuration that new connections take over."""
 
 HANDSHAKE_S = 5.0
 """The longest that a handshake may take, counted from the accept, as in RabbitMQ."""
@@ -274,3 +289,13 @@ def _reason(error: ssl.SSLError, first: bytes) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate: {error.verify_message}"
     return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def certificates_of(config: Config) -> Certificates | None:
+    """Load the certificates, if there is an address for TLS. Raises: ConfigError."""
+    if not config.tls_listen:
+        return None
+    # Imported here: a broker without TLS starts sooner, and needs no cryptography.
+    from amqpstore_server.certificates import Certificates
+
+    return Certificates(config)

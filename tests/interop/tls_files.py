@@ -86,15 +86,18 @@ def parameters(
     )
 
 
-def wire_client(broker: BrokerProcess, context: ssl.SSLContext, channels: int = 1) -> WireClient:
-    """A raw client behind TLS, connected."""
+def wire_client(
+    broker: BrokerProcess, context: ssl.SSLContext, channels: int = 1, *, greeted: bool = True
+) -> WireClient:
+    """A raw client behind TLS, connected, or before it has said anything."""
 
     class TlsWireClient(WireClient):
         def __init__(self, url: str) -> None:
             super().__init__(url)
             self._socket = context.wrap_socket(self._socket, server_hostname=HOST)
 
-    return TlsWireClient.connected(f"amqp://127.0.0.1:{broker.tls_port}/%2F", channels)
+    url = f"amqp://127.0.0.1:{broker.tls_port}/%2F"
+    return TlsWireClient.connected(url, channels) if greeted else TlsWireClient(url)
 
 
 def reload(broker: BrokerProcess, event: str) -> None:

@@ -23,6 +23,7 @@ FLOORS = {
         "patterns",
         "quotas",
         "permissions",
+        "scopes",
         "settings",
         "policy",
         "messages",

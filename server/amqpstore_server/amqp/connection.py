@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from amqpstore import DiskFullError
 from amqpstore_server.amqp.channel import AmqpChannel
@@ -28,6 +29,8 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.faults import FATAL, called
+from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.scopes import TokenRights
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -98,11 +101,16 @@ class ServerConnection:
         self.peer = peer
         self.vhost = ""
         """The virtual host of the open connection."""
+        self.on_secret: Callable[[str], None] | None = None
+        """Called with a token that is to renew the login; it calls `renewed` later."""
         self.has_published = False
         self.state = ConnectionState.GREETING
         self._broker = broker
         self._limits = limits
         self._may_impersonate = may_impersonate
+        self._rights: TokenRights | None = None
+        self._access: Access | None = None
+        self._is_renewing = False
         self._negotiation = Negotiation(limits, product, peer)
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
@@ -188,13 +196,24 @@ class ServerConnection:
             rest, self._handshake.rest = self._handshake.rest, b""
             self._events(self._receiver.receive(rest), now)
 
-    def logged_in(self, *, granted: bool, now: float) -> None:
-        """Continue the handshake after the login was checked."""
+    def offer(self, mechanisms: tuple[str, ...], certificate_user: str) -> None:
+        """Set which mechanisms the client may log in with, before it has sent anything."""
+        self._negotiation.mechanisms = mechanisms
+        self._negotiation.certificate_user = certificate_user
+
+    def logged_in(self, *, granted: bool, now: float, rights: TokenRights | None = None) -> None:
+        """Continue the handshake after the login was checked.
+
+        Args: rights, what the client's token grants, if it logged in with one.
+        """
         if not self.is_authenticating:
             return
         negotiation = self._negotiation
         negotiation.forget_password()
         if granted:
+            if rights is not None:
+                self._rights = rights
+                negotiation.login = replace(negotiation.login, user=rights.user)
             audit("login", peer=self.peer, user=self.user, mechanism=negotiation.mechanism)
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
@@ -208,6 +227,24 @@ class ServerConnection:
             # not why.
             self._send(connection_close(negotiation.refusal()))
         self._move(ConnectionEvent.REFUSED)
+
+    def renewed(self, rights: TokenRights | None, now: float) -> None:
+        """Answer connection.update-secret.
+
+        Args: rights, what the new token grants; None if it is refused.
+        """
+        self._is_renewing = False
+        if self.state not in SERVED or self._rights is None:
+            return
+        if rights is None or rights.user != self._rights.user:
+            method = methods.ConnectionUpdateSecret
+            error = NotAllowed("the new secret was refused, see the log of the broker")
+            self._failed(Failed(0, error.at(method.class_id, method.method_id)), now)
+            return
+        self._rights = rights
+        if self._access is not None:
+            self._access.change({"scopes": rights.scopes})
+        self._send(methods.ConnectionUpdateSecretOk())
 
     def go_on(self, now: float) -> None:
         """Handle input that waited while input was paused, until it has to wait again."""
@@ -428,11 +465,27 @@ class ServerConnection:
             case methods.ConnectionTuneOk():
                 self._tune_ok(method, now)
             case methods.ConnectionUpdateSecret():
-                # A password does not expire, so an update-secret changes nothing for a client that
-                # is logged in.
-                self._send(methods.ConnectionUpdateSecretOk())
+                self._update_secret(method)
             case methods.ConnectionClose():
                 self._send(methods.ConnectionCloseOk())
+
+    def _update_secret(self, method: methods.ConnectionUpdateSecret) -> None:
+        """Raises: CommandInvalid."""
+        if self._rights is None or self.on_secret is None:
+            # A password does not expire, so nothing changes for a client that is logged in with
+            # one.
+            self._send(methods.ConnectionUpdateSecretOk())
+            return
+        if self._is_renewing:
+            raise CommandInvalid("connection.update-secret while another one is being checked")
+        self._is_renewing = True
+        self.on_secret(method.new_secret.decode("utf-8", "replace"))
+
+    def _impersonates(self, user: str) -> bool:
+        """Tell whether the client may publish with another user's user-id."""
+        if self._rights is None:
+            return self._may_impersonate(user)
+        return "impersonator" in self._rights.tags
 
     def _tune_ok(self, method: methods.ConnectionTuneOk, now: float) -> None:
         if not self._negotiation.tune_ok(method):
@@ -445,7 +498,11 @@ class ServerConnection:
         negotiation = self._negotiation
         user = negotiation.login.user
         try:
-            access = self._broker.access(user, method.virtual_host)
+            if self._rights is None:
+                access = self._broker.access(user, method.virtual_host)
+            else:
+                access = self._rights.access(method.virtual_host)
+            vhost = self._broker.vhost(method.virtual_host)
             usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)
@@ -454,9 +511,9 @@ class ServerConnection:
             return
         context = ChannelContext(
             peer=self.peer,
-            vhost=self._broker.vhost(method.virtual_host),
+            vhost=vhost,
             access=access,
-            envelopes=Envelopes(user, self._may_impersonate),
+            envelopes=Envelopes(user, self._impersonates),
             outbox=self.outbox,
             transacted=self._transacted,
             frame_max=negotiation.frame_max,
@@ -464,6 +521,7 @@ class ServerConnection:
             shares_prefetch=negotiation.shares_prefetch,
             break_off=self.break_off,
         )
+        self._access = access
         self._session = Session(context, negotiation.channel_max, usage)
         self.vhost = method.virtual_host
         audit("connection opened", peer=self.peer, user=user, vhost=self.vhost)
@@ -498,4 +556,5 @@ class ServerConnection:
         self._broker.context.work["connection closed"] = None
         # The session refers back to this connection: clearing it frees both at once.
         del self._session
+        self._access = None
         session.close()

@@ -7,29 +7,38 @@ from dataclasses import dataclass
 from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.field_table import decode_table
 
-MECHANISMS = ("PLAIN", "AMQPLAIN")
+PASSWORD_MECHANISMS = ("PLAIN", "AMQPLAIN")
+EXTERNAL = "EXTERNAL"
+"""The client's certificate, which was verified, says who the user is."""
 
 
 @dataclass(frozen=True)
 class Login:
     """The user name and password that a client sent, not checked yet (see
-    `Connection.logged_in`).
+    `Connection.logged_in`). With the mechanism EXTERNAL the name is that of the certificate.
     """
 
     user: str
     password: bytes
+    mechanism: str = ""
 
 
 NOBODY = Login("", b"")
 """The login of a client that has not sent one yet."""
 
 
-def login_of(mechanism: str, response: bytes) -> Login | None:
-    """Parse a response; None if it is not valid for its mechanism."""
+def login_of(mechanism: str, response: bytes, certificate_user: str = "") -> Login | None:
+    """Parse a response; None if it is not valid for its mechanism. That of EXTERNAL is ignored, as
+    in RabbitMQ.
+    """
+    if mechanism == EXTERNAL:
+        return Login(certificate_user, b"", mechanism) if certificate_user else None
     if mechanism == "PLAIN":
         # RFC 4616: authorization identity, user and password, separated by NUL.
         parts = response.split(b"\0")
-        return Login(parts[1].decode("utf-8", "replace"), parts[2]) if len(parts) == 3 else None
+        if len(parts) != 3:
+            return None
+        return Login(parts[1].decode("utf-8", "replace"), parts[2], mechanism)
     if mechanism == "AMQPLAIN":
         # The entries of a field table, without the length in front of them.
         try:
@@ -40,5 +49,5 @@ def login_of(mechanism: str, response: bytes) -> Login | None:
         if isinstance(password, str):
             password = password.encode()
         if isinstance(user, str) and isinstance(password, bytes):
-            return Login(user, password)
+            return Login(user, password, mechanism)
     return None

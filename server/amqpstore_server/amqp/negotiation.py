@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import MECHANISMS, NOBODY, login_of
+from amqpstore_server.amqp.login import NOBODY, PASSWORD_MECHANISMS, login_of
 from amqpstore_server.amqp.product import Product, shares_prefetch, start
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AccessRefused
@@ -21,11 +21,14 @@ class Negotiation:
     """The server's side of the handshake.
 
     `login` is what the client sent; the password is kept only until it has been checked.
-    `channel_max` and `frame_max` have the limits that apply before tuning, too.
+    `mechanisms` are those that it may use; `certificate_user` is for EXTERNAL. `channel_max` and
+    `frame_max` have the limits that apply before tuning, too.
     """
 
     def __init__(self, limits: Limits, product: Product, peer: str) -> None:
         self.login = NOBODY
+        self.mechanisms: tuple[str, ...] = PASSWORD_MECHANISMS
+        self.certificate_user = ""
         self.shares_prefetch = False
         self.channel_max = limits.channel_max
         self.frame_max = HANDSHAKE_FRAME_BYTES
@@ -37,7 +40,7 @@ class Negotiation:
 
     def start(self) -> methods.ConnectionStart:
         """Return connection.start, with the server's capabilities and mechanisms."""
-        return start(self._product, MECHANISMS)
+        return start(self._product, self.mechanisms)
 
     def start_ok(self, method: methods.ConnectionStartOk) -> bool:
         """Read the client's capabilities and login. Returns False if the login is malformed."""
@@ -46,7 +49,9 @@ class Negotiation:
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
         self.mechanism = method.mechanism
-        login = login_of(method.mechanism, method.response)
+        login = None
+        if method.mechanism in self.mechanisms:
+            login = login_of(method.mechanism, method.response, self.certificate_user)
         if login is None:
             extra = {"peer": self._peer, "mechanism": method.mechanism}
             _log.warning("the client chose a login mechanism that was not offered", extra=extra)

@@ -16,7 +16,8 @@ The rooms. Each imports only those before it; a test holds their order:
 Below them:
 
 - `errors`, `faults`: refused requests, and internal errors; `audit`: the audit log.
-- `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name.
+- `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name; `scopes`:
+  permissions by token.
 - `quotas`: how many connections, channels and queues users and virtual hosts may have.
 - `settings`: of a queue; `timers`: due times; `ack_timeouts`: overdue acks; `limits`: of memory and
   of work done in one go; `context`: what all virtual hosts share.

@@ -8,7 +8,7 @@ the empty one matches only the empty name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.patterns import literal, pattern_of
@@ -19,6 +19,13 @@ DEFAULT_EXCHANGE_RESOURCE = "amq.default"
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 _REMEMBERED = 4096
+
+
+class Granting(Protocol):
+    """One permission on names."""
+
+    def grants(self, name: str) -> bool:
+        """Tell whether it covers a name."""
 
 
 class Access:
@@ -46,7 +53,7 @@ class Access:
     def _have(self, row: Mapping[str, Any]) -> None:
         self._granted.clear()
         owner = f"user '{self.user}' in vhost '{self._vhost}'"
-        self._patterns = {kind: _Granting(row[kind], owner) for kind in ALL}
+        self._patterns: Mapping[str, Granting] = {kind: _Granting(row[kind], owner) for kind in ALL}
         self._topics: dict[tuple[str, str], _Granting] = {
             (exchange, kind): _Granting(self._expanded(pattern), owner)
             for exchange, patterns in row.get("topic", {}).items()

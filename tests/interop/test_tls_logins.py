@@ -1,0 +1,172 @@
+"""Logins by certificate (EXTERNAL), and where passwords are accepted."""
+
+from datetime import UTC, datetime, timedelta
+
+import pika
+import pika.exceptions
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.broker_process import BrokerProcess
+from tests.conformance.wire_client import (
+    CONNECTION_START,
+    CONNECTION_TUNE,
+    PROTOCOL_HEADER,
+    WireClient,
+    start_ok,
+)
+from tests.interop.tls_files import TlsFiles, parameters, reload, tls_broker, wire_client
+from tests.waiting import wait_until
+
+DEFINITIONS = """{"users": [{"name": "%s", "password_hash": "", "tags": []}],
+ "vhosts": [{"name": "/"}],
+ "permissions": [{"user": "%s", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}"""
+
+
+@pytest.fixture
+def files(tmp_path: object) -> TlsFiles:
+    return TlsFiles(f"{tmp_path}/files")
+
+
+def client_certificate(files: TlsFiles, *common_names: str) -> trustme.LeafCert:
+    """A certificate of the clients' CA, with common names."""
+    if len(common_names) == 1:
+        return files.client_ca.issue_cert("anna@example.org", common_name=common_names[0])
+    key = ec.generate_private_key(ec.SECP256R1())
+    ca_key = serialization.load_pem_private_key(
+        files.client_ca.private_key_pem.bytes(), password=None
+    )
+    ca = x509.load_pem_x509_certificate(files.client_ca.cert_pem.bytes())
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    names = [x509.NameAttribute(x509.NameOID.COMMON_NAME, one) for one in common_names]
+    now = datetime.now(UTC)
+    leaf = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name(names))
+        .issuer_name(ca.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(ca_key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return trustme.LeafCert(pem, leaf.public_bytes(serialization.Encoding.PEM), [])
+
+
+def mechanisms(client: WireClient) -> list[str]:
+    """What the server offers."""
+    client.send(PROTOCOL_HEADER)
+    arguments = client.expect(CONNECTION_START).arguments
+    at = 2 + 4 + int.from_bytes(arguments[2:6], "big")
+    size = int.from_bytes(arguments[at : at + 4], "big")
+    return arguments[at + 4 : at + 4 + size].decode().split()
+
+
+def offered(broker: BrokerProcess, files: TlsFiles, client: trustme.LeafCert | None) -> list[str]:
+    with wire_client(broker, files.context(client=client), greeted=False) as one:
+        return mechanisms(one)
+
+
+def external_broker(
+    data_directory: str, files: TlsFiles, user: str, **settings: str
+) -> BrokerProcess:
+    """A broker whose one user has no password."""
+    path = files.path("definitions.json")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(DEFINITIONS % (user, user))
+    broker = tls_broker(data_directory, files, **{"client": "optional", **settings})
+    broker.environment["AMQPSTORE_DEFINITIONS"] = path
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("login_from", "user"),
+    [
+        ("common_name", "anna"),
+        ("san_email", "anna@example.org"),
+        ("distinguished_name", "CN=anna,OU=Testing cert,O=trustme v1.2.1"),
+    ],
+)
+def test_a_certificate_says_who_the_user_is(
+    data_directory: str, files: TlsFiles, login_from: str, user: str
+) -> None:
+    certificate = client_certificate(files, "anna")
+    if login_from == "distinguished_name":
+        leaf = x509.load_pem_x509_certificate(certificate.cert_chain_pems[0].bytes())
+        user = leaf.subject.rfc4514_string()
+        assert user.startswith("CN=anna,")
+    with external_broker(data_directory, files, user, login_from=login_from) as broker:
+        broker.start()
+        external = pika.credentials.ExternalCredentials()
+        options = parameters(broker, files.context(client=certificate), credentials=external)
+        with pika.BlockingConnection(options) as connection:
+            channel = connection.channel()
+            channel.queue_declare("q", exclusive=True)
+            right = pika.BasicProperties(user_id=user)
+            channel.basic_publish("", "q", b"mine", right)
+            _, properties, _ = channel.basic_get("q", auto_ack=True)
+            assert properties is not None
+            assert properties.user_id == user
+
+
+def test_external_is_offered_only_where_it_can_work(data_directory: str, files: TlsFiles) -> None:
+    with external_broker(data_directory, files, "anna", login_from="common_name") as broker:
+        broker.start()
+        anna = client_certificate(files, "anna")
+        assert offered(broker, files, anna) == ["PLAIN", "AMQPLAIN", "EXTERNAL"]
+        assert offered(broker, files, None) == ["PLAIN", "AMQPLAIN"]
+        assert offered(broker, files, client_certificate(files, "anna", "berta")) == [
+            "PLAIN",
+            "AMQPLAIN",
+        ]
+        with WireClient(broker.url) as plain:
+            assert mechanisms(plain) == ["PLAIN", "AMQPLAIN"]
+        # Whoever chooses it all the same is not let in.
+        with WireClient.greeted(broker.url) as plain:
+            plain.send(start_ok("EXTERNAL", b""))
+            plain.expect_closed()
+
+
+def test_a_certificate_of_nobody_is_refused(data_directory: str, files: TlsFiles) -> None:
+    with external_broker(data_directory, files, "anna", login_from="common_name") as broker:
+        broker.start()
+        for name, response in (("berta", b""), ("berta", b"anna"), ("berta", b"\0anna\0")):
+            context = files.context(client=client_certificate(files, name))
+            with wire_client(broker, context, greeted=False) as client:
+                mechanisms(client)
+                client.send(start_ok("EXTERNAL", response))
+                client.expect_closed()
+        wait_until(lambda: broker.stderr.count('event="login refused"') == 3)
+        # The user has no password, and an empty one is none either.
+        with WireClient.greeted(broker.url) as client:
+            client.send(start_ok(response=b"\0anna\0"))
+            client.expect_closed()
+
+
+def test_mechanisms_are_configured_and_reloaded(
+    data_directory: str, files: TlsFiles, tmp_path: object
+) -> None:
+    path = f"{tmp_path}/amqpstore.toml"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write('mechanisms = ["AMQPLAIN"]\n')
+    with BrokerProcess(data_directory, f"{data_directory}.log", ["--config", path]) as broker:
+        broker.start()
+        with WireClient(broker.url) as client:
+            assert mechanisms(client) == ["AMQPLAIN"]
+            client.send(start_ok("PLAIN"))
+            client.expect_closed()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('mechanisms = ["PLAIN"]\n')
+        reload(broker, 'event="configuration reloaded"')
+        with WireClient(broker.url) as client:
+            assert mechanisms(client) == ["PLAIN"]
+            client.send(start_ok("PLAIN"))
+            client.expect(CONNECTION_TUNE)

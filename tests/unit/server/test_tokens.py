@@ -1,0 +1,273 @@
+"""Tokens: which are accepted, and what they grant."""
+
+import base64
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
+from amqpstore_server.broker.scopes import TokenRights, Wildcard, scopes_and_tags
+from amqpstore_server.config import Config
+from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.config_sources import ConfigSources
+from amqpstore_server.tokens import TokenError, Tokens
+
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+
+
+def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def claims(**others: Any) -> dict[str, Any]:
+    """What a right token says; None leaves a claim out."""
+    found = {
+        "sub": "anna",
+        "aud": ["broker", "another"],
+        "exp": time.time() + 60,
+        "scope": "broker.read:*/*",
+        **others,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def token(key: Any = EC, algorithm: str = "ES256", kid: str | None = "e", **others: Any) -> str:
+    headers = {} if kid is None else {"kid": kid}
+    return jwt.encode(claims(**others), key, algorithm, headers=headers)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    (tmp_path / "e.pem").write_bytes(pem(EC))
+    (tmp_path / "r.pem").write_bytes(pem(RSA))
+    (tmp_path / "README").write_text("not a key")
+    return str(tmp_path)
+
+
+def tokens(directory: str, **settings: Any) -> Tokens:
+    return Tokens(Config(oauth_resource_server_id="broker", oauth_keys=directory, **settings))
+
+
+def test_a_right_token_is_accepted(directory: str) -> None:
+    rights = tokens(directory).verified(token())
+    assert rights.user == "anna"
+    assert rights.expires_at == pytest.approx(time.time() + 70, abs=2)
+    assert tokens(directory).verified(token(RSA, "RS256", "r", aud="broker")).user == "anna"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"aud": "another"}, "Audience"),
+        ({"aud": None}, "aud"),
+        ({"exp": None}, "exp"),
+        ({"exp": time.time() - 60}, "expired"),
+        ({"exp": "soon"}, "exp"),
+        ({"exp": 1e400}, ""),
+        ({"nbf": time.time() + 9000}, "not yet valid"),
+        ({"iss": "somebody"}, "issuer"),
+        ({"iss": None}, "iss"),
+        ({"sub": None}, "user"),
+        ({"sub": ""}, "user"),
+        ({"sub": 7}, "user"),
+        ({"sub": "x" * 256}, "user"),
+        ({"scope": 5}, "scope"),
+        ({"kid": "unheard of"}, "no key"),
+        ({"kid": "../e"}, "no key"),
+        ({"kid": None}, "no key"),
+        ({"kid": "r"}, ""),  # the signature is of another key, of another type
+        ({"key": OTHER}, "Signature"),
+        ({"key": OTHER, "algorithm": "ES384"}, ""),
+        ({"key": RSA, "algorithm": "RS512", "kid": "r"}, "alg"),  # not in the configuration
+        ({"key": "", "algorithm": "none"}, ""),
+    ],
+)
+def test_a_wrong_token_is_refused(directory: str, wrong: dict[str, Any], reason: str) -> None:
+    issued = tokens(directory, oauth_issuer="https://issuer")
+    assert issued.verified(token(iss="https://issuer")).user == "anna"
+    try:
+        made = token(**{"iss": "https://issuer", **wrong})
+    except (TypeError, jwt.PyJWTError, ValueError):
+        pytest.skip("no library makes such a token")
+    with pytest.raises(TokenError, match=f"(?i){reason}"):
+        issued.verified(made)
+
+
+def test_a_public_key_is_no_secret(directory: str) -> None:
+    """A token that is signed with HMAC, the public key as the secret."""
+    header = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"r"}').rstrip(b"=")
+    payload = base64.urlsafe_b64encode(json.dumps(claims()).encode()).rstrip(b"=")
+    signer = jwt.get_algorithm_by_name("HS256")
+    signature = signer.sign(header + b"." + payload, b"x" * 64)
+    forged = b".".join([header, payload, base64.urlsafe_b64encode(signature).rstrip(b"=")])
+    with pytest.raises(TokenError):
+        tokens(directory).verified(forged.decode())
+    unsigned = base64.urlsafe_b64encode(b'{"alg":"none","kid":"r"}').rstrip(b"=")
+    with pytest.raises(TokenError):
+        tokens(directory).verified(b".".join([unsigned, payload, b""]).decode())
+
+
+def test_the_clocks_may_differ(directory: str) -> None:
+    late = tokens(directory, oauth_leeway_s=30)
+    assert late.verified(token(exp=time.time() - 20, nbf=time.time() + 20)).user == "anna"
+    with pytest.raises(TokenError):
+        late.verified(token(exp=time.time() - 40))
+
+
+def test_claims_and_scopes_are_configured(directory: str) -> None:
+    own = tokens(directory, oauth_user_claims=["name", "sub"], oauth_scope_prefix="mq/")
+    scope = ["mq/read:*/q", "broker.write:*/*", 5, "mq/tag:administrator", "mq/tag:x"]
+    rights = own.verified(token(name="Anna", scope=scope))
+    assert rights.user == "Anna"
+    assert rights.tags == {"administrator", "x"}
+    assert [one.permission for one in rights.scopes] == ["read"]
+    assert own.verified(token(sub="berta")).user == "berta"
+    one_key = Path(directory) / "r.pem"
+    one_key.unlink()
+    assert tokens(directory).verified(token(kid=None)).user == "anna"
+
+
+@given(st.text(alphabet="eyJ.-_0aA=", max_size=60) | st.text(max_size=40))
+def test_any_text_is_refused(text: str) -> None:
+    own = Tokens(Config(oauth_resource_server_id="broker"))
+    with pytest.raises(TokenError):
+        own.verified(text)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_token_that_nests_deeply_is_refused(directory: str, part: int) -> None:
+    parts = token().split(".")
+    deep = b'{"kid":"e","alg":"ES256","x":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    parts[part] = base64.urlsafe_b64encode(deep).rstrip(b"=").decode()
+    with pytest.raises(TokenError):
+        tokens(directory).verified(".".join(parts))
+
+
+# Keys.
+
+
+def test_a_key_set_is_read_from_a_file(tmp_path: Path) -> None:
+    keys = [
+        {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(EC.public_key())), "kid": "e"},
+        {"kty": "oct", "k": "c2VjcmV0", "kid": "secret"},
+        {"kty": "EC", "crv": "unheard of", "kid": "new"},
+        {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(RSA.public_key())), "use": "enc"},
+    ]
+    path = tmp_path / "jwks.json"
+    path.write_text(json.dumps({"keys": keys}))
+    for source in (str(path), f"file://{path}"):
+        own = Tokens(Config(oauth_resource_server_id="broker", oauth_jwks=source))
+        assert own.verified(token()).user == "anna"
+        with pytest.raises(TokenError, match="no key"):
+            own.verified(token(b"secret" * 8, "HS256", "secret"))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"keys": 5}', '{"keys": [5]}', "[" * 9000])
+def test_a_wrong_key_set_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        Tokens(Config(oauth_resource_server_id="broker", oauth_jwks=str(path)))
+
+
+def test_a_wrong_key_file_is_named(directory: str) -> None:
+    path = Path(directory) / "bad.pem"
+    path.write_text("no key")
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        tokens(directory)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'oauth_jwks = "http://issuer/keys"',
+        'oauth_algorithms = ["none"]',
+        'oauth_algorithms = ["HS256"]',
+        "oauth_algorithms = []",
+        'oauth_resource_server_id = "broker"',
+    ],
+)
+def test_settings_that_are_not_safe_are_refused(tmp_path: Path, setting: str) -> None:
+    path = tmp_path / "amqpstore.toml"
+    path.write_text(setting)
+    with pytest.raises(ConfigError):
+        ConfigSources(str(path)).load()
+
+
+# Scopes.
+
+
+def rights(*scopes: str) -> TokenRights:
+    found, tags = scopes_and_tags(scopes)
+    return TokenRights("anna", found, tags, 0.0)
+
+
+def test_scopes_are_permissions_on_names() -> None:
+    access = rights("read:%2F/q*", "write:%2F/amq.default", "configure:*/tmp.*").access("/")
+    access.check("read", "queue", "q1")
+    access.check("write", "exchange", "")
+    access.check("configure", "queue", "tmp.x")
+    for permission, name in (("read", "x"), ("write", "q1"), ("configure", "q1")):
+        with pytest.raises(AccessRefusedError):
+            access.check(permission, "queue", name)
+    access.check_any("queue", "q1")
+    with pytest.raises(AccessRefusedError):
+        access.check_any("queue", "other")
+    assert not access.has_topics
+    with pytest.raises(NotAllowedError):
+        rights("read:%2F/q*").access("other")
+    with pytest.raises(NotAllowedError):
+        rights("read", "read:x", "read:a/b/c/d", "admin:*/*", "tag:administrator").access("x")
+
+
+def test_scopes_restrict_routing_keys() -> None:
+    access = rights("write:*/amq.topic/orders.*", "write:*/other").access("/")
+    assert access.has_topics
+    access.check_topic("write", "amq.topic", "orders.new")
+    access.check_topic("write", "other", "anything")
+    for exchange, key in (("amq.topic", "bills.new"), ("third", "orders.new")):
+        with pytest.raises(AccessRefusedError):
+            access.check_topic("write", exchange, key)
+    with pytest.raises(AccessRefusedError):
+        access.check_topic("read", "amq.topic", "orders.new")
+
+
+def test_other_scopes_take_effect_at_once() -> None:
+    access = rights("read:*/*").access("/")
+    access.check("read", "queue", "q")
+    told: list[bool] = []
+    access.on_change.add(lambda: told.append(True))
+    access.change({"scopes": rights("read:*/other").scopes})
+    assert told == [True]
+    assert not access.has_granted("read", "queue", "q")
+    with pytest.raises(AccessRefusedError):
+        access.check("read", "queue", "q")
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "*", "**", "%2A", "%2F", "%", "ab"]), max_size=8),
+    st.text(alphabet="ab*/%", max_size=12),
+)
+def test_wildcards_match_as_patterns_do(parts: list[str], text: str) -> None:
+    pattern = "".join(parts)
+    expected = re.fullmatch(".*".join(re.escape(unquote(one)) for one in pattern.split("*")), text)
+    assert Wildcard(pattern).matches(text) == bool(expected)
+    assert not Wildcard(pattern).is_any or expected
+
+
+def test_a_wildcard_takes_linear_time() -> None:
+    assert not Wildcard("*a" * 5000 + "b").matches("a" * 20_000)
