@@ -313,7 +313,7 @@ class App:
             Reloadable(("definitions",), self._prepare_definitions),
             Reloadable(TLS_KEYS, self._prepare_certificates),
             Reloadable(LOGIN_KEYS, self._prepare_logins),
-            Reloadable.unchecked(("log_level",), self._apply_log),
+            Reloadable.unchecked(("log_level", "log_format"), self._apply_log),
             Reloadable.unchecked(("memory_bytes", "least_free_bytes"), self._apply_to_store),
             Reloadable.unchecked(("memory_watermark",), self._apply_to_alarms),
             Reloadable.unchecked(("consumer_timeout_s",), self._apply_to_broker),
@@ -371,7 +371,7 @@ class App:
         return apply
 
     def _apply_log(self, config: Config) -> None:
-        logs.set_up(config.log_level)
+        logs.set_up(config.log_level, config.log_format)
 
     def _apply_to_store(self, config: Config) -> None:
         self.context.store.set_limits(
@@ -473,9 +473,9 @@ class App:
             await connection.run(visitor)
         except* DurabilityError:
             raise
-        except* Exception:  # noqa: BLE001
+        except* Exception:
             # An internal error with one client must not affect the others.
-            _log.exception("connection failed", extra={"peer": connection.amqp.peer})
+            connection.amqp.log.exception("connection failed")
         finally:
             self.connections.discard(connection)
 

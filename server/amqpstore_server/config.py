@@ -229,6 +229,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         Literal["debug", "info", "warning", "error"],
         key("events of this level and above are logged", live=True, flag="--log-level"),
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"],
+        key("a line of the log is `key=value` pairs, or a JSON object", live=True),
+    ] = "text"
     segment_bytes: Annotated[
         int,
         key(

@@ -5,7 +5,6 @@ know the protocol.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import socket
 import ssl
@@ -30,8 +29,6 @@ from amqpstore_server.read_size import ReadSize
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.turn import Turn
-
-_log = logging.getLogger(__name__)
 
 _DRAINING_READ_BYTES = 16 << 10
 _SENT_IN_A_TURN_BYTES = 2 << 20
@@ -107,8 +104,7 @@ class SocketConnection:
 
     async def run(self, visitor: Visitor) -> None:
         """Serve the client."""
-        extra = {"peer": self.amqp.peer}
-        _log.info("connection accepted", extra=extra)
+        self.amqp.log.info("connection accepted")
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_rest)
@@ -140,7 +136,7 @@ class SocketConnection:
             self._turn.wake()
             self._socket.close()
             visitor.leave()
-            _log.info("connection closed", extra=extra)
+            self.amqp.log.info("connection closed")
 
     async def _shake_hands(self, tls: TlsSocket) -> bool:
         """Do the handshake of TLS. Returns whether the client is to be served."""
@@ -148,12 +144,12 @@ class SocketConnection:
         try:
             await tls.shake_hands(deadline, self._tls_handshakes, self.host)
         except TlsError as error:
-            extra = {"peer": self.amqp.peer, "reason": str(error)}
-            _log.warning("TLS handshake failed", extra=extra)
+            extra = {"reason": str(error)}
+            self.amqp.log.warning("TLS handshake failed", extra=extra)
             return False
         version, cipher = tls.version_and_cipher
-        extra = {"peer": self.amqp.peer, "version": version, "cipher": cipher}
-        _log.info("TLS handshake done", extra=extra)
+        extra = {"version": version, "cipher": cipher}
+        self.amqp.log.info("TLS handshake done", extra=extra)
         return True
 
     def _offer(self, certificate: bytes | None) -> None:
@@ -175,7 +171,7 @@ class SocketConnection:
 
     def _broke(self) -> None:
         """End this connection, and no other, because of the current error."""
-        _log.exception("connection failed", extra={"peer": self.amqp.peer})
+        self.amqp.log.exception("connection failed")
         self._is_broken = True
         called(self.amqp.abandon)
         self.end()
@@ -186,10 +182,10 @@ class SocketConnection:
         self.amqp.tick(now)
         if time.time() >= self._expires_at:
             self._expires_at = math.inf
-            _log.warning("token expired", extra={"peer": self.amqp.peer, "user": self.amqp.user})
+            self.amqp.log.warning("token expired")
             self.amqp.shut_down(now, "the token has expired")
         if self._unsent and now - self._taken_at > self._send_timeout_s:
-            _log.warning("client does not read", extra={"peer": self.amqp.peer})
+            self.amqp.log.warning("client does not read")
             self.amqp.abandon()
         if self.amqp.is_finished:
             # Unsent bytes are left: `_last_words` gives the client some seconds to read them.

@@ -1,11 +1,13 @@
-"""Logging: one line per event, key=value (logfmt), on stderr.
+"""Logging: one line per event on stderr, as key=value (logfmt) or as a JSON object.
 
 Names and other texts that clients send before they log in may contain any characters: those that
-would control a terminal, or look like a line end, are escaped.
+would control a terminal, or look like a line end, are escaped. Secrets are never logged: there is
+nothing here to find them.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
@@ -15,17 +17,18 @@ _OF_EVERY_RECORD = logging.makeLogRecord({}).__dict__.keys()
 """What logging itself says of a record; all else was given as `extra`."""
 
 
-def set_up(level: str) -> None:
-    """Send everything from `level` on to stderr."""
+def set_up(level: str, form: str) -> None:
+    """Send everything from `level` on to stderr. Args: form, "text" or "json"."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogfmtFormatter())
+    handler.setFormatter(JsonFormatter() if form == "json" else LogfmtFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
 
 
-class LogfmtFormatter(logging.Formatter):
-    """Formats a record as `timestamp=... level=... event=...`, its `extra`, and the traceback.
+class _FieldsFormatter(logging.Formatter):
+    """Names the parts of a record: `timestamp`, `level`, `event`, its `extra`, and `exception`, the
+    traceback.
 
     Args: is_timed, whether there is a timestamp.
     """
@@ -34,7 +37,7 @@ class LogfmtFormatter(logging.Formatter):
         super().__init__()
         self._is_timed = is_timed
 
-    def format(self, record: logging.LogRecord) -> str:
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         if self._is_timed:
             fields["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -44,6 +47,21 @@ class LogfmtFormatter(logging.Formatter):
         fields |= {name: said[name] for name in said if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
+        return fields
+
+
+class JsonFormatter(_FieldsFormatter):
+    """Formats a record as a JSON object in one line of ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(self._fields(record), default=str)
+
+
+class LogfmtFormatter(_FieldsFormatter):
+    """Formats a record as `timestamp=... level=... event=...` and so on."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = self._fields(record)
         line = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
         # The last step, so nothing bypasses it.
         if line.isascii() and line.isprintable():

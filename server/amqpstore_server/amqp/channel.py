@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -36,8 +35,6 @@ from amqpstore_server.protocol.receiver import Acks, Publishes, Target
 from amqpstore_server.protocol.spec import ReplyCode
 from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
 
-_log = logging.getLogger(__name__)
-
 _RETURNS = {
     Returned.NO_ROUTE: ReplyCode.NO_ROUTE,
     Returned.NO_CONSUMERS: ReplyCode.NO_CONSUMERS,
@@ -66,7 +63,9 @@ class AmqpChannel:
         self._outbox = context.outbox
         self._broker = Channel(context.vhost, context, self, context.transacted)
         self._gets = Gets(self._broker, self._answer_get)
-        self._topology = Topology(context.vhost, context.access, context, context.peer, self._send)
+        self._topology = Topology(
+            context.vhost, context.access, context, context.log.peer, self._send
+        )
         self._distributed = Distributed(self._broker, context.access, self._send_late)
         self._consumer_tags = 0
 
@@ -285,8 +284,8 @@ class AmqpChannel:
             f"{timeout_ms} ms. This timeout value can be configured, see consumers doc guide to "
             "learn more"
         )
-        extra = {"peer": self._context.peer, "channel": self.number, "reason": reason}
-        _log.warning("channel error", extra=extra)
+        extra = {"channel": self.number, "reason": reason}
+        self._context.log.warning("channel error", extra=extra)
         self.fail(channel_close(PreconditionFailed(reason)))
 
     def failed(self) -> None:

@@ -8,12 +8,12 @@ Before the connection is open, the socket is closed without a method (section 2.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from amqpstore import DiskFullError
 from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.heartbeat import Heartbeat
 from amqpstore_server.amqp.limits import Limits
@@ -56,8 +56,6 @@ from amqpstore_server.protocol.states import (
     ConnectionState,
 )
 
-_log = logging.getLogger(__name__)
-
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
@@ -99,6 +97,7 @@ class ServerConnection:
     ) -> None:
         self.outbox = Outbox(on_output)
         self.peer = peer
+        self.log = ClientLog(peer)
         self.vhost = ""
         """The virtual host of the open connection."""
         self.on_secret: Callable[[str], None] | None = None
@@ -111,7 +110,7 @@ class ServerConnection:
         self._rights: TokenRights | None = None
         self._access: Access | None = None
         self._is_renewing = False
-        self._negotiation = Negotiation(limits, product, peer)
+        self._negotiation = Negotiation(limits, product, self.log)
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
@@ -214,13 +213,14 @@ class ServerConnection:
             if rights is not None:
                 self._rights = rights
                 negotiation.login = replace(negotiation.login, user=rights.user)
-            audit("login", peer=self.peer, user=self.user, mechanism=negotiation.mechanism)
+            self.log.fields["user"] = self.user
+            audit("login", **self.log.fields, mechanism=negotiation.mechanism)
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
             self._shake_hands(now)
             return
         audit_refusal(
-            "login refused", peer=self.peer, user=self.user, mechanism=negotiation.mechanism
+            "login refused", **self.log.fields, user=self.user, mechanism=negotiation.mechanism
         )
         if negotiation.has_capability("authentication_failure_close"):
             # A RabbitMQ extension: a client with this capability is told that the login failed, but
@@ -270,12 +270,12 @@ class ServerConnection:
         self._now = now
         if self.state not in SERVED:
             if now >= self._deadline and not self.is_finished:
-                extra = {"peer": self.peer, "state": self.state.value}
-                _log.warning("connection timed out", extra=extra)
+                extra = {"state": self.state.value}
+                self.log.warning("connection timed out", extra=extra)
                 self._move(ConnectionEvent.END)
             return
         if self._heartbeat.is_peer_gone(now):
-            _log.warning("missed heartbeats from client", extra={"peer": self.peer})
+            self.log.warning("missed heartbeats from client")
             self.abandon()
         elif self._heartbeat.is_due(now):
             self.outbox.add(HEARTBEAT_FRAME)
@@ -344,7 +344,7 @@ class ServerConnection:
     def lost(self) -> None:
         """End the connection: the client has gone, or nothing more is read from it."""
         if self.state in SERVED:
-            _log.warning("client unexpectedly closed TCP connection", extra={"peer": self.peer})
+            self.log.warning("client unexpectedly closed TCP connection")
         self._move(ConnectionEvent.END)
 
     # Events.
@@ -399,9 +399,9 @@ class ServerConnection:
             self._failed(Failed(event.channel, refusal_of(cause, raised)), now)
         except FATAL:
             raise
-        except Exception:  # noqa: BLE001
+        except Exception:
             # An internal error costs this client its connection, and affects nobody else.
-            _log.exception("connection failed", extra={"peer": self.peer})
+            self.log.exception("connection failed")
             self.break_off()
 
     def _failed(self, failed: Failed, now: float) -> None:
@@ -421,12 +421,12 @@ class ServerConnection:
 
     def _log_silent_end(self, error: AmqpError | FatalFramingError) -> None:
         if self.state is not ConnectionState.CLOSING and not self.is_finished:
-            extra = {"peer": self.peer, "reason": str(error)}
-            _log.warning("the connection was closed without a close method", extra=extra)
+            extra = {"reason": str(error)}
+            self.log.warning("the connection was closed without a close method", extra=extra)
 
     def _log_error(self, error: AmqpError, channel: int) -> None:
-        extra = {"peer": self.peer, "channel": channel, "reason": error.reply_text}
-        _log.warning("connection error", extra=extra)
+        extra = {"channel": channel, "reason": error.reply_text}
+        self.log.warning("connection error", extra=extra)
 
     # Methods of class connection.
 
@@ -436,11 +436,11 @@ class ServerConnection:
         if header is None:
             return
         if header not in PROTOCOL_HEADERS:
-            extra = {"peer": self.peer, "header": header.hex()}
+            extra = {"header": header.hex()}
             if header.startswith(_TLS_RECORD):
-                _log.warning("TLS client on a port without TLS", extra=extra)
+                self.log.warning("TLS client on a port without TLS", extra=extra)
             else:
-                _log.warning("not AMQP 0-9-1", extra=extra)
+                self.log.warning("not AMQP 0-9-1", extra=extra)
             self.outbox.add(PROTOCOL_HEADER)
             self._move(ConnectionEvent.END)
             return
@@ -506,11 +506,11 @@ class ServerConnection:
             usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)
-            audit_refusal("vhost refused", peer=self.peer, user=user, reason=refused.reply_text)
+            audit_refusal("vhost refused", **self.log.fields, reason=refused.reply_text)
             self._close(ConnectionEvent.REFUSED, refused, now)
             return
         context = ChannelContext(
-            peer=self.peer,
+            log=self.log,
             vhost=vhost,
             access=access,
             envelopes=Envelopes(user, self._impersonates),
@@ -523,8 +523,8 @@ class ServerConnection:
         )
         self._access = access
         self._session = Session(context, negotiation.channel_max, usage)
-        self.vhost = method.virtual_host
-        audit("connection opened", peer=self.peer, user=user, vhost=self.vhost)
+        self.vhost = self.log.fields["vhost"] = method.virtual_host
+        audit("connection opened", **self.log.fields)
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())
 

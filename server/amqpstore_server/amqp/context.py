@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
@@ -23,7 +24,7 @@ class ChannelContext:
     (see `product`). `break_off` ends the connection after an internal error.
     """
 
-    peer: str
+    log: ClientLog
     vhost: VirtualHost
     access: Access
     envelopes: Envelopes

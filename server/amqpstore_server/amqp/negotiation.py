@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import NOBODY, PASSWORD_MECHANISMS, login_of
 from amqpstore_server.amqp.product import Product, shares_prefetch, start
@@ -13,8 +13,6 @@ from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AccessRefused
 from amqpstore_server.protocol.handshake import HANDSHAKE_FRAME_BYTES
 from amqpstore_server.protocol.spec import FRAME_MIN_SIZE
-
-_log = logging.getLogger(__name__)
 
 
 class Negotiation:
@@ -25,7 +23,7 @@ class Negotiation:
     `frame_max` have the limits that apply before tuning, too.
     """
 
-    def __init__(self, limits: Limits, product: Product, peer: str) -> None:
+    def __init__(self, limits: Limits, product: Product, log: ClientLog) -> None:
         self.login = NOBODY
         self.mechanisms: tuple[str, ...] = PASSWORD_MECHANISMS
         self.certificate_user = ""
@@ -34,7 +32,7 @@ class Negotiation:
         self.frame_max = HANDSHAKE_FRAME_BYTES
         self._limits = limits
         self._product = product
-        self._peer = peer
+        self._log = log
         self.mechanism = ""
         self._capabilities: dict[str, Any] = {}
 
@@ -53,8 +51,10 @@ class Negotiation:
         if method.mechanism in self.mechanisms:
             login = login_of(method.mechanism, method.response, self.certificate_user)
         if login is None:
-            extra = {"peer": self._peer, "mechanism": method.mechanism}
-            _log.warning("the client chose a login mechanism that was not offered", extra=extra)
+            extra = {"mechanism": method.mechanism}
+            self._log.warning(
+                "the client chose a login mechanism that was not offered", extra=extra
+            )
             return False
         self.login = login
         return True
@@ -90,8 +90,8 @@ class Negotiation:
         if channel_max > limits.channel_max or not (
             FRAME_MIN_SIZE <= frame_max <= limits.frame_max
         ):
-            extra = {"peer": self._peer, "channel_max": channel_max, "frame_max": frame_max}
-            _log.warning("tune-ok exceeds the limits that were offered", extra=extra)
+            extra = {"channel_max": channel_max, "frame_max": frame_max}
+            self._log.warning("tune-ok exceeds the limits that were offered", extra=extra)
             return False
         self.channel_max = channel_max
         self.frame_max = frame_max

@@ -5,7 +5,6 @@ A channel follows its table in `protocol.states`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import NamedTuple, final
 
@@ -32,8 +31,6 @@ from amqpstore_server.protocol.states import (
     ChannelEvent,
     ChannelState,
 )
-
-_log = logging.getLogger(__name__)
 
 
 @final
@@ -151,15 +148,13 @@ class Session:
         if isinstance(error, AccessRefused):
             audit_refusal(
                 "access refused",
-                peer=context.peer,
-                user=context.access.user,
-                vhost=context.vhost.name,
+                **context.log.fields,
                 channel=number,
                 reason=error.reply_text,
             )
         else:
-            extra = {"peer": context.peer, "channel": number, "reason": error.reply_text}
-            _log.warning("channel error", extra=extra)
+            extra = {"channel": number, "reason": error.reply_text}
+            context.log.warning("channel error", extra=extra)
         channel.fail(channel_close(error))
         return None
 

@@ -1,5 +1,6 @@
 """Log lines: one event each, whatever names and clients say."""
 
+import json
 import logging
 import re
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server import logs
+from amqpstore_server.amqp.client_log import ClientLog
 
 HARMFUL = "".join(
     [
@@ -24,10 +26,17 @@ def root() -> Iterator[logging.Logger]:
     """The root logger, as the broker sets it up."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
-    logs.set_up("info")
+    logs.set_up("info", "text")
     yield root
     root.handlers = handlers
     root.setLevel(level)
+
+
+@pytest.fixture
+def json_root(root: logging.Logger) -> logging.Logger:
+    """The root logger, as the broker sets it up for JSON."""
+    logs.set_up("info", "json")
+    return root
 
 
 def line_of(root: logging.Logger, text: str, *, exc_info: Any = None, **extra: str) -> str:
@@ -68,3 +77,42 @@ def test_a_traceback_is_one_line(root: logging.Logger) -> None:
         line = line_of(root, "it failed", exc_info=sys.exc_info())
     assert line.isprintable()
     assert "Traceback" in line
+
+
+@pytest.mark.parametrize("character", HARMFUL, ids=lambda one: f"{ord(one):04x}")
+def test_json_is_one_line_of_ascii(json_root: logging.Logger, character: str) -> None:
+    name = f"a{character}b"
+    line = line_of(json_root, f"refused{character}", user=name)
+    assert line.isascii()
+    assert line.isprintable()
+    found = json.loads(line)
+    assert found["user"] == name
+    assert found["event"] == f"refused{character}"
+    assert list(found) == ["timestamp", "level", "event", "user"]
+
+
+def test_json_keeps_values_and_the_traceback(json_root: logging.Logger) -> None:
+    values: dict[str, Any] = {"none": None, "yes": True, "count": 3, "list": [1, "2"], "set": {1}}
+    try:
+        int("a\nb")
+    except ValueError:
+        found = json.loads(line_of(json_root, "it failed", exc_info=sys.exc_info(), **values))
+    assert found["exception"].startswith("Traceback")
+    assert {name: found[name] for name in values} == {**values, "set": "{1}"}
+
+
+def test_lines_about_a_client_say_whom_they_are_about(
+    root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.set_up("info", "text")
+    first, second = ClientLog("1.2.3.4:5"), ClientLog("1.2.3.4:5")
+    first.fields["user"] = "anna\nevent=forged"
+    first.warning("closed", extra={"channel": 3})
+    second.info("accepted")
+    lines = [line.split("event=", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    number = first.fields["connection"]
+    user = r'"anna\nevent=forged"'
+    assert lines == [
+        f"closed connection={number} peer=1.2.3.4:5 user={user} channel=3",
+        f"accepted connection={number + 1} peer=1.2.3.4:5",
+    ]

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         sources = sources_of(arguments)
         effective = sources.load()
-        logs.set_up(effective.config.log_level)
+        logs.set_up(effective.config.log_level, effective.config.log_format)
         _log.info("configuration", extra={"file": effective.path or "none"})
         for name in effective.unknown_variables:
             _log.warning("environment variable of no key", extra={"variable": name})
