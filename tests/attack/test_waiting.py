@@ -22,7 +22,7 @@ from tests.conformance.wire_client import (
 
 BOUND = 384 * MIB
 """The budget (`memory_bytes`), what is on the way to the disk, and the allocator: far less than all
-of them take, which is about 900 MiB."""
+of them take, which is about 540 MiB."""
 
 CONFIRMED_AT_ONCE = 100
 """So that a slow disk has no more than that to write."""
@@ -46,7 +46,7 @@ def wait_for_confirm(client: WireClient, tag: int) -> None:
 
 @pytest.mark.parametrize(("bits", "delivery_mode"), [(DURABLE, 2), (0, 1)])
 def test_properties_of_empty_messages(broker: BrokerProcess, bits: int, delivery_mode: int) -> None:
-    junk = os.urandom(100_000)
+    junk = os.urandom(60_000)
     with WireClient.connected(broker.url, channels=1) as client:
         client.send(queue_declare(1, "q", bits))
         client.expect(QUEUE_DECLARE_OK, 1)

@@ -21,7 +21,13 @@ from amqpstore_server.protocol.errors import (
     ConnectionException,
     MalformedError,
 )
-from amqpstore_server.protocol.field_table import MAX_DEPTH, MAX_ENTRIES, Timestamp, decode_table
+from amqpstore_server.protocol.field_table import (
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    MAX_TABLE_BYTES,
+    Timestamp,
+    decode_table,
+)
 from amqpstore_server.protocol.methods import METHODS, BasicGet
 from tests.format.document import Row, code, table
 
@@ -188,8 +194,9 @@ def test_text_that_is_not_utf_8_is_bytes() -> None:
 
 
 def test_the_limits_of_a_table_are_those_of_the_code() -> None:
-    assert f"may have {MAX_ENTRIES} entries" in document()
-    assert f"{MAX_DEPTH} levels" in document()
+    text = " ".join(document().split())
+    assert f"may have {MAX_TABLE_BYTES} bytes and {MAX_ENTRIES} entries" in text
+    assert f"{MAX_DEPTH} levels" in text
 
 
 def test_reply_codes_are_the_exceptions() -> None:

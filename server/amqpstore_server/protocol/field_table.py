@@ -34,6 +34,9 @@ MAX_DEPTH = 32
 MAX_ENTRIES = 1024
 """Entries of a table and of everything inside it, taken together."""
 
+MAX_TABLE_BYTES = 64 << 10
+"""The size of a whole table, without its length."""
+
 
 class Timestamp(int):
     """Seconds since 1970-01-01 UTC, unsigned 64 bits; a type of its own to keep its tag."""
@@ -78,6 +81,9 @@ def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int
 
     Raises: MalformedError for anything that is not a table within the limits above.
     """
+    length, _ = read_long(buffer, offset)
+    if length > MAX_TABLE_BYTES:
+        raise MalformedError(f"a table of {length} bytes, of at most {MAX_TABLE_BYTES}")
     return _TableReader(buffer, MAX_ENTRIES).table(offset, 1)
 
 

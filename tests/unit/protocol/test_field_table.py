@@ -11,6 +11,7 @@ from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.field_table import (
     MAX_DEPTH,
     MAX_ENTRIES,
+    MAX_TABLE_BYTES,
     FieldValue,
     Timestamp,
     decode_table,
@@ -198,3 +199,11 @@ def test_what_is_written_is_read(values: dict[str, FieldValue]) -> None:
     decoded, offset = decode_table(encoded, 0)
     assert (typed(decoded), offset) == (typed(values), len(encoded))
     assert encode_table(decoded) == encoded
+
+
+def test_a_table_has_a_size() -> None:
+    value = b"\x01kx" + struct.pack(">I", MAX_TABLE_BYTES - 7) + bytes(MAX_TABLE_BYTES - 7)
+    decode_table(struct.pack(">I", len(value)) + value, 0)
+    for size in (MAX_TABLE_BYTES + 1, 100 << 20, (1 << 32) - 1):
+        with pytest.raises(MalformedError, match="of at most 65536"):
+            decode_table(struct.pack(">I", size) + value, 0)

@@ -1,0 +1,196 @@
+"""Many at once: idle connections, channels, wrong logins, slow handshakes. Others are served."""
+
+import contextlib
+import os
+import resource
+import time
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.attack.attacker import (
+    MIB,
+    forget_peak,
+    is_closed,
+    peak_bytes,
+    push,
+    reset,
+    resident_bytes,
+    silent_sockets,
+)
+from tests.broker_process import BrokerProcess
+from tests.conformance.wire_client import (
+    CHANNEL_OPEN_OK,
+    PROTOCOL_HEADER,
+    WireClient,
+    channel_open,
+    frame,
+    long_string,
+    publish,
+    start_ok,
+)
+from tests.waiting import wait_until
+
+KIB = 1 << 10
+IDLE_BYTES = 40 * KIB
+"""The most that an idle connection may take, with a channel."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(broker: BrokerProcess) -> float:
+    """The processor time that the broker has used so far."""
+    with open(f"/proc/{broker.pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+@contextlib.contextmanager
+def many_descriptors() -> Iterator[int]:
+    """Raise this process's limit of open files as far as it may. Returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def cost_of_round_trips(broker: BrokerProcess, client: WireClient, count: int = 300) -> float:
+    """The broker's processor time for a publish and a request that is answered."""
+    client.declare_queue("busy")
+    began = cpu_s(broker)
+    for _ in range(count):
+        client.send(publish(1, "nowhere", b"x" * 1000))
+        client.ready("busy")
+    return (cpu_s(broker) - began) / count
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_idle_connections_are_cheap(data_directory: str, count: int) -> None:
+    with many_descriptors() as most:
+        if most < 2 * count:
+            pytest.skip(f"only {most} files may be open")
+        with BrokerProcess(data_directory, f"{data_directory}.log") as broker:
+            broker.start()
+            busy = WireClient.connected(broker.url, channels=1)
+            cost_of_round_trips(broker, busy)
+            alone = cost_of_round_trips(broker, busy, 1000)
+            before = resident_bytes(broker)
+            idle = []
+            try:
+                idle = [WireClient.connected(broker.url, channels=1) for _ in range(count)]
+                each = (resident_bytes(broker) - before) / count
+                assert each < IDLE_BYTES, f"{each / KIB:.1f} KiB each"
+                crowded = cost_of_round_trips(broker, busy, 1000)
+                # The check of each connection twice a second is on top of it.
+                assert crowded < 1.2 * alone + count * 20e-6
+            finally:
+                for client in idle:
+                    client.abort()
+            wait_until(lambda: broker.stderr.count('"connection closed"') >= count, "all are gone")
+            busy.ready("busy")
+            # What they had is used again by those that come next.
+            again = [WireClient.connected(broker.url, channels=1) for _ in range(count)]
+            assert resident_bytes(broker) - before < count * IDLE_BYTES
+            for client in (busy, *again):
+                client.abort()
+            assert broker.terminate() == 0
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
+    directory = str(tmp_path_factory.mktemp("broker") / "store")
+    with BrokerProcess(directory, f"{directory}.log") as process:
+        process.start()
+        with WireClient.connected(process.url):
+            pass  # the first check of a password takes 64 MiB for a moment, others are remembered
+        yield process
+        assert process.terminate() == 0, process.log_tail()
+        assert "Traceback" not in process.stderr
+
+
+def test_all_channel_numbers_are_asked_for(target: BrokerProcess) -> None:
+    """65,535 of them, where 2,047 may be open: 530, and what they took is given back."""
+    with WireClient.connected(target.url, channels=1) as other:
+        before = forget_peak(target)
+        with WireClient.connected(target.url) as client:
+            client.send_to_closing_peer(b"".join(map(channel_open, range(1, 65_536))))
+            while client.next_frame().method == CHANNEL_OPEN_OK:
+                pass
+        other.expect_alive()
+        assert peak_bytes(target) - before < 32 * MIB
+        assert "channel-max is 2047" in target.stderr
+
+
+def test_a_table_of_100_mb_is_not_read(target: BrokerProcess) -> None:
+    """As properties of the client, of a message, and of a queue: refused by what it announces."""
+    before = forget_peak(target)
+    huge = 100 * MIB
+    with WireClient.greeted(target.url) as client:
+        announced = b"\x01\0\0" + huge.to_bytes(4, "big")
+        assert push(client, [announced, *[bytes(MIB)] * 100]) < 16 * MIB
+    for kind in (1, 2):
+        with WireClient.connected(target.url, channels=1) as client:
+            announced = bytes([kind]) + b"\0\x01" + huge.to_bytes(4, "big")
+            assert push(client, [announced, *[bytes(MIB)] * 100]) < 80 * MIB
+    with WireClient.connected(target.url, channels=1) as other:
+        other.expect_alive()
+    assert peak_bytes(target) - before < 16 * MIB
+
+
+def test_a_table_that_lies_about_its_size_is_not_believed(target: BrokerProcess) -> None:
+    before = forget_peak(target)
+    arguments = b"\0\0\x01q\0" + (0xFFFFFFFF).to_bytes(4, "big") + b"\x01kS" + long_string(b"v")
+    with WireClient.connected(target.url, channels=1) as client:
+        client.send(frame(1, 1, b"\0\x32\0\x0a" + arguments))
+        client.expect_connection_close(502)
+    assert peak_bytes(target) - before < 8 * MIB
+
+
+def test_slow_handshakes_end_after_their_time_and_keep_nobody_out(target: BrokerProcess) -> None:
+    """One byte now and then does not win any time."""
+    slow = silent_sockets(target, 100)
+    began = time.monotonic()
+    try:
+        sent = 0
+        while time.monotonic() - began < 14 and not all(map(is_closed, slow)):
+            for sock in slow:
+                with contextlib.suppress(OSError):
+                    sock.settimeout(1)
+                    sock.sendall(PROTOCOL_HEADER[:7][sent : sent + 1])
+            sent += 1
+            with WireClient.connected(target.url, channels=1) as other:
+                other.expect_alive()
+        assert all(map(is_closed, slow))
+        assert time.monotonic() - began > 9
+    finally:
+        for sock in slow:
+            reset(sock)
+
+
+def test_a_right_login_does_not_wait_for_40_wrong_ones(target: BrokerProcess) -> None:
+    wrong = [WireClient.greeted(target.url) for _ in range(40)]
+    try:
+        for client in wrong:
+            client.send(start_ok(response=b"\x00guest\x00wrong"))
+        began = time.monotonic()
+        with WireClient.connected(target.url, channels=1) as right:
+            right.expect_alive()
+        assert time.monotonic() - began < 1
+    finally:
+        for client in wrong:
+            client.abort()
+
+
+def test_a_flood_of_connections_leaves_the_others_their_service(target: BrokerProcess) -> None:
+    """Connections that come and go without a word: what they cost is counted in processor time."""
+    with WireClient.connected(target.url, channels=1) as other:
+        before = forget_peak(target)
+        began = cpu_s(target)
+        for _ in range(20):
+            for sock in silent_sockets(target, 50):
+                reset(sock)
+            other.declare_queue("mine")
+        assert (cpu_s(target) - began) / 1000 < 0.005, "seconds of the processor for each"
+        assert peak_bytes(target) - before < 48 * MIB
