@@ -295,8 +295,9 @@ class Log:
             batch.lsn = self._next_lsn
             self._next_lsn += 1
             batch.sealed_ms = now_ms
-            batch.is_large = (
-                batch.byte_count > _LARGE_BATCH_BYTES or len(batch.messages) > _LARGE_BATCH_MESSAGES
+            batch.is_large = batch.byte_count > _LARGE_BATCH_BYTES or (
+                batch.byte_count > _LARGE_BATCH_MESSAGES * _MESSAGE_BYTES
+                and len(batch.messages) > _LARGE_BATCH_MESSAGES
             )
             if not batch.is_large:
                 self._encode(batch, segment)

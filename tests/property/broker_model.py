@@ -136,18 +136,22 @@ class Model:
         self.topology.bindings = [one for one in self.topology.bindings if one.source != name]
         self._delete_if_unbound(self.topology.unbind_all("exchange", name))
 
-    def bind(self, binding: Binding) -> None:
-        """An equal binding is no error, and is one."""
-        self._check_binding(binding)
-        if binding not in self.topology.bindings:
-            self.topology.bindings.append(binding)
-
-    def unbind(self, binding: Binding) -> None:
-        """An auto-delete exchange goes with its last binding."""
+    def bind(self, binding: Binding) -> bool:
+        """An equal binding is no error, and is one. Returns whether it is new."""
         self._check_binding(binding)
         if binding in self.topology.bindings:
-            self.topology.bindings.remove(binding)
-            self._delete_if_unbound([binding.source])
+            return False
+        self.topology.bindings.append(binding)
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        """An auto-delete exchange goes with its last binding. Returns whether there was one."""
+        self._check_binding(binding)
+        if binding not in self.topology.bindings:
+            return False
+        self.topology.bindings.remove(binding)
+        self._delete_if_unbound([binding.source])
+        return True
 
     def _check_binding(self, binding: Binding) -> None:
         if not binding.source:

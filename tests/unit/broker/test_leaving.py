@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from amqpstore_server.broker.limits import BROKER_LIMITS
@@ -141,3 +144,74 @@ def test_all_queues_share_the_cost_of_a_turn(simulated: SimulatedBroker) -> None
         assert count - before <= most
         before = count
     assert before == 40 * len(names)
+
+
+LEAVE: dict[str, dict[str, Any]] = {"expiry": {"message_ttl": 1000}, "limit": {"max_length": 1000}}
+
+
+@pytest.mark.parametrize("why", LEAVE)
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_expires_or_is_too_much_becomes_dead_a_few_in_each_turn(
+    simulated: SimulatedBroker, why: str, limited: bool
+) -> None:
+    arguments = {"max_length_bytes": 1000, **LEAVE[why]} if limited else LEAVE[why]
+    queue = simulated.queue(
+        "q", dead_letter_exchange="", dead_letter_routing_key="dead", **arguments
+    )
+    client = Client(simulated)
+    for body in BODIES:
+        client.publish("", "q", body, message_id=body)
+    simulated.settle()
+    if why == "expiry":
+        simulated.clock.advance(1000)
+        simulated.context.run_timers()
+    else:
+        queue.apply(dataclasses.replace(queue.settings, max_length=0))
+        queue.enforce()
+    counts = [len(moved(simulated, "dead letters"))]
+    while simulated.broker.has_work:
+        simulated.broker.pump()
+        counts.append(len(moved(simulated, "dead letters")))
+        simulated.context.run_timers()
+    in_turn = [after - before for before, after in zip([0, *counts], counts, strict=False)]
+    # A timer may be due in the same turn.
+    assert max(in_turn) <= 2 * (COST // OWN + 1)
+    assert moved(simulated, "dead letters") == BODIES
+    assert queue.ready_count == queue.backlog.ready_bytes == 0
+
+
+def test_a_publisher_is_not_faster_than_what_it_pushes_out(simulated: SimulatedBroker) -> None:
+    queue = simulated.queue(
+        "q", dead_letter_exchange="", dead_letter_routing_key="dead", max_length=10
+    )
+    client = Client(simulated)
+    for body in BODIES:
+        client.publish("", "q", body, message_id=body)
+    assert queue.ready_count == 10
+    simulated.settle()
+    assert simulated.ready("dead") == BODIES[:90]
+
+
+def test_what_has_expired_is_not_delivered_while_it_waits(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead", message_ttl=1000)
+    client = Client(simulated)
+    for body in BODIES:
+        client.publish("", "q", body, message_id=body)
+    simulated.settle()
+    simulated.clock.advance(1000)
+    client.consume("q", "tag")
+    simulated.settle()
+    assert client.bodies("tag") == []
+    assert moved(simulated, "dead letters") == BODIES
+
+
+def test_nothing_is_handed_out_while_very_much_leaves(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpstore_server.broker.queues.leaving._LONG_LINE", 0)
+    client = settle_all(simulated, "history")
+    client.publish("", "q", "later")
+    simulated.broker.pump()
+    assert client.bodies("tag") == BODIES
+    simulated.settle()
+    assert client.bodies("tag") == [*BODIES, "later"]

@@ -15,6 +15,7 @@ from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterEr
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.priorities import Priorities
 
 if TYPE_CHECKING:
@@ -170,14 +171,20 @@ class Backlog:
             excess = max(excess, 1)
         return excess
 
-    def drop_excess(self) -> None:
-        """Drop messages beyond the limits: lowest priority first, and the oldest of it first."""
+    def drop_excess(self, arrived: int = 0) -> None:
+        """Drop messages beyond the limits: lowest priority first, and the oldest of it first.
+
+        Args: arrived, as many may be dropped whatever it costs: a publisher is read from no faster.
+        """
         dropped, most = 0, self._context.limits.max_dropped
         while (excess := self.excess) and (store_queue := self.priorities.least()):
             if dropped >= most:
                 self._queue.touch()
                 return
             if not self._has_room():
+                return
+            if self._is_spent and dropped >= arrived:
+                self._queue.touch()
                 return
             run = self._store.withdraw(store_queue, min(excess, most))
             if isinstance(run, ReadLaterError):
@@ -186,8 +193,8 @@ class Backlog:
             if isinstance(run, MessageDamagedError):
                 self.ready_bytes -= run.body_bytes
             if isinstance(run, Run):
+                run = self._affordable(store_queue, run, arrived - dropped)
                 dropped += run.count
-                self._left(run)
                 if not self.send_away(Taken(store_queue, run), Reason.MAXLEN):
                     return
         if dropped and self._queue.consumers:
@@ -218,6 +225,9 @@ class Backlog:
             if not self._has_room():
                 self._expiry.set(0)
                 return False
+            if self._is_spent:
+                self._queue.touch()
+                break
             run = self._store.withdraw_expired(store_queue, now_ms, bodies=self._needs_bodies)
             if isinstance(run, ReadLaterError):
                 self._expiry.set(0)
@@ -226,7 +236,7 @@ class Backlog:
             if isinstance(run, MessageDamagedError):
                 self.ready_bytes -= run.body_bytes
             if isinstance(run, Run):
-                self._left(run)
+                run = self._affordable(store_queue, run)
                 if not self.send_away(Taken(store_queue, run), Reason.EXPIRED):
                     self._expiry.set(0)
                     if not self._queue.is_set_aside:
@@ -249,6 +259,37 @@ class Backlog:
         with Contained(self._queue):
             self.expire_until(self._context.clock.wall_ms())
         self._queue.touch()
+
+    # What moving to other queues may cost.
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether messages that move to another queue have to wait for the next turn."""
+        context = self._context
+        return self._queue.sends_on and context.move_cost >= context.limits.max_move_cost
+
+    @property
+    def is_late(self) -> bool:
+        """Whether messages that have expired wait for their turn to move to another queue."""
+        return 0 < self._expiry.due_ms <= self._context.clock.wall_ms()
+
+    def _affordable(self, store_queue: amqpstore.Queue, run: Run, least: int = 0) -> Run:
+        """Return the part of a withdrawn run that may move in this turn. The rest is put back.
+
+        Args: least, so many may move whatever it costs.
+        """
+        self._left(run)
+        context = self._context
+        if run.messages is None or not self._queue.sends_on:
+            return run
+        room = context.limits.max_move_cost - context.move_cost
+        count, cost = affordable(run.messages, room)
+        context.move_cost += cost
+        if max(count, least) >= run.count:
+            return run
+        part = run.split(max(count, least))
+        self.put_back(Taken(store_queue, run))
+        return part
 
     # Retries of what could not leave, or be read.
 

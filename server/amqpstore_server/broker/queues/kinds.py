@@ -118,7 +118,7 @@ class ConsumedBacklog(Backlog):
     being read.
     """
 
-    def drop_excess(self) -> None:
+    def drop_excess(self, arrived: int = 0) -> None:  # noqa: ARG002 - the cost is not theirs
         most = self._queue.settings.max_length
         if most is None:
             return

@@ -30,6 +30,9 @@ _BYTES_OF_ONE = 512
 one before it, and for each of these bytes.
 """
 
+_LONG_LINE = 1024
+"""Runs that wait: more than a turn hands out."""
+
 Go = Callable[["Taken"], bool]
 """Lets a run leave. Returns False if the disk is full: the run is back in its queue then."""
 
@@ -44,6 +47,11 @@ class Leaving:
 
     def __bool__(self) -> bool:
         return bool(self._line)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether so many are leaving that no more should be handed out."""
+        return len(self._line) > _LONG_LINE
 
     def add(self, taken: Taken, go: Go) -> None:
         """Let a run leave: now, or when its turn comes."""
@@ -73,7 +81,7 @@ class Leaving:
                 extra = {"queue": self._queue.name, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
                 continue
-            count, cost = _share(part.messages or (), most - context.move_cost)
+            count, cost = affordable(part.messages or (), most - context.move_cost)
             context.move_cost += cost
             if count < part.count:
                 left, part = part, part.split(count)
@@ -96,7 +104,7 @@ class Leaving:
             self._context.store.ack(*taken)
 
 
-def _share(messages: Sequence[Message], most: int) -> tuple[int, int]:
+def affordable(messages: Sequence[Message], most: int) -> tuple[int, int]:
     """Return how many messages may be moved for this cost, at least one, and what they cost."""
     cost = 0
     known = None

@@ -218,13 +218,18 @@ class Queue:
             self.leaving.pump()
             # Consumers must be offered messages before any is dropped, so this cannot wait for a
             # turn.
-            self._hand_out(in_turns=in_turns and not self.backlog.excess)
+            if self.settings.dead_letter_exchange is None or not self.backlog.is_late:
+                self._hand_out(in_turns=in_turns and not self.backlog.excess)
             self.backlog.drop_excess()
 
     def _hand_out(self, *, in_turns: bool = False) -> None:
         """Serve waiting gets first, then the consumers: each get takes one message."""
         if self.history is not None and not self._context.has_room:
             self._context.wait_for_room(self.touch)
+            return
+        moves_on = self.history is not None or self.settings.dead_letter_exchange is not None
+        if moves_on and self.leaving.is_long:
+            # Clients settle faster than messages can move: it touches the queue until they have.
             return
         if self.waiting:
             self.waiting.pump()
@@ -267,7 +272,7 @@ class Queue:
                 # length or TTL of 0 no message would pass otherwise.
                 self._hand_out()
                 self.backlog.expire_until(self._context.clock.wall_ms())
-                self.backlog.drop_excess()
+                self.backlog.drop_excess(len(messages))
 
     def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
         """Note that messages moved in from other queues; unlike after `arrived`, the queue handles
