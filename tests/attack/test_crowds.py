@@ -5,6 +5,7 @@ import os
 import resource
 import time
 from collections.abc import Generator, Iterator
+from functools import partial
 
 import pytest
 
@@ -194,3 +195,30 @@ def test_a_flood_of_connections_leaves_the_others_their_service(target: BrokerPr
             other.declare_queue("mine")
         assert (cpu_s(target) - began) / 1000 < 0.005, "seconds of the processor for each"
         assert peak_bytes(target) - before < 48 * MIB
+
+
+def test_a_peer_has_no_more_connections_than_it_may(data_directory: str) -> None:
+    """Nor are there more in all; and those that come faster than they may wait."""
+    config = f"{data_directory}.toml"
+    with open(config, "w", encoding="utf-8") as file:
+        file.write("max_connections_per_peer = 30\naccepts_per_s = 20\n")
+    with BrokerProcess(data_directory, f"{data_directory}.log", ["--config", config]) as broker:
+        broker.start()
+        began = time.monotonic()
+        clients = [WireClient.connected(broker.url, channels=1) for _ in range(30)]
+        # Twenty at once, the others one by one.
+        assert time.monotonic() - began >= 9 / 20
+        try:
+            for _ in range(3):
+                (refused,) = silent_sockets(broker, 1)
+                wait_until(partial(is_closed, refused), "refused")
+                reset(refused)
+            clients.pop().abort()
+            wait_until(lambda: broker.stderr.count('"connection closed"') >= 1, "gone")
+            clients.append(WireClient.connected(broker.url, channels=1))
+            for client in clients:
+                client.expect_alive()
+        finally:
+            for client in clients:
+                client.abort()
+        assert broker.terminate() == 0

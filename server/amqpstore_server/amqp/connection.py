@@ -56,7 +56,7 @@ from amqpstore_server.protocol.states import (
     ConnectionState,
 )
 
-_HANDSHAKE_S = 10.0
+HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
 _TLS_RECORD = b"\x16\x03"
@@ -117,7 +117,7 @@ class ServerConnection:
         self._waiting: list[Event | Unfinished] = []
         self._unfinished: Unfinished | None = None
         self._now = now
-        self._deadline = now + _HANDSHAKE_S
+        self._deadline = now + HANDSHAKE_S
         self._heartbeat = Heartbeat(0, now)
 
     @property

@@ -1,0 +1,200 @@
+"""The lessons of other brokers' security advisories, one test each: what went wrong there must not
+go wrong here. Those on permissions, users and certificates are with their rooms.
+"""
+
+import ast
+import gzip
+import struct
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from amqpstore_server.broker.limits import BROKER_LIMITS
+from tests.attack.attacker import MIB, forget_peak, peak_bytes, push, resident_bytes
+from tests.attack.test_crowds import cpu_s
+from tests.broker_process import BrokerProcess
+from tests.conformance.wire_client import (
+    BODY,
+    WireClient,
+    body,
+    frame,
+    header,
+    method,
+    publish,
+    publish_method,
+    short_string,
+    table,
+)
+from tests.interop.pika_client import channel_closed_with, connect
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
+    directory = str(tmp_path_factory.mktemp("broker") / "store")
+    with BrokerProcess(directory, f"{directory}.log") as process:
+        process.start()
+        with WireClient.connected(process.url):
+            pass  # the check of a password takes 64 MiB for a moment
+        yield process
+        assert process.terminate() == 0, process.log_tail()
+        assert "Traceback" not in process.stderr
+
+
+@pytest.fixture
+def target(shared: BrokerProcess) -> Generator[BrokerProcess]:
+    """A broker, with another client that is served throughout."""
+    with WireClient.connected(shared.url, channels=1) as other:
+        yield shared
+        other.expect_alive()
+
+
+def test_what_is_assembled_is_counted_against_what_was_declared(target: BrokerProcess) -> None:
+    before = forget_peak(target)
+    with WireClient.connected(target.url, channels=1) as client:
+        client.send(publish_method(1, "nowhere"), header(1, 10))
+        client.send_to_closing_peer(*[body(1, b"12345")] * 3)
+        client.expect_connection_close(505)
+    with WireClient.greeted(target.url) as stranger:
+        assert push(stranger, [frame(BODY, 1, bytes(8000))] * 10_000) < 16 * MIB
+    assert peak_bytes(target) - before < 16 * MIB
+
+
+def test_nothing_that_a_client_sends_is_decompressed(target: BrokerProcess) -> None:
+    """A body that says it is compressed is bytes like any other: there is no bomb."""
+    bomb = gzip.compress(bytes(64 * MIB))
+    before = forget_peak(target)
+    with connect(target.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("bomb", exclusive=True)
+        properties = pika.BasicProperties(content_encoding="gzip")
+        channel.basic_publish("", "bomb", bomb, properties)
+        _, found, content = channel.basic_get("bomb", auto_ack=True)
+        assert found is not None
+        assert (found.content_encoding, content) == ("gzip", bomb)
+    assert peak_bytes(target) - before < 8 * MIB
+
+
+EDGES = {
+    "an array that runs past its table": b"\x01kA\xff\xff\xff\xff",
+    "many entries without width": b"\x01kA" + struct.pack(">I", 2000) + b"V" * 2000,
+    "a name that runs past its table": b"\xff" + b"k" * 10,
+    "a text of negative length": b"\x01kS\xff\xff\xff\xf0",
+    "a table inside that has no end": b"\x01kF\x7f\xff\xff\xff",
+    "an unknown type": b"\x01k\x00",
+    "tables nested without end": b"\x01kF\x00\x00\x00\x09" * 5000,
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_an_edge_value_ends_its_connection_and_nothing_else(
+    target: BrokerProcess, edge: str
+) -> None:
+    arguments = b"\0\0" + short_string("q") + b"\0" + table(EDGES[edge])
+    with WireClient.connected(target.url, channels=1) as client:
+        client.send(method(1, (50, 10), arguments))
+        client.expect_connection_close(502)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+@pytest.mark.parametrize("kind", [1, 2, 3, 8, 9, 255])
+def test_a_frame_of_any_size_and_kind_ends_its_connection_at_worst(
+    target: BrokerProcess, kind: int, size: int
+) -> None:
+    before = forget_peak(target)
+    with WireClient.connected(target.url, channels=1) as client:
+        client.send_to_closing_peer(struct.pack(">BHI", kind, 1, size) + bytes(size & 3) + b"\xce")
+    assert peak_bytes(target) - before < 8 * MIB
+
+
+def test_routing_takes_little_work_whatever_is_bound(target: BrokerProcess) -> None:
+    """Consecutive wildcards are no combinations, a weight is no number of buckets without limit."""
+    with connect(target.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", exclusive=True)
+        for count in range(1, 40):
+            channel.queue_bind("q", "amq.topic", ".".join(["#", "*"] * count + ["a", "#"]))
+        began = cpu_s(target)
+        for number in range(50):
+            channel.basic_publish("amq.topic", ".".join("a" * 120) + f".{number}", b"")
+        channel.queue_declare("q", passive=True)
+        assert cpu_s(target) - began < 1.0
+        channel.exchange_declare("hash", "x-consistent-hash", auto_delete=True)
+        with channel_closed_with(406):
+            channel.queue_bind("q", "hash", "999999999999")
+
+
+def test_names_that_clients_make_up_leave_nothing_behind(target: BrokerProcess) -> None:
+    """Reply addresses and keys: what is remembered of them is a cache of 32 MiB, and no more."""
+
+    def make_up(first: int) -> None:
+        with WireClient.connected(target.url, channels=1) as client:
+            for number in range(first, first + 8000):
+                reply_to = b"\x02\x00" + short_string(f"amq.rabbitmq.reply-to.{number}")
+                client.send(publish(1, f"key.{number}", b"", reply_to))
+            client.expect_alive()
+
+    make_up(0)
+    before = resident_bytes(target)
+    for turn in range(1, 4):
+        make_up(turn * 8000)
+    assert resident_bytes(target) - before < BROKER_LIMITS.max_cached_bytes
+
+
+def test_nothing_is_deserialised_into_code() -> None:
+    """No module of the engine or the server can load more than plain values."""
+    forbidden = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "jsonpickle"}
+    calls = {"eval", "exec", "compile"}
+    for path in [*(ROOT / "amqpstore").rglob("*.py"), *(ROOT / "server").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                names = {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names = {(node.module or "").partition(".")[0]}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in calls, path
+                continue
+            else:
+                continue
+            assert not names & forbidden, path
+
+
+def test_a_header_of_another_user_is_refused(target: BrokerProcess) -> None:
+    """What consumers may trust about the publisher cannot be made up by it."""
+    with connect(target.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("trust", exclusive=True)
+        with channel_closed_with(406):
+            channel.basic_publish("", "trust", b"", pika.BasicProperties(user_id="somebody"))
+            channel.queue_declare("trust", passive=True)
+        channel = connection.channel()
+        channel.basic_publish("", "trust", b"", pika.BasicProperties(user_id="guest"))
+        assert channel.queue_declare("trust", passive=True).method.message_count == 1
+
+
+def test_headers_of_the_broker_that_a_client_makes_up_do_no_harm(target: BrokerProcess) -> None:
+    """x-death and its relatives, of wrong types and impossible numbers."""
+    wrong: list[Any] = [
+        [],
+        "text",
+        [1, 2],
+        [{"queue": 5, "count": "x"}],
+        [{"queue": "made-up", "reason": "expired", "count": 2**63 - 1, "exchange": ""}] * 30,
+    ]
+    with connect(target.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("after", exclusive=True)
+        dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "after"}
+        channel.queue_declare("made-up", exclusive=True, arguments=dead)
+        for value in wrong:
+            headers = {"x-death": value, "x-delivery-count": -1, "x-death-landmark": value}
+            channel.basic_publish("", "made-up", b"", pika.BasicProperties(headers=headers))
+            taken, _, _ = channel.basic_get("made-up")
+            assert taken is not None
+            channel.basic_reject(taken.delivery_tag or 0, requeue=False)
+        assert channel.queue_declare("made-up", passive=True).method.message_count == 0
+        assert channel.queue_declare("after", passive=True).method.message_count == len(wrong)

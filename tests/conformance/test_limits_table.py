@@ -1,0 +1,87 @@
+"""The table of limits in server/README.md: its defaults are the code's, and its tests are there."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
+from amqpstore_server.config import KEYS
+from tests.conformance.test_rules_table import NAME, functions_in
+from tests.format.document import code, table
+
+README = Path(__file__).parents[2] / "server" / "README.md"
+ROW = re.compile(r"\| (?P<limit>[^|]+) \| (?P<default>[^|]+) \| (?P<by>[^|]+) \|.*")
+
+
+def default_of(by: str) -> str:
+    """The default of a limit, by the cell that says what sets it."""
+    if by.startswith("definitions: "):
+        assert code(by.removeprefix("definitions: ")) in {*USER_LIMITS, *VHOST_LIMITS}
+        return "none"
+    name = code(by)
+    if name in KEYS:
+        return f"{KEYS[name].default}"
+    module, _, constant = name.rpartition(".")
+    value = getattr(importlib.import_module(f"amqpstore_server.{module}"), constant)
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def findings(document: str) -> list[str]:
+    """What is wrong with the table."""
+    found = []
+    for row in table(document, "Limits"):
+        cells = row.cells
+        try:
+            default = default_of(cells["set by"])
+        except (AssertionError, AttributeError, ImportError):
+            found.append(f"{cells['limit']}: nothing is set by {cells['set by']}")
+            continue
+        if cells["default"] != default:
+            found.append(f"{cells['limit']}: the default is {default}")
+        name = NAME.fullmatch(cells["test"])
+        if name is None or name[2] not in functions_in(name[1]):
+            found.append(f"{cells['limit']}: there is no {cells['test']}")
+        elif re.fullmatch(r"pytest\.mark\.(long|skip|xfail)\b.*", functions_in(name[1])[name[2]]):
+            found.append(f"{cells['limit']}: its test does not run in every build")
+        if not cells["answer"]:
+            found.append(f"{cells['limit']}: no answer")
+    return found
+
+
+def document() -> str:
+    return README.read_text("utf-8")
+
+
+def test_every_limit_is_what_the_code_has_and_is_tested() -> None:
+    assert findings(document()) == []
+
+
+def test_every_limit_of_the_configuration_has_a_row() -> None:
+    listed = {row.cells["set by"] for row in table(document(), "Limits")}
+    limits = {name for name in KEYS if name.startswith(("max_", "connection"))}
+    limits |= {"frame_max", "channel_max", "memory_bytes", "memory_watermark", "accepts_per_s"}
+    assert {f"`{name}`" for name in limits} <= listed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        (r"\| 2047 \|", "| 2048 |", "highest channel of a connection: the default is 2047"),
+        ("test_nesting_has_a_limit", "test_none", "levels of a field table: there is no"),
+        (
+            "field_table.MAX_DEPTH",
+            "field_table.MAX_DEEP",
+            "levels of a field table: nothing",
+        ),
+        ("`frame_max` \\|", "`frame_most` |", "size of a frame: nothing is set by"),
+        ("`max-queues` \\|", "`most-queues` |", "queues of a virtual host: nothing is set by"),
+    ],
+)
+def test_a_broken_copy_is_seen(old: str, new: str, finding: str) -> None:
+    before, heading, limits = document().partition("\n## Limits\n")
+    broken, changes = re.subn(old, new, limits, count=1)
+    assert changes == 1
+    found = findings(before + heading + broken)
+    assert any(one.startswith(finding) for one in found), found
