@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
@@ -580,8 +581,9 @@ class VirtualHost:
         is left.
         """
         # A history goes with its queue, and the own queue of an exchange with that.
-        queues = [queue for queue in self.queues.values() if not queue.is_internal]
-        for queue in queues[:_QUEUES_AT_ONCE]:
+        of_clients = (queue for queue in self.queues.values() if not queue.is_internal)
+        queues = list(islice(of_clients, _QUEUES_AT_ONCE))
+        for queue in queues:
             if not queue.is_deleted:
                 self.delete_queue(queue)
         if queues:

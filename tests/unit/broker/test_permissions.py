@@ -1,5 +1,6 @@
 """Permissions: patterns, and which method needs which of them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from amqpstore_server.protocol.content import (
 )
 from amqpstore_server.protocol.frames import header_frame, method_frame
 from amqpstore_server.protocol.methods import Method
+from tests.format.document import table
 from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
 
 
@@ -234,6 +236,13 @@ def test_a_method_needs_these_permissions_and_no_others(what: str) -> None:
     assert not is_refused(method, patterns_of(needed))
     for left_out in needed:
         assert is_refused(method, patterns_of([one for one in needed if one != left_out]))
+
+
+def test_the_matrix_of_the_document_is_this_one() -> None:
+    path = Path(__file__).parents[3] / "server" / "PROTOCOL.md"
+    rows = [row.cells for row in table(path.read_text("utf-8"), "Permissions")]
+    found = {row["method"]: {kind for kind in ALL if row[kind]} for row in rows}
+    assert found == {what: {kind for kind, _ in needed} for what, (_, needed) in MATRIX.items()}
 
 
 @pytest.mark.parametrize("permission", ["configure", "write", "read"])

@@ -91,6 +91,16 @@ def test_a_user_that_is_deleted_between_login_and_open_does_not_get_in(
     assert client.connection.is_finished
 
 
+def test_a_user_without_a_password_does_not_get_in_without_one(server: Administered) -> None:
+    """CVE-2016-9877: nor does anybody with an empty password."""
+    server.do(server.administration.set_user(BY, User(name="none", password_hash=b"")))
+    server.do(server.administration.set_user(BY, User(name="some", password="x")))
+    for user in ("none", "some", "nobody"):
+        assert not server.users.check(user, b"")
+        assert not server.users.is_known(user, b"")
+    assert not server.users.check("none", b"x")
+
+
 def test_the_last_user_and_the_last_vhost_stay(server: Administered) -> None:
     """Or the next start would create those of a new store."""
     server.do(server.administration.delete_user(BY, USER))
