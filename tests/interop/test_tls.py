@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -335,8 +336,8 @@ def test_a_handshake_that_is_not_done_in_time_is_ended(shared: BrokerProcess, fi
 
 
 def _failed(broker: BrokerProcess, port: int) -> bool:
-    event = f'event="TLS handshake failed" peer=127.0.0.1:{port} reason="it was not done in time"'
-    return event in broker.stderr
+    said = rf'event="TLS handshake failed" .*peer=127.0.0.1:{port} reason="it was not done in time"'
+    return re.search(said, broker.stderr) is not None
 
 
 def test_a_handshake_that_never_ends_costs_nothing(shared: BrokerProcess, files: TlsFiles) -> None:
