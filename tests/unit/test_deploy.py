@@ -1,0 +1,127 @@
+"""The systemd unit and the container file: that they fit this version of the broker."""
+
+import argparse
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqpstore_server.config_options import add_options, sources_of
+from amqpstore_server.config_sources import ConfigSources
+from amqpstore_tools.verbs import serve
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "server" / "deploy"
+UNIT = DEPLOY / "amqpstore.service"
+CONTAINERFILE = DEPLOY / "Containerfile"
+
+MAX_EXPOSURE = 20
+"""Tenths of systemd's exposure level; below 20 it says "OK"."""
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd is not installed"
+)
+
+
+def settings() -> dict[str, str]:
+    """The unit's settings; of those that are repeated, the last one."""
+    lines = UNIT.read_text("utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if re.match(r"\w+=", line))
+
+
+def config_of(arguments: list[str], environment: dict[str, str]) -> ConfigSources:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    flags = sources_of(parser.parse_args(arguments)).flags
+    return ConfigSources("", environment, flags)
+
+
+def test_the_unit_starts_the_broker_on_its_own_directory() -> None:
+    found = settings()
+    command, verb, *arguments = shlex.split(found["ExecStart"])
+    assert command == "/opt/amqpstore/bin/amqpstore"
+    assert verb == "serve"
+    config = config_of(arguments, {}).load().config
+    assert config.data == f"/var/lib/{found['StateDirectory']}"
+
+
+def test_the_service_is_not_restarted_in_vain() -> None:
+    codes = [serve.EXIT_USAGE, serve.EXIT_NOT_A_STORE, serve.EXIT_DISK_FAILED]
+    assert settings()["RestartPreventExitStatus"].split() == [str(code) for code in codes]
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit as a systemd before version 253 knows it, with a command that exists."""
+    copy = tmp_path / UNIT.name
+    text = UNIT.read_text("utf-8").replace("Type=notify-reload", "Type=notify")
+    copy.write_text(text.replace("/opt/amqpstore/bin/amqpstore", "/bin/true"), "utf-8")
+    return copy
+
+
+@needs_systemd
+def test_systemd_accepts_the_unit(unit: Path) -> None:
+    assert _analyze("verify", "--man=no", str(unit)) == ""
+
+
+@needs_systemd
+def test_systemd_refuses_a_unit_with_a_mistake(unit: Path) -> None:
+    unit.write_text(unit.read_text("utf-8").replace("ProtectHome=yes", "ProtectHouse=yes"), "utf-8")
+    assert "ProtectHouse" in _analyze("verify", "--man=no", str(unit))
+
+
+@needs_systemd
+def test_the_unit_exposes_little(unit: Path) -> None:
+    limit = f"--threshold={MAX_EXPOSURE}"
+    _analyze("security", "--offline=true", "--no-pager", limit, str(unit))
+    unit.write_text(re.sub(r"(?m)^(Protect|System|Restrict).*$", "", unit.read_text("utf-8")))
+    with pytest.raises(subprocess.CalledProcessError):
+        _analyze("security", "--offline=true", "--no-pager", limit, str(unit))
+
+
+def _analyze(*arguments: str) -> str:
+    """Run systemd-analyze. Returns what it warns of."""
+    command = ["systemd-analyze", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stderr
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """The instructions of the container file, and their arguments."""
+    text = re.sub(r"\\\n\s*", "", CONTAINERFILE.read_text("utf-8"))
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, rest = line.partition(" ")
+            yield name, rest
+
+
+def test_the_image_is_built_from_what_is_in_the_repository() -> None:
+    """Copied from the context: all that the build needs, and nothing that is not there."""
+    copied = {
+        source
+        for name, rest in instructions()
+        if name == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    }
+    for source in copied:
+        assert (ROOT / source).exists(), source
+    assert copied >= {"pyproject.toml", "constraints.txt", "amqpstore", "server", "tools"}
+    # What the package's metadata name has to be there, too.
+    assert copied >= {"README.md", "LICENSE"}
+
+
+def test_the_image_runs_the_broker_with_a_valid_configuration() -> None:
+    found = dict(instructions())
+    assert found["ENTRYPOINT"] == '["amqpstore"]'
+    assert found["CMD"] == '["serve"]'
+    assert found["USER"] == "amqpstore"
+    variables = dict(one.split("=", 1) for one in found["ENV"].split())
+    del variables["PATH"]
+    effective = config_of([], variables).load()
+    assert effective.unknown_variables == ()
+    assert effective.config.data == found["VOLUME"]
+    assert effective.config.listen == [f"0.0.0.0:{found['EXPOSE']}"]
