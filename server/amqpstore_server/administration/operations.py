@@ -83,13 +83,15 @@ class Administration:
     # Users.
 
     def users(self) -> list[dict[str, Any]]:
-        """Return all users: `name`, `tags` and how the password is stored."""
+        """Return all users: `name`, `tags`, `limits` and how the password is stored."""
         found = []
         for name in sorted(self.all_users.names):
             row = self.all_users.row(name) or {}
             algorithm = row.get("algorithm", "argon2")
             password = algorithm if row.get("hash") else "none"
-            found.append({"name": name, "tags": list(row.get("tags", [])), "password": password})
+            limits = dict(self.all_users.limits_of(name))
+            tags = list(row.get("tags", []))
+            found.append({"name": name, "tags": tags, "password": password, "limits": limits})
         return found
 
     def tags_of(self, user: str) -> list[str]:
@@ -183,6 +185,7 @@ class Administration:
                     "name": vhost.name,
                     "queues": sum(not queue.is_internal for queue in vhost.queues.values()),
                     "exchanges": len(vhost.exchanges),
+                    "limits": dict(vhost.limits),
                     "deleted": is_deleted,
                 }
                 for vhost, is_deleted in found

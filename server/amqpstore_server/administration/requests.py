@@ -74,6 +74,26 @@ class DeleteUser(_Request, tag="users delete"):
         yield from administration.delete_user(by, self.name)
 
 
+class SetUserLimits(_Request, tag="users set-limits"):
+    """Set the limits of a user, in place of those it has."""
+
+    name: str
+    limits: dict[str, int]
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.set_user_limits(by, self.name, self.limits)
+
+
+class SetVhostLimits(_Request, tag="vhosts set-limits"):
+    """Set the limits of a virtual host, in place of those it has."""
+
+    name: str
+    limits: dict[str, int]
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.set_vhost_limits(by, self.name, self.limits)
+
+
 class ListVhosts(_Request, tag="vhosts list"):
     """All virtual hosts."""
 
@@ -259,6 +279,8 @@ _ANY = (
     ListUsers
     | SetUser
     | DeleteUser
+    | SetUserLimits
+    | SetVhostLimits
     | ListVhosts
     | AddVhost
     | DeleteVhost

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from amqpstore_tools.administration.door import asked
-from amqpstore_tools.offline.exits import add_json, run_tool
+from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.terminal import console, say, shown, table
 
@@ -37,6 +38,26 @@ def add_vhost(parser: argparse.ArgumentParser, default: str | None = DEFAULT_VHO
     """Add the option for the virtual host."""
     said = "default: all" if default is None else f"default: {default}"
     parser.add_argument("--vhost", metavar="VHOST", default=default, help=f"virtual host ({said})")
+
+
+def add_limits(parser: argparse.ArgumentParser, known: str) -> None:
+    """Add the argument that has limits."""
+    parser.add_argument(
+        "limits",
+        metavar="LIMITS",
+        help=f"a JSON object, with {known}; a negative number is no limit, {{}} removes all",
+    )
+
+
+def object_in(name: str, text: str) -> dict[str, Any]:
+    """Return the JSON object in an argument. Raises: UsageError."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{name} is not a JSON object")
+    return found
 
 
 def run_action(arguments: argparse.Namespace, action: Callable[[], None]) -> int:
@@ -73,6 +94,8 @@ def show_rows(
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return shown(", ".join(f"{name} {limit}" for name, limit in value.items()) or "-")
     if isinstance(value, list):
         return shown(", ".join(map(str, value)) or "-")
     if value == "":

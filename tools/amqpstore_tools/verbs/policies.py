@@ -10,11 +10,11 @@ from amqpstore_tools.administration.options import (
     add_actions,
     add_vhost,
     ask,
+    object_in,
     run_action,
     show_rows,
     tell,
 )
-from amqpstore_tools.offline.exits import UsageError
 
 _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 
@@ -68,12 +68,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _set(arguments: argparse.Namespace) -> None:
-    try:
-        definition = json.loads(arguments.definition)
-    except ValueError as error:
-        raise UsageError(f"DEFINITION is not JSON: {error}") from None
-    if not isinstance(definition, dict):
-        raise UsageError("DEFINITION is not a JSON object")
+    definition = object_in("DEFINITION", arguments.definition)
     ask(
         arguments,
         vhost=arguments.vhost,

@@ -9,7 +9,9 @@ from amqpstore_tools.administration.door import asked
 from amqpstore_tools.administration.options import (
     add_action,
     add_actions,
+    add_limits,
     ask,
+    object_in,
     run_action,
     show_rows,
     tell,
@@ -35,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_password(one, "the password stays if only tags are given")
     _add_tags(one)
     one.add_argument("--no-tags", action="store_true", help="remove all tags")
+    one = add_action(actions, "set-limits", "set the limits of a user, in place of those it has")
+    one.add_argument("name", metavar="USER")
+    add_limits(one, "max-connections and max-channels")
     one = add_action(
         actions, "delete", "delete a user with its permissions, and close its connections"
     )
@@ -69,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    show_rows(arguments, "users", ask(arguments), "name", "tags", "password")
+    show_rows(arguments, "users", ask(arguments), "name", "tags", "password", "limits")
 
 
 def _add(arguments: argparse.Namespace) -> None:
@@ -102,4 +107,15 @@ def _delete(arguments: argparse.Namespace) -> None:
     tell(arguments, f"user {arguments.name} deleted")
 
 
-_ACTIONS = {"list": _list, "add": _add, "change": _change, "delete": _delete}
+def _set_limits(arguments: argparse.Namespace) -> None:
+    ask(arguments, name=arguments.name, limits=object_in("LIMITS", arguments.limits))
+    tell(arguments, f"limits of user {arguments.name} set")
+
+
+_ACTIONS = {
+    "list": _list,
+    "add": _add,
+    "change": _change,
+    "set-limits": _set_limits,
+    "delete": _delete,
+}

@@ -7,7 +7,9 @@ import argparse
 from amqpstore_tools.administration.options import (
     add_action,
     add_actions,
+    add_limits,
     ask,
+    object_in,
     run_action,
     show_rows,
     tell,
@@ -23,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--owner", metavar="USER", default="", help="a user who gets all permissions in it"
     )
+    one = add_action(
+        actions, "set-limits", "set the limits of a virtual host, in place of those it has"
+    )
+    one.add_argument("name", metavar="VHOST")
+    add_limits(one, "max-connections and max-queues")
     one = add_action(
         actions,
         "delete",
@@ -41,7 +48,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if not arguments.json:
         for row in rows:
             row["name"] += "  (being deleted)" if row["deleted"] else ""
-    show_rows(arguments, "vhosts", rows, "name", "queues", "exchanges")
+    show_rows(arguments, "vhosts", rows, "name", "queues", "exchanges", "limits")
 
 
 def _add(arguments: argparse.Namespace) -> None:
@@ -54,4 +61,9 @@ def _delete(arguments: argparse.Namespace) -> None:
     tell(arguments, f"vhost {arguments.name} deleted")
 
 
-_ACTIONS = {"list": _list, "add": _add, "delete": _delete}
+def _set_limits(arguments: argparse.Namespace) -> None:
+    ask(arguments, name=arguments.name, limits=object_in("LIMITS", arguments.limits))
+    tell(arguments, f"limits of vhost {arguments.name} set")
+
+
+_ACTIONS = {"list": _list, "add": _add, "set-limits": _set_limits, "delete": _delete}
