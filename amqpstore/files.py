@@ -70,7 +70,11 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 
 class File(Protocol):
-    """An open file: appended to by its creator, read by anyone."""
+    """An open file: appended to by its creator, read by anyone.
+
+    Its creator may fill it ahead of use: zeros are then behind its `end`, which later appends
+    overwrite, and its `size` includes them.
+    """
 
     path: str
 
@@ -81,11 +85,24 @@ class File(Protocol):
     def append(self, buffers: Sequence[bytes]) -> None:
         """Write all of `buffers` at the end. Not durable before `datasync`.
 
-        Raises: OSError; then it is unknown how much was written.
+        Raises: OSError; then `end` says how much was written.
         """
 
+    def fill(self, count: int) -> None:
+        """Write `count` zeros behind the end, which stays where it is. Not durable before
+        `datasync`.
+
+        Raises: OSError; then it is unknown how many were written.
+        """
+
+    def trim(self) -> None:
+        """Cut off the zeros behind the end. Not durable before `datasync`."""
+
+    def end(self) -> int:
+        """Return where the next `append` writes: the sum of all that was appended."""
+
     def datasync(self) -> None:
-        """Make every byte appended so far, and the file's size, durable."""
+        """Make every byte written so far, and the file's size, durable."""
 
     def drop_cache(self) -> None:
         """Make later reads come from the disk, not from memory.
@@ -181,6 +198,23 @@ class OsFile:
                 raise OSError(errno.EIO, "write() wrote nothing", self.path)
             view = view[written:]
 
+    def fill(self, count: int) -> None:
+        zeros = memoryview(bytes(count))
+        offset = self.end()
+        while zeros:
+            written = os.pwrite(self.descriptor, zeros, offset)
+            if written == 0:
+                raise OSError(errno.EIO, "pwrite() wrote nothing", self.path)
+            zeros = zeros[written:]
+            offset += written
+
+    def trim(self) -> None:
+        os.ftruncate(self.descriptor, self.end())
+
+    def end(self) -> int:
+        # Reads have offsets of their own: the descriptor's is that of the last append's end.
+        return os.lseek(self.descriptor, 0, os.SEEK_CUR)
+
     def datasync(self) -> None:
         os.fdatasync(self.descriptor)
 
@@ -262,7 +296,7 @@ class OsFiles:
         return os.path.exists(path)
 
     def create(self, path: str) -> File:
-        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         return OsFile(path, os.open(path, flags, 0o640))
 
     def open(self, path: str) -> File:

@@ -24,7 +24,7 @@ from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
 from amqpstore_tools.simulation.memory_files import MemoryFile
-from amqpstore_tools.simulation.operations import Append
+from amqpstore_tools.simulation.operations import Write
 from tests.crash.histories import (
     DIRECTORY,
     open_faulty_store,
@@ -343,7 +343,7 @@ def test_after_a_short_write_the_rest_is_written() -> None:
     outside.publish(["orders"], [b"half"])
     faults.nth = len(faults.calls)
     outside.sync()
-    *_, whole, half, rest = (event for event in outside.trace.events if isinstance(event, Append))
+    *_, whole, half, rest = (event for event in outside.trace.events if isinstance(event, Write))
     assert b"whole" in whole.content
     assert b"half" in half.content + rest.content
     assert 0 < len(half.content) < len(whole.content)

@@ -20,7 +20,7 @@ from amqpstore_tools.drill.trace import StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import Faults, RottenFiles
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from amqpstore_tools.simulation.operations import Append, CatalogCommit, Create, Operation, Remove
+from amqpstore_tools.simulation.operations import CatalogCommit, Create, Operation, Remove, Write
 from tests.crash.histories import (
     DIRECTORY,
     OPTIONS,
@@ -57,7 +57,7 @@ def contained(trace: Trace) -> Counter[str]:
             positions.add(tables["store"].get(b"position", b""))
         elif isinstance(event, Create):
             found[f"{kind_of(event.path)} created"] += 1
-        elif isinstance(event, Append):
+        elif isinstance(event, Write):
             if event.path in written:
                 found[f"{kind_of(event.path)} appended to"] += 1
             written.add(event.path)

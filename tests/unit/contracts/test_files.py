@@ -144,6 +144,39 @@ def test_a_new_file_is_empty_and_grows_at_its_end(files: Files, directory: str) 
     file.close()
 
 
+def test_what_is_filled_is_zeros_behind_the_end_until_it_is_overwritten(
+    files: Files, directory: str
+) -> None:
+    file = files.create(f"{directory}/file")
+    file.append([b"one"])
+    file.fill(5)
+    assert (file.end(), file.size()) == (3, 8)
+    assert file.read(0, 100) == b"one\0\0\0\0\0"
+    file.append([b"two", b"3"])
+    assert (file.end(), file.size()) == (7, 8)
+    assert file.read(0, 100) == b"onetwo3\0"
+    file.append([b"four"])
+    assert (file.end(), file.size()) == (11, 11)
+    file.fill(0)
+    assert file.read(0, 100) == b"onetwo3four"
+    file.close()
+
+
+def test_what_was_filled_and_not_used_is_cut_off(files: Files, directory: str) -> None:
+    file = files.create(f"{directory}/file")
+    file.trim()
+    file.fill(4)
+    file.append([b"one"])
+    file.fill(9)
+    file.trim()
+    assert (file.end(), file.size()) == (3, 3)
+    file.append([b"two"])
+    file.trim()
+    file.datasync()
+    assert file.read(0, 100) == b"onetwo"
+    file.close()
+
+
 def test_many_buffers_in_one_append(files: Files, directory: str) -> None:
     buffers = [number.to_bytes(2, "big") for number in range(5000)]
     put(files, f"{directory}/file", b"start")
@@ -220,6 +253,10 @@ def test_a_file_that_was_opened_is_not_written_to(files: Files, directory: str) 
     file = files.open(f"{directory}/file")
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.append([b"more"])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.fill(4)
+    with pytest.raises(OSError, match=r"Bad file descriptor|Invalid argument"):
+        file.trim()
     file.close()
     assert content_of(files, f"{directory}/file") == b"as it was"
 

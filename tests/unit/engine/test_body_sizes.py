@@ -16,6 +16,7 @@ from amqpstore.clock import SystemClock
 from amqpstore.files import File, OsFiles
 from amqpstore.index import Entries, entries_of
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.simulation.wrapped_files import WrappedFile
 from tests.unit.engine.stores import (
     ENVELOPE,
     TRANSIENT,
@@ -38,17 +39,12 @@ class CountingFiles(OsFiles):
         return CountingFile(self, super().open(path))
 
 
-class CountingFile:
+class CountingFile(WrappedFile):
     """A file of `CountingFiles`."""
 
-    descriptor = None
-
     def __init__(self, files: CountingFiles, file: File) -> None:
-        self.path = file.path
+        super().__init__(file)
         self._files = files
-        self._file = file
-        self.append, self.datasync, self.drop_cache = file.append, file.datasync, file.drop_cache
-        self.size, self.close = file.size, file.close
 
     def read(self, offset: int, size: int) -> bytes:
         self._files.read.append(os.path.relpath(self.path, os.path.dirname(self.path)))

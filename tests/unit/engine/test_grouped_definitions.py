@@ -11,7 +11,7 @@ from amqpstore import DiskFullError, DurabilityError, Message, Options, Store
 from amqpstore.catalog import Change
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from amqpstore_tools.simulation.operations import Append, CatalogCommit, Operation
+from amqpstore_tools.simulation.operations import CatalogCommit, Operation, Write
 from amqpstore_tools.simulation.stores import new_disk, open_store
 from tests.unit.engine.stores import ENVELOPE
 
@@ -70,7 +70,7 @@ def test_the_rows_are_durable_before_the_log_names_their_queue(disk: Disk) -> No
     assert batch is not None
     store.log.write(batch)
     kinds = [type(one) for one in disk.done]
-    assert kinds.index(CatalogCommit) < kinds.index(Append)
+    assert kinds.index(CatalogCommit) < kinds.index(Write)
     store.commit_definitions()
     assert disk.commits == 1
 

@@ -18,6 +18,7 @@ from amqpstore.files import Files, OsFiles
 from amqpstore.limits import StoreLimits
 from amqpstore.records import Gap, Kind, scan
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
+from amqpstore_tools.simulation.wrapped_files import WrappedFile
 from tests.unit.engine.stores import (
     NO_CHECKPOINTS,
     Disk,
@@ -102,19 +103,13 @@ class ZeroFiles(OsFiles):
         return content[:start] + bytes(max(end - start, 0)) + content[max(start, end) :]
 
 
-class ZeroFile:
+class ZeroFile(WrappedFile):
     """A file of `ZeroFiles`."""
 
-    descriptor = None
-
     def __init__(self, files: ZeroFiles, path: str, is_blanked: bool) -> None:
-        self.path = path
+        super().__init__(OsFiles().open(path))
         self._files = files
         self._is_blanked = is_blanked
-        self._file = OsFiles().open(path)
-        self.append, self.datasync = self._file.append, self._file.datasync
-        self.drop_cache = self._file.drop_cache
-        self.size, self.close = self._file.size, self._file.close
 
     def read(self, offset: int, size: int) -> bytes:
         content = self._file.read(offset, size)

@@ -27,6 +27,15 @@ class BytesFile:
     def append(self, buffers: object) -> None:
         raise NotImplementedError
 
+    def fill(self, count: int) -> None:
+        raise NotImplementedError
+
+    def trim(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> int:
+        raise NotImplementedError
+
     def datasync(self) -> None:
         raise NotImplementedError
 

@@ -22,6 +22,12 @@ class ReadOnlyFile(OsFile):
     def append(self, _buffers: Sequence[bytes]) -> NoReturn:
         _refuse(self.path)
 
+    def fill(self, _count: int) -> NoReturn:
+        _refuse(self.path)
+
+    def trim(self) -> NoReturn:
+        _refuse(self.path)
+
     def datasync(self) -> None:
         """Do nothing: nothing was written."""
 

@@ -1,8 +1,9 @@
 """The states that a power cut may leave of a disk.
 
 What was synced is there. Of the rest, any part may be: of a file's writes a prefix, all but one,
-only one, or any of its 512-byte sectors; if the size grew but a sector was not written, it has
-zeros, garbage, or stale bytes of some other file; of a directory's changes any subset. Files and
+only one, or any of its 512-byte sectors; one that was not written has what was synced there, and
+where the size grew zeros, garbage, or stale bytes of some other file; a file that was cut is cut or
+not, whatever else survived; of a directory's changes any subset. Files and
 directories are independent of each other. The possibilities are enumerated exhaustively while they
 are few, and drawn by seed when they are many.
 """
@@ -16,13 +17,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from amqpstore_tools.simulation.nodes import UnsyncedDirectory, UnsyncedFile
+from amqpstore_tools.simulation.nodes import UnsyncedDirectory, UnsyncedFile, changed
 
 SECTOR_BYTES = 512
 """A disk writes a sector as a whole or not at all."""
 
 _EXHAUSTIVE = 4
 """Up to this many sectors, or changes of a directory, every subset is an outcome."""
+
+_DRAWN_BYTES = 4 << 20
+"""Of a large file as many sectors are drawn as give copies of it of this many bytes."""
 
 
 class FileOutcome(NamedTuple):
@@ -87,8 +91,12 @@ def crash_images(files: MemoryFiles, rng: random.Random, limit: int) -> Iterator
 def file_outcomes(file: UnsyncedFile, stale: Fill, rng: random.Random) -> list[FileOutcome]:
     """Return the possible states of a file: first all of it, then without everything unsynced."""
     outcomes: dict[bytes, str] = {}
+    is_cut = any(one.content is None for one in file.changes)
+    size = len(changed(file.synced, file.changes))
     for description, content in _file_contents(file, stale, rng):
         outcomes.setdefault(content, description)
+        if is_cut:
+            outcomes.setdefault(content[:size], f"{description}, cut at {size}")
     name = file.path.rpartition("/")[2]
     return [FileOutcome(f"{name}: {text}", content) for content, text in outcomes.items()]
 
@@ -96,53 +104,68 @@ def file_outcomes(file: UnsyncedFile, stale: Fill, rng: random.Random) -> list[F
 def _file_contents(
     file: UnsyncedFile, stale: Fill, rng: random.Random
 ) -> Iterator[tuple[str, bytes]]:
-    synced, writes = file.synced, file.writes
-    whole = b"".join([synced, *writes])
+    synced, changes = file.synced, file.changes
+    whole = changed(synced, changes)
     yield "all", whole
     yield "nothing unsynced", synced
-    size = len(synced)
-    ends = [size := size + len(write) for write in writes]
-    if len(writes) > 1:
-        for count, end in enumerate(ends[:-1], 1):
-            yield f"{count} of {len(ends)} writes", whole[:end]
-        for place, (start, end) in enumerate(zip([len(synced), *ends], ends, strict=False), 1):
-            without = whole[:start] + bytes(end - start) + whole[end:]
-            yield f"all but write {place}, zeros there", without
-            only = synced + bytes(start - len(synced)) + whole[start:end]
-            yield f"only write {place}, zeros before it", only
-    sectors = range(len(synced) // SECTOR_BYTES, (len(whole) - 1) // SECTOR_BYTES + 1)
+    if len(changes) > 1:
+        for count in range(1, len(changes)):
+            yield f"{count} of {len(changes)} changes", changed(synced, changes[:count])
+        for place, change in enumerate(changes):
+            without = changed(synced, (*changes[:place], *changes[place + 1 :]))
+            text = f"all but change {place + 1}, zeros where the size grew"
+            yield text, without.ljust(len(whole), b"\0")
+            only = changed(synced, (change,))
+            yield f"only change {place + 1}, zeros before it", only
+    first = min((one.offset for one in changes if one.content is not None), default=len(whole))
+    sectors: Sequence[int] = range(first // SECTOR_BYTES, -(-len(whole) // SECTOR_BYTES))
+    most = max(_EXHAUSTIVE, _DRAWN_BYTES // max(len(whole), 1))
+    if len(sectors) > most:
+        sectors = sorted(rng.sample(sectors, most))
     for sector in sectors[1:]:
-        yield f"cut before sector {sector}", whole[: sector * SECTOR_BYTES]
+        cut = sector * SECTOR_BYTES
+        yield f"cut before sector {sector}", whole[:cut] + synced[cut:]
     for _ in range(3):
-        cut = rng.randint(len(synced), len(whole))
-        yield f"cut at byte {cut}", whole[:cut]
+        cut = rng.randint(first, len(whole))
+        yield f"cut at byte {cut}", whole[:cut] + synced[cut:]
     fills: list[tuple[str, Fill]] = [
         ("zeros", lambda _offset, size: bytes(size)),
         ("garbage", lambda _offset, size: rng.randbytes(size)),
         ("stale bytes", stale),
     ]
-    for fill_name, fill in fills:
-        yield f"size grown, {fill_name}", _with_sectors(synced, whole, (), fill)
+    for fill_name, fill in fills if len(whole) > len(synced) else ():
+        yield f"size grown, {fill_name}", _with_sectors(synced, whole, first, (), fill)
         grown = whole[: rng.randint(len(synced), len(whole))]
-        yield f"size grown to {len(grown)}, {fill_name}", _with_sectors(synced, grown, (), fill)
+        text = f"size grown to {len(grown)}, {fill_name}"
+        yield text, _with_sectors(synced, grown, first, (), fill)
     for kept in _subsets(sectors, rng):
         some = list(fills) if len(sectors) <= 2 else [fills[0], rng.choice(fills[1:])]
         for fill_name, fill in some:
             listed = ",".join(map(str, kept))
-            text = f"only sectors {listed} of {sectors.start}-{sectors.stop - 1}, {fill_name}"
-            yield text, _with_sectors(synced, whole, kept, fill)
+            text = f"only sectors {listed} of {sectors[0]}-{sectors[-1]}, {fill_name}"
+            yield text, _with_sectors(synced, whole, first, kept, fill)
 
 
-def _with_sectors(synced: bytes, whole: bytes, kept: Sequence[int], fill: Fill) -> bytes:
-    """Return `whole`, with all bytes behind `synced` filled that are in no sector of `kept`."""
-    parts = [synced]
-    start = len(synced)
+def _with_sectors(
+    synced: bytes, whole: bytes, first: int, kept: Sequence[int], fill: Fill
+) -> bytes:
+    """Return `whole`, of which only the sectors of `kept` were written from `first` on: the others
+    have what was synced there, and are filled behind that.
+    """
+    parts = [synced[:first]]
+    start = first
     while start < len(whole):
         sector = start // SECTOR_BYTES
         end = min(len(whole), (sector + 1) * SECTOR_BYTES)
-        parts.append(whole[start:end] if sector in kept else fill(start, end - start))
+        if sector in kept:
+            parts.append(whole[start:end])
+        else:
+            parts.append(synced[start:end])
+            behind = max(start, min(len(synced), end))
+            if behind < end:
+                parts.append(fill(behind, end - behind))
         start = end
-    return b"".join(parts)
+    return b"".join([*parts, synced[len(whole) :]])
 
 
 def _stale_fill(files: MemoryFiles, rng: random.Random) -> Fill:
@@ -176,7 +199,7 @@ def _directory_outcomes(directory: UnsyncedDirectory, rng: random.Random) -> lis
     return [survivors(kept) for kept in ((*places,), (), *_subsets(places, rng))]
 
 
-def _subsets(items: range, rng: random.Random) -> list[tuple[int, ...]]:
+def _subsets(items: Sequence[int], rng: random.Random) -> list[tuple[int, ...]]:
     """Return subsets of `items`, except none and all: each one, or the most telling ones and some
     others.
     """

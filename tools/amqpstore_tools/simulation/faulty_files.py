@@ -93,6 +93,24 @@ class FaultyFile(WrappedFile):
             self._file.append([content])
         raise self._faults.error(self.path)
 
+    def fill(self, count: int) -> None:
+        if not self._faults.counts(f"fill {self.path}"):
+            self._file.fill(count)
+            return
+        if self._faults.kind is FaultKind.SHORT_WRITE:
+            self._file.fill(count // 2)
+        elif self._faults.kind is FaultKind.DONE_ANYWAY:
+            self._file.fill(count)
+        raise self._faults.error(self.path)
+
+    def trim(self) -> None:
+        if not self._faults.counts(f"trim {self.path}"):
+            self._file.trim()
+            return
+        if self._faults.kind is FaultKind.DONE_ANYWAY:
+            self._file.trim()
+        raise self._faults.error(self.path)
+
     def datasync(self) -> None:
         if not self._faults.counts(f"datasync {self.path}"):
             self._file.datasync()

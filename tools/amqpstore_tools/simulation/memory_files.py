@@ -19,13 +19,13 @@ from amqpstore_tools.simulation.nodes import (
     DIGEST_BYTES,
     DirectoryNode,
     EntryChange,
+    FileChange,
     FileNode,
     Node,
     UnsyncedDirectory,
     UnsyncedFile,
 )
 from amqpstore_tools.simulation.operations import (
-    Append,
     CatalogCommit,
     Create,
     DataSync,
@@ -38,6 +38,8 @@ from amqpstore_tools.simulation.operations import (
     Remove,
     Rename,
     SyncDirectory,
+    Truncate,
+    Write,
 )
 
 _ROOT = 1
@@ -67,12 +69,33 @@ class MemoryFile:
         self._number = number
         self._is_writable = writable
         self._is_open = True
+        self._end = 0
 
     def append(self, buffers: Sequence[bytes]) -> None:
         self._check(writing=True)
         # All of one call is one write: it is torn at its sectors.
         if content := b"".join(buffers):
-            self._files.write(self.path, self._number, content)
+            try:
+                self._files.write(self.path, self._number, self._end, content)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    # What fits was written: the size says how much, as nothing was there before.
+                    self._end = min(self.size(), self._end + len(content))
+                raise
+            self._end += len(content)
+
+    def fill(self, count: int) -> None:
+        self._check(writing=True)
+        self._files.write(self.path, self._number, self._end, bytes(count))
+
+    def trim(self) -> None:
+        self._check(writing=True)
+        if self.size() > self._end:
+            self._files.truncate(self.path, self._number, self._end)
+
+    def end(self) -> int:
+        self._check(writing=True)
+        return self._end
 
     def datasync(self) -> None:
         self._check()
@@ -224,13 +247,22 @@ class MemoryFiles:
             raise TypeError(f"node {number} is a directory")
         return node
 
-    def write(self, path: str, number: int, content: bytes) -> None:
-        """Append to a file that was opened as `path`: as much as fits, and then ENOSPC."""
-        free = self.free_bytes("/")
-        self._nodes[number] = self.numbered(number).written(content[:free])
-        self._record(Append(path, number, content[:free]))
-        if len(content) > free:
+    def write(self, path: str, number: int, offset: int, content: bytes) -> None:
+        """Write to a file that was opened as `path`: as much as fits, and then ENOSPC.
+
+        Bytes that the file has already need no space.
+        """
+        node = self.numbered(number)
+        fits = max(len(node.content) + self.free_bytes("/") - offset, 0)
+        self._nodes[number] = node.written(FileChange(offset, content[:fits]))
+        self._record(Write(path, number, offset, content[:fits]))
+        if len(content) > fits:
             raise _error(errno.ENOSPC, path)
+
+    def truncate(self, path: str, number: int, offset: int) -> None:
+        """Let a file that was opened as `path` end at an offset."""
+        self._nodes[number] = self.numbered(number).written(FileChange(offset, None))
+        self._record(Truncate(path, number, offset))
 
     def sync_file(self, path: str, number: int) -> None:
         """Make the bytes of a file durable that was opened as `path`."""
@@ -270,8 +302,10 @@ class MemoryFiles:
     def _redo_in_file(self, operation: Operation) -> None:
         """Repeat a change of the content of one file."""
         match operation:
-            case Append(path, number, content):
-                self.write(path, number, content)
+            case Write(path, number, offset, content):
+                self.write(path, number, offset, content)
+            case Truncate(path, number, offset):
+                self.truncate(path, number, offset)
             case DataSync(path, number):
                 self.sync_file(path, number)
             case FailedSync(path, number):

@@ -7,14 +7,34 @@ Directories name their entries by number; the disk knows the node of each number
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 DIGEST_BYTES = 16
 
 
+class FileChange(NamedTuple):
+    """`content` is at `offset` of a file from now on; if it is None, the file ends there."""
+
+    offset: int
+    content: bytes | None
+
+
+def changed(content: bytes, changes: Iterable[FileChange]) -> bytes:
+    """Return the content of a file after some changes. A hole reads as zeros."""
+    after = bytearray(content)
+    for offset, new in changes:
+        if new is None:
+            del after[offset:]
+        else:
+            after.extend(bytes(max(offset - len(after), 0)))
+            after[offset : offset + len(new)] = new
+    return bytes(after)
+
+
 class FileNode:
-    """A file: its durable bytes, and the writes since.
+    """A file: its durable bytes, and the changes since.
 
     `is_scratch`: its content means nothing after a crash. `cached`: what a process reads, if a
     failed sync left something in memory that the disk never gets.
@@ -25,7 +45,7 @@ class FileNode:
     def __init__(
         self,
         synced: bytes = b"",
-        unsynced: tuple[bytes, ...] = (),
+        unsynced: tuple[FileChange, ...] = (),
         *,
         is_scratch: bool = False,
         cached: bytes | None = None,
@@ -41,7 +61,7 @@ class FileNode:
     def content(self) -> bytes:
         """The content as a process reads it."""
         if self._content is None:
-            self._content = b"".join([self.synced, *self.unsynced])
+            self._content = changed(self.synced, self.unsynced)
         return self._content
 
     @property
@@ -52,25 +72,26 @@ class FileNode:
             if self.is_scratch:
                 state.update(b"scratch")
             else:
-                sizes = [len(self.synced), *map(len, self.unsynced)]
-                state.update(repr(sizes).encode())
-                state.update(self.content)
-                if self.cached is not None:
-                    state.update(b"".join([self.synced, *self.unsynced]))
+                kinds = [(one.offset, one.content and len(one.content)) for one in self.unsynced]
+                state.update(repr([len(self.synced), *kinds, self.cached is None]).encode())
+                state.update(self.synced)
+                for one in self.unsynced:
+                    state.update(one.content or b"")
+                state.update(self.cached or b"")
             self._digest = state.digest()
         return self._digest
 
-    def written(self, content: bytes) -> FileNode:
-        """Return the file after one more write."""
-        cached = None if self.cached is None else self.cached + content
-        unsynced = (*self.unsynced, content)
+    def written(self, change: FileChange) -> FileNode:
+        """Return the file after one more change."""
+        cached = None if self.cached is None else changed(self.cached, [change])
+        unsynced = (*self.unsynced, change)
         return FileNode(self.synced, unsynced, is_scratch=self.is_scratch, cached=cached)
 
     def made_durable(self) -> FileNode:
         """Return the file once all of it is durable, except what is only in the cache."""
         if not self.unsynced:
             return self
-        synced = b"".join([self.synced, *self.unsynced])
+        synced = changed(self.synced, self.unsynced)
         return FileNode(synced, is_scratch=self.is_scratch, cached=self.cached)
 
     def lost(self) -> FileNode:
@@ -81,8 +102,13 @@ class FileNode:
         """
         if not self.unsynced:
             return self
-        zeros = bytes(sum(map(len, self.unsynced)))
-        return FileNode(self.synced, (zeros,), is_scratch=self.is_scratch, cached=self.content)
+        before, after = len(self.synced), len(changed(self.synced, self.unsynced))
+        resized: tuple[FileChange, ...] = ()
+        if after > before:
+            resized = (FileChange(before, bytes(after - before)),)
+        elif after < before:
+            resized = (FileChange(after, None),)
+        return FileNode(self.synced, resized, is_scratch=self.is_scratch, cached=self.content)
 
     def hidden(self, content: bytes) -> FileNode:
         """Return the file with `content` as what a process reads."""
@@ -162,12 +188,12 @@ Node = FileNode | DirectoryNode
 
 @dataclass(frozen=True)
 class UnsyncedFile:
-    """A file with bytes that a power cut may lose: the durable ones, and the writes since."""
+    """A file with bytes that a power cut may lose: the durable ones, and the changes since."""
 
     number: int
     path: str
     synced: bytes
-    writes: tuple[bytes, ...]
+    changes: tuple[FileChange, ...]
 
 
 @dataclass(frozen=True)

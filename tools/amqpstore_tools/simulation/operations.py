@@ -24,15 +24,25 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """Bytes at the end of a file: one write, not durable yet."""
+class Write:
+    """Bytes at an offset of a file: one write, not durable yet."""
 
     path: str
     node: int
+    offset: int
     content: bytes
 
     def __repr__(self) -> str:
-        return f"Append({self.path!r}, {len(self.content)} bytes)"
+        return f"Write({self.path!r}, {len(self.content)} bytes at {self.offset})"
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """A file ends at an offset from now on; not durable yet."""
+
+    path: str
+    node: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,8 @@ class LostCommit:
 Operation = (
     MakeDirectory
     | Create
-    | Append
+    | Write
+    | Truncate
     | DataSync
     | FailedSync
     | DropCache

@@ -19,6 +19,15 @@ class WrappedFile:
     def append(self, buffers: Sequence[bytes]) -> None:
         self._file.append(buffers)
 
+    def fill(self, count: int) -> None:
+        self._file.fill(count)
+
+    def trim(self) -> None:
+        self._file.trim()
+
+    def end(self) -> int:
+        return self._file.end()
+
     def datasync(self) -> None:
         self._file.datasync()
 

@@ -103,9 +103,13 @@ class Disk(MemoryFiles):
         with self._powered(syncing=True):
             super().replace(path, content)
 
-    def write(self, path: str, number: int, content: bytes) -> None:
+    def write(self, path: str, number: int, offset: int, content: bytes) -> None:
         with self._powered():
-            super().write(path, number, content)
+            super().write(path, number, offset, content)
+
+    def truncate(self, path: str, number: int, offset: int) -> None:
+        with self._powered():
+            super().truncate(path, number, offset)
 
     def sync_file(self, path: str, number: int) -> None:
         with self._powered(syncing=True):
