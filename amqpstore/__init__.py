@@ -37,7 +37,8 @@ The modules, from the disk upwards:
   tables that only the catalog has; `backing`: all of this, passed to the modules above.
 - `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
 - `records`, `message`, `compression`: framing and checksums, messages, and zstd.
-- `segments`, `log`: one file of records, and all of them with the open batch at their end.
+- `segments`, `filling`, `log`: one file of records, zeros that it is filled with ahead of use, and
+  all of them with the open batch at their end.
 - `batches`: the one rule for what a batch is, and where a torn tail starts.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
   large they are; `stored_runs`, `rereading`, `large_reads`: reads of their messages that are on

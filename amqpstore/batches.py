@@ -10,16 +10,24 @@ later batch was durable: missing parts of it are damage. Only the last batch of 
 is not noted can be a *torn tail*, cut off by a crash before its fdatasync returned, and it is one
 exactly when it is not whole.
 
+Behind the last batch of that segment there may be zeros: it is filled with them ahead of use, and
+the next batches overwrite them. They are left out with a torn tail, and are not counted as bytes of
+one; nor are they a sign of a later batch. Whoever reads the segment while a broker runs reads it up
+to `written_end` only.
+
 Recovery, check, repair, copy, inspect and Spark all read the log by these rules.
 """
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from amqpstore.files import File
 from amqpstore.records import (
+    HEADER,
     LEAST_MESSAGE_BYTES,
     Gap,
     Kind,
@@ -32,13 +40,17 @@ from amqpstore.records import (
     scan,
 )
 
+_READ_BYTES = 64 << 10
+"""Read at a time, from the end of a file backwards."""
+
 
 @dataclass
 class StoredBatch:
     """Records up to and including one TRANSACTION, number `lsn` (0: missing), and gaps between
     them.
 
-    `tag` is the batch number in its records, the LSN's low 16 bits; -1 if none is sound.
+    `tag` is the batch number in its records, the LSN's low 16 bits; -1 if none is sound. One that
+    `is_blank` is only zeros, behind the last record.
     """
 
     start: int
@@ -49,6 +61,7 @@ class StoredBatch:
     transaction: Record | None = None
     time_ms: int = 0
     operations: list[Operation] = field(default_factory=list)
+    is_blank: bool = False
 
     @property
     def lsn(self) -> int:
@@ -116,6 +129,9 @@ def batches(
             batch = StoredBatch(found.end)
     if batch.start < end:
         batch.end = end
+        if batch.tag == -1:
+            rest = payload_of(Record(0, 0, 0, batch.start, batch.start, end, 0))
+            batch.is_blank = is_blank(rest)
         yield batch
 
 
@@ -152,12 +168,61 @@ def in_segment(
     )
 
 
-def torn_tail(found: Sequence[StoredBatch]) -> StoredBatch | None:
-    """Return the torn tail of a segment whose end is not noted; None if there is none.
+def take_torn_tail(found: list[StoredBatch]) -> StoredBatch | None:
+    """Remove the torn tail of a segment whose end is not noted, and return it; None if there is
+    none.
 
     Args: found, all batches of the segment, from its start or from between two of them on.
     """
-    return found[-1] if found and not found[-1].is_whole() else None
+    if not found or found[-1].is_whole():
+        return None
+    torn = found.pop()
+    if torn.is_blank and found and not found[-1].is_whole():
+        # Zeros were there before: no batch was begun after that one.
+        found[-1].end = torn.end
+        return found.pop()
+    return torn
+
+
+def is_blank(content: bytes) -> bool:
+    """Tell whether bytes are only zeros: no batch is there, and none was."""
+    return not content.strip(b"\0")
+
+
+def torn_bytes(tail: bytes) -> int:
+    """Count the bytes of a torn tail, without the zeros that the segment was filled with."""
+    written = len(tail.rstrip(b"\0"))
+    # A TRANSACTION ends with up to 23 zeros: the end of its last operation.
+    return len(tail) if written > 0 and len(tail) - written < HEADER.size else written
+
+
+def written_end(file: File) -> int:
+    """Return where the batches end that are in the log's last segment now, at the latest: behind
+    that are only zeros.
+
+    While a broker runs it overwrites them, and somebody who reads on there could miss the start of
+    one batch and see a later one. Before that offset only the last batch can still change.
+    """
+    size = file.size()
+    end = size
+    while end:
+        start = max(end - _READ_BYTES, 0)
+        written = len(_written(file, start, end - start))
+        if written:
+            # With the zeros that it may end with.
+            return min(start + written + HEADER.size, size)
+        end = start
+    return 0
+
+
+def _written(file: File, offset: int, size: int) -> bytes:
+    """Read bytes without the zeros at their end. What the disk cannot read (EIO) is not zeros."""
+    try:
+        return file.read(offset, size).rstrip(b"\0")
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b"?" * size
 
 
 def whole_end(
@@ -173,7 +238,7 @@ def whole_end(
     kind of record before that.
     """
     scanned = scan(content, number, seed, start, last_numbers)
-    torn = torn_tail(list(in_segment(content, scanned, start)))
+    torn = take_torn_tail(list(in_segment(content, scanned, start)))
     return torn.start if torn else len(content)
 
 

@@ -28,6 +28,9 @@ class StoreLimits(NamedTuple):
     up. Compaction writes `compaction_piece_bytes` at a time, and is due when more
     than `garbage_fraction` of the segments is garbage.
 
+    Filling: the log's last segment is filled with zeros ahead of use once it has `fill_from_bytes`:
+    with as many as it has bytes, and at most `max_fill_bytes` at a time.
+
     Queues: a published message joins the run before it if that takes less than `joined_bytes` of
     memory, as a run leaves memory as a whole, and splitting it takes time for each message.
 
@@ -47,6 +50,8 @@ class StoreLimits(NamedTuple):
     page_bytes: int = PAGE_BYTES
     compaction_piece_bytes: int = 1 << 20
     garbage_fraction: float = 0.5
+    fill_from_bytes: int = 16 << 10
+    max_fill_bytes: int = 256 << 10
     joined_bytes: int = 64 << 10
     unread_factor: int = 16
     housekeep_s: float = 1.0

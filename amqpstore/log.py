@@ -34,6 +34,7 @@ from amqpstore.datasyncs import Datasyncs
 from amqpstore.descriptors import Descriptors, insist
 from amqpstore.errors import DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
+from amqpstore.filling import Filling
 from amqpstore.large_reads import LargeReads
 from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.message import Message
@@ -75,7 +76,8 @@ _MESSAGE_BYTES = 100
 
 class Batch:
     """Messages and operations that become durable together. `waiters` are called once they are.
-    One that `is_large` is encoded when it is written.
+    One that `is_large` is encoded when it is written. Before one that `fills` is, its segment is
+    filled with zeros ahead of use.
 
     The messages have contiguous ids from `first_id` on.
     """
@@ -83,6 +85,7 @@ class Batch:
     __slots__ = (
         "buffers",
         "byte_count",
+        "fills",
         "first_id",
         "first_offset",
         "is_appended",
@@ -109,6 +112,7 @@ class Batch:
         self.segment: Segment | None = None
         self.summary: BatchSummary | None = None
         self.starts_segment = False
+        self.fills = False
         self.is_appended = False
         self.first_offset = 0
         self.lsn = 0
@@ -121,6 +125,7 @@ class Batch:
         return (
             self.summary is not None
             and not self.starts_segment
+            and not self.fills
             and self.summary.end_bytes - self.first_offset <= MAX_STARTED_BYTES
         )
 
@@ -177,6 +182,7 @@ class Log:
         self._segments = segments
         self._space = space
         self._limits = limits
+        self._filling = Filling(segment_bytes, limits, space)
         self._current: Segment | None = None
         self._next_segment = next_segment
         self._next_lsn = position.lsn
@@ -301,6 +307,7 @@ class Log:
             )
             if not batch.is_large:
                 self._encode(batch, segment)
+                batch.fills = self._filling.is_due(segment, batch.first_offset)
         except BaseException as error:  # noqa: BLE001
             self._fail(f"{self._directory}/{SEGMENTS}", error)
         return batch
@@ -414,6 +421,8 @@ class Log:
                 self._give_up_reserve(error)
                 segment.create()
             self._last_written = segment
+        if batch.fills:
+            self._filling.fill(segment)
         file = segment.writer
         try:
             file.append(batch.buffers)
@@ -421,9 +430,17 @@ class Log:
             self._give_up_reserve(error)
             # The part that was written is the batch's beginning, and the rest follows it: no sync
             # has failed, so nothing of it was lost.
-            written = file.size() - start
+            written = file.end() - start
             file.append([b"".join(batch.buffers)[written:]])
         batch.is_appended = True
+
+    def trim(self) -> None:
+        """Cut off what the last segment was filled with ahead of use. Not durable.
+
+        Call it only when `is_idle`, and nothing more is written. Raises: OSError.
+        """
+        if self._last_written and not self._failure:
+            self._last_written.trim()
 
     def _give_up_reserve(self, error: OSError) -> None:
         """Free the reserve for a write that failed because the disk is full. Raises: `error`, in

@@ -28,7 +28,7 @@ from operator import attrgetter, itemgetter
 
 from amqpstore import tables
 from amqpstore.backing import Backing
-from amqpstore.batches import StoredBatch, in_segment, torn_tail
+from amqpstore.batches import StoredBatch, in_segment, take_torn_tail, torn_bytes
 from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, enqueued
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
@@ -385,9 +385,7 @@ class _Recovery:
             }
             scanned = scan(content, number, self._seed, start, before)
             batches = list(in_segment(content, scanned, start))
-        torn = torn_tail(batches) if is_open else None
-        if torn:
-            batches.pop()
+        torn = take_torn_tail(batches) if is_open else None
         for page in unreadable:
             if torn and page.end > torn.start:
                 raise UnreadableLogError(segment.path, page.offset, page.reason)
@@ -397,7 +395,7 @@ class _Recovery:
         for batch in batches:
             self._apply(segment, batch, content)
         if torn:
-            self._take_back(segment, torn)
+            self._take_back(segment, torn, content)
         self._out.segments.append(segment)
 
     def _size_of_unknown(self, number: int) -> int:
@@ -417,9 +415,11 @@ class _Recovery:
             return str(error)
         return header.why_foreign(self._store_id)
 
-    def _take_back(self, segment: Segment, torn: StoredBatch) -> None:
+    def _take_back(self, segment: Segment, torn: StoredBatch, content: bytes) -> None:
         """Leave the torn tail out: the segment ends where its last whole batch does."""
-        self._report.torn_bytes += torn.end - torn.start
+        written = torn_bytes(content[torn.start :])
+        self._report.torn_bytes += written
+        self._report.scanned_bytes -= torn.end - torn.start - written
         self._report.rolled_back += len(torn.messages)
         segment.size = torn.start
         for record in torn.messages:

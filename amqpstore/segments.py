@@ -41,7 +41,8 @@ class Segment:
     Ids ascend in a segment, and those of messages that were published together are contiguous. So
     the offset table, with the ids of some messages and where their records start, is enough to find
     any message: records are walked from the entry before it. `first_id` to `end_id` is the range of
-    ids that it may hold.
+    ids that it may hold. `filled_end` is where the zeros end that its file was filled with ahead of
+    use; 0 if it was not.
 
     Args: seed, of the checksums of the store's records; limits, the store's.
     """
@@ -55,6 +56,7 @@ class Segment:
         "_survey",
         "_writer",
         "end_id",
+        "filled_end",
         "first_id",
         "number",
         "path",
@@ -78,6 +80,7 @@ class Segment:
         self.path = path
         self.number = number
         self.size = 0
+        self.filled_end = 0
         self.first_id = 0
         self.end_id = 0
         self.table_ids = array("Q")
@@ -268,6 +271,12 @@ class Segment:
     def create(self) -> None:
         """Create the file, to be appended to. Raises: OSError."""
         self._writer = self._descriptors.files.create(self.path)
+
+    def trim(self) -> None:
+        """Cut off the zeros behind its end, if there are any. Raises: OSError."""
+        if self.filled_end > self.size:
+            self.writer.trim()
+            self.filled_end = 0
 
     def seal(self) -> None:
         """Close the file for writing: nothing more is appended."""

@@ -782,6 +782,9 @@ class Store:
                     # The next start reads a little more of the log.
                     _log.warning("the store was closed without a checkpoint: %s", error)
                 if (segment := self._log.current) is not None:
+                    # What stays of it is behind the noted end, where nobody reads.
+                    with contextlib.suppress(OSError):
+                        self._log.trim()
                     with contextlib.suppress(DiskFullError):
                         # Last, as a noted end tells the next start that nothing before it can be
                         # torn. On a full disk the next start finds the end of the log by itself.

@@ -17,6 +17,7 @@ import amqpstore.recovery
 import amqpstore.store
 from amqpstore.catalog import Change
 from amqpstore.errors import DurabilityError
+from amqpstore.filling import Filling
 from amqpstore.log import Batch, Log
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
@@ -25,7 +26,15 @@ from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 from tests.crash.histories import DIRECTORY, open_store, record
-from tests.crash.violated import Patch, after_recovery, history, housekept_history, violated
+from tests.crash.violated import (
+    Patch,
+    after_recovery,
+    filled_history,
+    history,
+    housekept_history,
+    open_filled_store,
+    violated,
+)
 
 
 @pytest.mark.parametrize("told", [history, housekept_history])
@@ -146,6 +155,44 @@ def checksums_are_not_verified(patch: Patch) -> None:
     patch.setattr(amqpstore.records, "crc32c", lambda content, before=0: 0)
 
 
+def a_segment_is_filled_further_than_it_is_written(patch: Patch) -> None:
+    fill = MemoryFile.fill
+    patch.setattr(MemoryFile, "fill", lambda self, count: fill(self, count + 2000))
+
+
+def a_segment_is_filled_with_the_sync_of_a_batch(patch: Patch) -> None:
+    fill, datasync = MemoryFile.fill, MemoryFile.datasync
+    filled: set[MemoryFile] = set()
+
+    def fill_unsynced(self: MemoryFile, count: int) -> None:
+        fill(self, count)
+        filled.add(self)
+
+    def datasync_later(self: MemoryFile) -> None:
+        if self in filled:
+            filled.remove(self)
+        else:
+            datasync(self)
+
+    patch.setattr(MemoryFile, "fill", fill_unsynced)
+    patch.setattr(MemoryFile, "datasync", datasync_later)
+
+
+def zeros_are_taken_for_a_later_batch(patch: Patch) -> None:
+    patch.setattr(amqpstore.batches, "is_blank", lambda content: False)
+
+
+def batches_are_appended_behind_what_was_filled(patch: Patch) -> None:
+    append = MemoryFile.append
+
+    def append_behind(self: MemoryFile, buffers: Sequence[bytes]) -> None:
+        self._end = self.size()
+        append(self, buffers)
+
+    patch.setattr(MemoryFile, "append", append_behind)
+    patch.setattr(Filling, "is_due", lambda self, segment, start: 0 < start < 500)
+
+
 def not_logged(kind: OperationKind) -> Callable[[Patch], None]:
     append = Log.append_operation
 
@@ -261,6 +308,29 @@ BUGS: dict[Callable[[Patch], None], set[str]] = {
 def test_a_bug_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     assert violated(BUGS[bug]) == BUGS[bug]
+
+
+FILLING_BUGS: dict[Callable[[Patch], None], set[str]] = {
+    a_segment_is_filled_further_than_it_is_written: {"I10"},
+    a_segment_is_filled_with_the_sync_of_a_batch: {"I10"},
+    zeros_are_taken_for_a_later_batch: {"I10"},
+    batches_are_appended_behind_what_was_filled: {"I10"},
+}
+
+
+@pytest.mark.parametrize("bug", FILLING_BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_in_filling_segments_is_caught(
+    bug: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    bug(monkeypatch)
+    found = violated(FILLING_BUGS[bug], filled_history, images=40, opens=open_filled_store)
+    assert found == FILLING_BUGS[bug]
+
+
+def test_without_a_bug_in_filling_segments_nothing_is_violated() -> None:
+    explorer = Explorer(open_filled_store, "bugs", images_an_operation=40, images_in_recovery=3)
+    trace = record(filled_history, open_filled_store)
+    assert explorer.explore(trace).violations == []
 
 
 @pytest.mark.parametrize("kind", [OperationKind.ACK, OperationKind.DELIVERED])

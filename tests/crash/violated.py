@@ -9,13 +9,15 @@ import pytest
 
 import amqpstore.opening
 import amqpstore.recovery
+from amqpstore import Store
 from amqpstore.backing import Backing
 from amqpstore.errors import DamageError
 from amqpstore.queue import Queue
 from amqpstore.recovered import Recovered
 from amqpstore_tools.drill.explorer import Cut, Explorer
-from amqpstore_tools.drill.outside import Outside
-from tests.crash.histories import DIRECTORY, open_store, outside_of
+from amqpstore_tools.drill.outside import OpenStore, Outside
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from tests.crash.histories import DIRECTORY, OPTIONS, open_store, outside_of
 
 Patch = pytest.MonkeyPatch
 
@@ -37,6 +39,22 @@ def history(outside: Outside) -> None:
     if outside.queue_names:
         outside.publish(outside.queue_names, [b"after the restart"])
     outside.sync()
+
+
+def open_filled_store(files: MemoryFiles) -> Store:
+    """The store, with segments that are filled with more than a sector beyond a batch."""
+    return open_store(files, options=OPTIONS._replace(segment_bytes=4000))
+
+
+def filled_history(outside: Outside) -> None:
+    """Small batches: each segment is filled ahead of use, and each batch ends in another sector
+    than it begins in, or in the same.
+    """
+    outside.open()
+    outside.create_queue("orders")
+    for number in range(16):
+        outside.publish(["orders"], [bytes([number]) * 120, b"small"])
+        outside.sync()
 
 
 def housekept_history(outside: Outside) -> None:
@@ -80,6 +98,7 @@ def violated(
     told: Callable[[Outside], None] = history,
     images: int = 15,
     stop_after: int = 1_000,
+    opens: OpenStore = open_store,
 ) -> set[str]:
     """Return which of `invariants` the engine, as it is now, violates in a history: looked at until
     all of them are violated."""
@@ -88,14 +107,14 @@ def violated(
         return not invariants <= {found.invariant for found in explorer.result.violations}
 
     explorer = Explorer(
-        open_store,
+        opens,
         "bugs",
         images_an_operation=images,
         images_in_recovery=3,
         stop_after=stop_after,
         go_on=go_on,
     )
-    outside = outside_of(open_store)
+    outside = outside_of(opens)
     # Some bugs end the history itself; what is wanted is that they are seen before that.
     with contextlib.suppress(OverflowError, ValueError, DamageError):
         told(outside)

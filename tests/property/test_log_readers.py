@@ -259,6 +259,9 @@ changes = st.one_of(
     st.tuples(st.just("zeros"), places, st.integers(1, 600)),
     st.tuples(st.just("repeat"), places, st.integers(1, 600)),
     st.tuples(st.just("cut"), places, st.just(0)),
+    # Filled with zeros ahead of use, and so are the batches that the disk did not write.
+    st.tuples(st.just("fill"), places, st.integers(1, 3000)),
+    st.tuples(st.just("fill"), st.just(SEGMENT_BYTES), st.integers(1, 3000)),
 )
 
 
@@ -268,6 +271,8 @@ def changed(content: bytes, change: tuple[str, int, int]) -> bytes:
         return content[:place]
     if kind == "repeat":
         return content + content[place : place + value]
+    if kind == "fill":
+        return content[:place] + bytes(value)
     before, after = content[:place], content[place:]
     if kind == "zeros":
         return before + bytes(min(value, len(after))) + after[value:]
@@ -346,6 +351,29 @@ def read_by_all(all_changes: list[tuple[str, int, int]]) -> None:
         changed, all_changes, Path(segment_path(written(), NUMBER)).read_bytes()
     )
     assert of_one_segment(content) == {}
+
+
+def test_all_readers_of_a_filled_log_that_was_torn_anywhere_agree_with_recovery() -> None:
+    """The last batch is not whole, whether its TRANSACTION is there or not."""
+    content = Path(segment_path(written(), NUMBER)).read_bytes()
+    start = of_recovery(written()).ends[-2][1]
+    for place in range(start, len(content), 97):
+        filled = content[:place] + bytes(len(content) - place + 500)
+        assert of_one_segment(filled) == {}, place
+        hole = content[:place] + bytes(40) + content[place + 40 :] + bytes(500)
+        assert of_one_segment(hole[: len(content) + 500]) == {}, place
+
+
+def test_a_reader_that_takes_zeros_for_the_start_of_a_batch_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = Path(segment_path(written(), NUMBER)).read_bytes()
+    _, last = of_recovery(written()).ends[-2]
+    filled = changed(content, ("zeros", last, 40)) + bytes(500)
+    assert of_one_segment(filled) == {}
+    monkeypatch.setattr("amqpstore_tools.offline.scanning.is_blank", lambda content: False)
+    misled = of_one_segment(filled).keys()
+    assert misled == {"check", "check on Spark", "repair", "tap"}
 
 
 def test_all_readers_of_a_log_that_was_cut_anywhere_agree_with_recovery() -> None:

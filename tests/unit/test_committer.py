@@ -139,7 +139,7 @@ def test_whatever_a_small_batch_raises_ends_the_broker(
 
 
 def test_only_small_batches_are_synced_in_the_background(store: Store, queue: Queue) -> None:
-    """The first one starts a segment, and is large too."""
+    """The first one starts a segment; before the fourth the segment is filled ahead of use."""
     waiting = Waiting(store, queue)
     datasyncs = LaterDatasyncs()
     large = "x" * (MAX_STARTED_BYTES + 1)
@@ -147,16 +147,16 @@ def test_only_small_batches_are_synced_in_the_background(store: Store, queue: Qu
     async def run() -> None:
         committer = committer_of(store, datasyncs=datasyncs)
         started = []
-        for name in ("first", "small", large, "again"):
+        for name in ("first", "small", large, "fourth", "again"):
             waiting.publish(name)
             committer.commit()
             committer.flush()
             started.append(datasyncs.started)
-        assert started == [0, 1, 1, 2]
+        assert started == [0, 1, 1, 1, 2]
         committer.stop()
 
     trio.run(run)
-    assert waiting.told == ["first", "small", large, "again"]
+    assert waiting.told == ["first", "small", large, "fourth", "again"]
 
 
 def test_the_way_that_was_faster_lately_is_used_and_the_other_one_tried() -> None:

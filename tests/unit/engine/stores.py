@@ -116,8 +116,8 @@ class Disk:
 class FailingFiles(OsFiles):
     """Files of which one kind of call fails with an OSError from now on, when told so.
 
-    `fails` holds names of calls: append, datasync, sync_directory, create; `error` is what they
-    raise, an OSError where it is not said.
+    `fails` holds names of calls: append, fill, datasync, sync_directory, create; `error` is what
+    they raise, an OSError where it is not said.
     """
 
     def __init__(self) -> None:
@@ -157,6 +157,10 @@ class FailingFile(WrappedFile):
             self._file.append([content[: len(content) // 2]])
             raise
         self._file.append(buffers)
+
+    def fill(self, count: int) -> None:
+        self._files._call("fill")
+        self._file.fill(count)
 
     def datasync(self) -> None:
         self._files._call("datasync")

@@ -1,5 +1,7 @@
 """The log: how a batch comes together, in which segment it lies, and who is told of it."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.log import Log
 from amqpstore.records import (
     SEGMENT_PAYLOAD,
+    Gap,
     Kind,
     Operation,
     OperationKind,
@@ -370,3 +373,86 @@ def test_a_large_batch_is_encoded_when_it_is_written(
         assert [message.body for message in found] == [b"one", b"two"]
         contents.append(Path(segment_path(str(directory), 1)).read_bytes())
     assert contents[0] == contents[1]
+
+
+def small_batches(log: Log, count: int, size: int = 4000) -> list[int]:
+    """Publish one at a time. The size of the file after each."""
+    sizes = []
+    for number in range(count):
+        publish(log, b"x" * size, first_sequence=number + 1)
+        sync(log)
+        assert log.current is not None
+        sizes.append(os.path.getsize(log.current.path))
+    return sizes
+
+
+def test_a_segment_of_small_batches_is_filled_ahead_of_use(
+    log: Log, tmp_path: Path, files: FailingFiles
+) -> None:
+    sizes = small_batches(log, 40)
+    assert log.current is not None
+    # From 16 KiB on as much again as there was, and no further growth until that was used.
+    assert [sizes.index(size) for size in sorted({*sizes})] == [0, 1, 2, 3, 4, 8, 16, 32]
+    assert log.current.size < sizes[-1] <= 2 * log.current.size
+    assert records_before_zeros(tmp_path) == 1 + 2 * 40
+    # Each growth has a sync of its own, before the batch is written over the zeros.
+    assert files.calls.count("datasync") == 40 + 4
+    log.trim()
+    assert os.path.getsize(log.current.path) == log.current.size
+    assert len(records(tmp_path)) == 1 + 2 * 40
+
+
+def records_before_zeros(directory: Path) -> int:
+    path = segment_path(str(directory), 1)
+    found = list(scan(Path(path).read_bytes(), 1, SEED))
+    assert isinstance(found.pop(), Gap)
+    assert all(isinstance(one, Record) for one in found)
+    return len(found)
+
+
+def test_a_segment_is_not_filled_beyond_its_size(tmp_path: Path, files: FailingFiles) -> None:
+    log = new_log(tmp_path, files, segment_bytes=50_000)
+    small_batches(log, 30)
+    for segment in log.segments[:-1]:
+        assert segment.size >= 50_000
+        assert os.path.getsize(segment.path) == segment.size
+        records(tmp_path, segment.number)
+
+
+def test_a_segment_is_not_filled_for_large_batches(log: Log) -> None:
+    sizes = small_batches(log, 5, size=100_000)
+    assert log.current is not None
+    assert sizes[-1] == log.current.size
+
+
+def test_a_batch_for_which_a_segment_is_filled_is_not_written_by_the_owner_of_the_log(
+    log: Log,
+) -> None:
+    small_batches(log, 4)
+    asked = []
+    for _ in range(3):
+        publish(log, b"x" * 4000)
+        batch = log.seal(5)
+        assert batch is not None
+        asked.append((batch.fills, batch.is_small))
+        log.write(batch)
+        log.complete(batch)
+    assert asked == [(True, False), (False, True), (False, True)]
+
+
+def test_filling_that_fails_ends_all_writing(log: Log, files: FailingFiles) -> None:
+    small_batches(log, 4)
+    files.fails = {"fill"}
+    publish(log, b"x" * 4000)
+    with pytest.raises(DurabilityError, match="fill fails"):
+        sync(log)
+    assert log.failure is not None
+
+
+def test_a_disk_that_is_too_full_to_be_filled_takes_the_batch_all_the_same(
+    log: Log, files: FailingFiles, tmp_path: Path
+) -> None:
+    small_batches(log, 4)
+    files.fails, files.error = {"fill"}, OSError(errno.ENOSPC, "fill fails")
+    small_batches(log, 3)
+    assert len(records(tmp_path)) == 1 + 2 * 7

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Store
+from amqpstore.batches import torn_bytes
+from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,
@@ -130,7 +132,7 @@ def test_a_hole_in_the_last_batch_is_a_torn_tail(disk: Disk, fill: bytes) -> Non
         disk.catalog = catalog.clone()
         store = disk.open()
         report = store.recovery_report
-        assert (report.damage, report.torn_bytes) == ([], end - start)
+        assert (report.damage, report.torn_bytes) == ([], torn_bytes(hole[start:]))
         assert drain(store, queue_named(store, "q")) == [b"one"]
         store.abandon()
 
@@ -141,10 +143,44 @@ def test_a_file_that_grew_before_its_content_came_is_a_torn_tail(disk: Disk, fil
     disk.write(1, disk.read(1) + fill * 1000)
     store = disk.open()
     report = store.recovery_report
-    assert (report.damage, report.torn_bytes) == ([], 1000 * len(fill))
+    assert (report.damage, report.torn_bytes) == ([], 1000 * len(fill.strip(b"\0")))
     assert drain(store, queue_named(store, "q")) == [b"one"]
     store.abandon()
     assert disk.catalog.rows("ends") == {"0000000001": {"end": end}}
+
+
+def test_zeros_behind_the_last_batch_are_not_a_torn_tail(disk: Disk) -> None:
+    end = crash_with(disk, [b"one"], [b"two"])[-1]
+    disk.write(1, disk.read(1) + bytes(3000))
+    store = disk.open()
+    assert store.recovery_report.is_clean
+    assert drain(store, queue_named(store, "q")) == [b"one", b"two"]
+    store.abandon()
+    assert disk.catalog.rows("ends") == {"0000000001": {"end": end}}
+
+
+def test_zeros_behind_a_torn_batch_are_no_sign_of_a_later_one(disk: Disk) -> None:
+    """The first message of the last batch is lost, and its TRANSACTION is not."""
+    start, _ = crash_with(disk, [b"one"], [b"two", b"three"])[1:]
+    content = disk.read(1)
+    disk.write(1, content[:start] + bytes(40) + content[start + 40 :] + bytes(3000))
+    store = disk.open()
+    report = store.recovery_report
+    assert (report.damage, report.lost) == ([], [])
+    assert (report.torn_bytes, report.rolled_back) == (len(content[start:].rstrip(b"\0")), 1)
+    assert drain(store, queue_named(store, "q")) == [b"one"]
+    store.abandon()
+    assert disk.catalog.rows("ends") == {"0000000001": {"end": start}}
+
+
+def test_zeros_before_a_noted_end_are_damage(disk: Disk) -> None:
+    end = crash_with(disk, [b"one"])[-1]
+    disk.catalog.commit([SEGMENT_ENDS.put(1, SegmentEndRow(end + 100))])
+    disk.write(1, disk.read(1) + bytes(3000))
+    store = disk.open()
+    ((_, offset, size, _),) = store.recovery_report.damage
+    assert (offset, size, store.recovery_report.torn_bytes) == (end, 100, 0)
+    store.abandon()
 
 
 def test_a_torn_tail_is_counted_with_the_messages_in_it(disk: Disk) -> None:

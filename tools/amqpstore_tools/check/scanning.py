@@ -56,7 +56,8 @@ class ScannedBatch:
     none).
 
     `tag` is the batch number in its records: -1 if none is sound. `messages` are runs of ids, each
-    the first and the one after the last, ascending.
+    the first and the one after the last, ascending. One that `is_blank` is only zeros, behind the
+    last record.
     """
 
     start: int
@@ -68,6 +69,7 @@ class ScannedBatch:
     operations: list[Operation] = field(default_factory=list)
     malformed: str = ""
     gaps: int = 0
+    is_blank: bool = False
 
     @property
     def enqueued(self) -> list[tuple[int, int]]:
@@ -251,6 +253,6 @@ class Scanner(RecordScanner):
     def _end_batch(self, end: int) -> None:
         batch = self._batch
         if end > batch.start and (self._tag != -1 or batch.gaps):
-            batch.end, batch.tag = end, self._tag
+            batch.end, batch.tag, batch.is_blank = end, self._tag, self.is_blank
             self._out.batches.append(batch)
         self._batch = ScannedBatch(end)

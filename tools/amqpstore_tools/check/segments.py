@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from amqpstore.batches import torn_bytes
 from amqpstore.filenames import is_compacted, segment_path
 from amqpstore.files import Files
 from amqpstore.identity import SegmentHeader
@@ -95,12 +96,12 @@ class SegmentReader:
         segment = CheckedSegment(number, file.name, stop, is_open, scanned)
         torn = _leave_out_torn(segment)
         if torn is not None:
-            size = segment.end - torn
+            size = torn_bytes(file.read(torn, segment.end - torn))
             text = f"the last batch was incomplete when the process ended: {size} bytes are ignored"
             if not torn and (of := copied_from(file.read(0, HEADER.size), number)):
                 text = f"it is a copy of segment {of}: its content is ignored"
                 self._findings.add("segment-copied", file.name, text, 0)
-            else:
+            elif size:
                 self._findings.add("batch-torn", file.name, text, torn)
             segment.end = torn
         # For a segment that a crash tore from its first byte on, recovery notes that nothing is
@@ -206,6 +207,9 @@ def _leave_out_torn(segment: CheckedSegment) -> int | None:
     if last.is_whole:
         return None
     scanned.batches.pop()
+    if last.is_blank and scanned.batches and not scanned.batches[-1].is_whole:
+        # Zeros were there before: no batch was begun after that one.
+        last = scanned.batches.pop()
     scanned.gaps = [gap for gap in scanned.gaps if gap.offset < last.start]
     scanned.unread = [one for one in scanned.unread if one.offset < last.start]
     for first, _ in last.messages:

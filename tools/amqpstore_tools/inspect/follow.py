@@ -1,7 +1,7 @@
 """The log as it grows, transaction by transaction, like `tail -f`.
 
 Nothing is locked, and the store is not opened: a broker may start, stop and crash meanwhile. A
-batch is shown when it is on disk, whole and synced. The size of the last segment is checked ten
+batch is shown when it is on disk, whole and synced. The end of the last segment is checked ten
 times a second, which costs next to nothing; names of queues are read again when an unknown queue
 occurs.
 """
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from amqpstore import DamageError, marker, tables
-from amqpstore.batches import StoredBatch, batches
+from amqpstore.batches import StoredBatch, batches, torn_bytes, written_end
 from amqpstore.expected_segments import log_segments
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, OsFiles
@@ -119,13 +119,14 @@ class _Log:
             return found
         # In this order: content of the next segment was begun when this one was whole.
         later = [number for number in self._numbers() if number > self._number]
-        length = file.size()
+        length = written_end(file)
         if length > self._length:
             self._length = length
             found += self._read(file, length)
         if later:
-            if length > self._offset:
-                found.append(self._left_out(length))
+            left = torn_bytes(file.read(self._offset, length - self._offset))
+            if left:
+                found.append(self._left_out(left))
             if min(later) > self._number + 1:
                 found.append({"event": "skipped", "segment": min(later)})
             self._go_to(min(later))
@@ -151,7 +152,7 @@ class _Log:
         found: list[TransactionImage | Facts] = []
         doubtful: StoredBatch | None = None
         for batch in batches(scanned, partial(_payload, file), self._offset, length):
-            if doubtful is not None:
+            if doubtful is not None and not batch.is_blank:
                 # Another one was begun after it: this one was durable, and what is missing is
                 # damaged.
                 found += self._shown(segment, doubtful)
@@ -173,12 +174,12 @@ class _Log:
         if transaction := TransactionImage.of(segment, batch):
             yield transaction
 
-    def _left_out(self, length: int) -> Facts:
+    def _left_out(self, size: int) -> Facts:
         return {
             "event": "left out",
             "segment": self._number,
             "offset": self._offset,
-            "bytes": length - self._offset,
+            "bytes": size,
             "reason": "a batch is incomplete, but the log goes on in another segment",
         }
 

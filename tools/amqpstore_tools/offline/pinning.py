@@ -1,7 +1,8 @@
 """Pinned files: their content stays readable, whatever a broker does meanwhile.
 
 A file is pinned by an open descriptor, at its current size: the broker may append to it, or remove
-it, and what is read here stays the same. That takes microseconds, one descriptor per file, and no
+it, and what is read here stays the same. The log's last segment is pinned as far as it was written:
+behind that the broker overwrites zeros. That takes microseconds, one descriptor per file, and no
 space on the disk; nothing has to be cleaned up after a crash. To keep a file longer than a process
 lives, or for another machine, give the pinned file another name: see `ReadOnlyFile.link`.
 """
@@ -11,6 +12,9 @@ from __future__ import annotations
 import errno
 import os
 
+from amqpstore.batches import written_end
+from amqpstore.expected_segments import log_segments
+from amqpstore.filenames import SEGMENTS, segment_number
 from amqpstore.files import File, OsFile, OsFiles, open_regular
 from amqpstore_tools.offline.instant import allow_descriptors
 from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
@@ -84,6 +88,8 @@ class PinnedFiles(ReadOnlyFiles):
         names = super().list_directory(directory)
         allow_descriptors(directory, len(self._files) + len(names))
         self._names[directory] = found = []
+        is_store = os.path.basename(directory) == SEGMENTS
+        last = max(log_segments(names), default=0) if is_store else 0
         for name in names:
             path = f"{directory}/{name}"
             try:
@@ -95,7 +101,9 @@ class PinnedFiles(ReadOnlyFiles):
                     raise
                 # A directory, such as a repair leaves in quarantine: it is listed, and not read.
             else:
-                size = os.fstat(descriptor).st_size
+                is_last = segment_number(name) == last
+                file = OsFile(path, descriptor)
+                size = written_end(file) if is_last else file.size()
                 self._files[path] = PinnedFile(path, descriptor, size)
             found.append(name)
 

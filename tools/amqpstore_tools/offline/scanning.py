@@ -11,7 +11,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
-from amqpstore.batches import claimed_by, sound_operations
+from amqpstore.batches import claimed_by, is_blank, sound_operations
 from amqpstore.records import (
     HEADER,
     MAGIC,
@@ -39,7 +39,8 @@ WINDOW_BYTES = 512 << 10
 class RecordScanner(ABC):
     """Scans one segment from `start` up to `end`, once.
 
-    `gaps` are the places that are not records.
+    `gaps` are the places that are not records. At the end, `is_blank` says whether only zeros are
+    behind the last record: see `amqpstore.batches`.
     Args: read, a function of a file, an offset and a size; segment, its number; seed, of the
     checksums; last_lsn, that of the batch before `start`: a copy of an earlier one is a gap.
     """
@@ -62,6 +63,7 @@ class RecordScanner(ABC):
         self._seed = seed
         # Where the last whole batch so far ends; at the end, what follows may be torn.
         self.whole_end = start
+        self.is_blank = False
         self._batch_start = start
         # Messages that the TRANSACTIONs so far enqueue.
         self._claimed = 0
@@ -119,10 +121,13 @@ class RecordScanner(ABC):
                     after = self._other(offset)
                 offset = after
             yield
+        rest = self._end - self._batch_start
+        if self._tag == -1 and rest > 0:
+            self.is_blank = is_blank(self._read(self._batch_start, rest))
         self._finish(self._end)
 
     def _finish(self, end: int) -> None:
-        if end > self._batch_start:
+        if end > self._batch_start and not self.is_blank:
             self.whole_end = end if self._is_whole() else self._batch_start
         self._batch_start = end
         self._end_batch(end)

@@ -212,6 +212,8 @@ def _segment(
     finally:
         file.close()
     batches = found.scanned.batches
+    if is_open and batches and batches[-1].is_blank:
+        _drop_last(found)
     if is_open and batches and not batches[-1].is_whole and not _was_durable(facts, found):
         _drop_last(found)
     # The first batch begins with the segment's header, which is before any noted end.

@@ -227,7 +227,8 @@ def _combinations(
         return
     first = tuple(outcomes[0] for outcomes in choices)
     yield first
-    yield tuple(outcomes[1] for outcomes in choices)
+    # What was written is what was there, if there is no second one.
+    yield tuple(outcomes[min(1, len(outcomes) - 1)] for outcomes in choices)
     single = [
         (*first[:place], outcome, *first[place + 1 :])
         for place, outcomes in enumerate(choices)

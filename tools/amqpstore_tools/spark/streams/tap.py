@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from amqpstore import marker, tables
+from amqpstore.batches import written_end
 from amqpstore.errors import StoreError
 from amqpstore.expected_segments import log_segments
 from amqpstore.filenames import (
@@ -188,10 +189,12 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number in numbers:
             offset = start["offset"] if number == start["segment"] else 0
             with contextlib.closing(ReadOnlyFiles().open(self._path(number))) as file:
+                is_last = number == numbers[-1]
                 size = self._size(number)
+                if is_last:
+                    size = min(size, written_end(file))
                 _make_durable(file.path, offset)
                 scanner = self._scanner(file, number, size, offset, end["lsn"])
-                is_last = number == numbers[-1]
                 for batch in scanner.durable_batches() if is_last else scanner.batches():
                     if batch.lsn:
                         done += batch.end - offset
