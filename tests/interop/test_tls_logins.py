@@ -35,6 +35,15 @@ def client_certificate(files: TlsFiles, *common_names: str) -> trustme.LeafCert:
     """A certificate of the clients' CA, with common names."""
     if len(common_names) == 1:
         return files.client_ca.issue_cert("anna@example.org", common_name=common_names[0])
+    return signed(files, *common_names)
+
+
+def signed(
+    files: TlsFiles,
+    *common_names: str,
+    signer: ec.EllipticCurvePrivateKey | None = None,
+) -> trustme.LeafCert:
+    """One that names the clients' CA as its issuer, and is signed by it or by another key."""
     key = ec.generate_private_key(ec.SECP256R1())
     ca_key = serialization.load_pem_private_key(
         files.client_ca.private_key_pem.bytes(), password=None
@@ -51,7 +60,7 @@ def client_certificate(files: TlsFiles, *common_names: str) -> trustme.LeafCert:
         .serial_number(7)
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .sign(ca_key, hashes.SHA256())
+        .sign(signer or ca_key, hashes.SHA256())
     )
     pem = key.private_bytes(
         serialization.Encoding.PEM,
@@ -149,6 +158,35 @@ def test_a_certificate_of_nobody_is_refused(data_directory: str, files: TlsFiles
         with WireClient.greeted(broker.url) as client:
             client.send(start_ok(response=b"\0anna\0"))
             client.expect_closed()
+
+
+def test_an_issuer_is_known_by_its_key(data_directory: str, files: TlsFiles) -> None:
+    """CVE-2026-67231 of RabbitMQ: issuer and serial number are those of a right certificate, the
+    signature is not."""
+    with external_broker(data_directory, files, "anna", login_from="common_name") as broker:
+        broker.start()
+        right = signed(files, "anna")
+        assert "EXTERNAL" in offered(broker, files, right)
+        forged = signed(files, "anna", signer=ec.generate_private_key(ec.SECP256R1()))
+        with pytest.raises(OSError, match=r"alert|closed|reset|EOF"):
+            offered(broker, files, forged)
+        wait_until(lambda: "TLS handshake failed" in broker.stderr)
+        assert "certificate signature failure" in broker.stderr
+
+
+def test_names_in_certificates_cannot_forge_the_log(data_directory: str, files: TlsFiles) -> None:
+    """CVE-2026-66077 of RabbitMQ: a name that is markup there; here line ends and escapes."""
+    name = "x\nlevel=info event=login user=admin \x1b[2J<script>"
+    with external_broker(data_directory, files, "anna", login_from="common_name") as broker:
+        broker.start()
+        context = files.context(client=client_certificate(files, name))
+        with wire_client(broker, context, greeted=False) as client:
+            assert "EXTERNAL" in mechanisms(client)
+            client.send(start_ok("EXTERNAL", b""))
+            client.expect_closed()
+        wait_until(lambda: "login refused" in broker.stderr)
+        assert "\x1b" not in broker.stderr
+        assert "\nlevel=info event=login" not in broker.stderr
 
 
 def test_mechanisms_are_configured_and_reloaded(
