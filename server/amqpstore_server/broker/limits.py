@@ -27,8 +27,8 @@ class BrokerLimits(NamedTuple):
     max_read_back_bytes: int = 64 << 20
     max_dropped: int = 16_384
     max_handed_out: int = 1024
-    max_unbound: int = 512
-    max_move_cost: int = 6000
+    max_unbound: int = 256
+    max_move_cost: int = 3000
     max_deaths: int = 100
     max_failed_branches: int = 1000
     max_cached_bytes: int = 32 << 20

@@ -191,12 +191,13 @@ class Requeue(Purge):
         self.client.connection.call(wire.BASIC_RECOVER, b"\1", wire.BASIC_RECOVER_OK)
         self.wait_until_ready()
 
-    def wait_until_ready(self) -> None:
-        """Return when all messages are in the queue again. Raises: BenchError."""
+    def wait_until_ready(self, queue: str = "") -> None:
+        """Return when all messages are in their queue again, or in another. Raises: BenchError."""
+        queue = queue or self.name
         deadline_s = time.monotonic() + self._timeout_s
-        while self.client.connection.count_ready(self.name) < self.times:
+        while self.client.connection.count_ready(queue) < self.times:
             if time.monotonic() > deadline_s:
-                raise BenchError(f"{self.times} messages were not requeued in time")
+                raise BenchError(f"{self.times} messages were not in {queue} in time")
             time.sleep(_POLL_S)
 
 
@@ -210,6 +211,58 @@ class NackAll(Requeue):
         nack = wire.method(CHANNEL, wire.BASIC_NACK, bytes(8) + b"\3")  # multiple, requeue
         self.client.connection.socket.sendall(nack)
         self.wait_until_ready()
+
+
+class RejectAll(Requeue):
+    """A consumer rejects everything it has, and the queue has dead letters."""
+
+    about = "messages that become dead letters by one basic.nack"
+    count = 100_000
+
+    @property
+    def arguments(self) -> dict[str, wire.TableItem]:
+        """Those of the queue."""
+        return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{self.name}-dead"}
+
+    def prepare(self) -> None:
+        """Declare the queue with its arguments, fill it, and take everything."""
+        self.client.connection.declare_queue(f"{self.name}-dead", {})
+        self.client.connection.declare_queue(self.name, self.arguments)
+        self.client.publish(self.times, ("", self.name))
+        self.client.close()
+        self.client = Dialogue(self._address, self._timeout_s)
+        self.client.take(self.name, self.times)
+        cancel = wire.short_string("bench") + b"\0"
+        self.client.connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
+
+    def disturb(self) -> None:
+        """Reject, and wait until all messages are dead letters."""
+        nack = wire.method(CHANNEL, wire.BASIC_NACK, bytes(8) + b"\1")  # multiple, no requeue
+        self.client.connection.socket.sendall(nack)
+        self.wait_until_ready(f"{self.name}-dead")
+
+    def clean(self) -> None:
+        """Delete the queues."""
+        super().clean()
+        self.client.connection.delete_queue(f"{self.name}-dead")
+
+
+class HistoryAcks(RejectAll):
+    """A consumer acks everything it has, and the queue keeps a history: an extension of
+    amqpstore.
+    """
+
+    about = "messages that enter a history by one basic.ack"
+
+    @property
+    def arguments(self) -> dict[str, wire.TableItem]:
+        """Those of the queue."""
+        return {"x-history-length": self.times}
+
+    def disturb(self) -> None:
+        """Ack, and wait until the history has all messages."""
+        self.client.ack_all()
+        self.wait_until_ready(f"amq.consumed.{self.name}")
 
 
 class CloseChannel(Requeue):
@@ -421,6 +474,27 @@ class DeleteBound(Binds):
         self.client.connection.delete_queue(self.name)
 
 
+class DeleteExchange(DeleteBound):
+    """An exchange with many bindings is deleted."""
+
+    about = "bindings of an exchange that is deleted"
+
+    def disturb(self) -> None:
+        """Delete it."""
+        self.client.connection.delete_exchange(self.name)
+
+
+class DeleteDeclare(DeleteBound):
+    """A queue with many bindings is deleted, and declared again at once."""
+
+    about = "bindings of a queue that is deleted and declared again"
+
+    def disturb(self) -> None:
+        """Delete it, and declare it."""
+        super().disturb()
+        self.client.connection.declare_queue(self.name, {})
+
+
 class DeleteBeside(DeleteBound):
     """Queues with one binding each are deleted, while another queue has many."""
 
@@ -455,6 +529,8 @@ DISTURBANCES: dict[str, type[Disturbance]] = {
     "delete-full": DeleteFull,
     "requeue": Requeue,
     "nack": NackAll,
+    "dead-letters": RejectAll,
+    "history": HistoryAcks,
     "close-channel": CloseChannel,
     "disconnect": Disconnect,
     "expiry": ExpireAll,
@@ -466,5 +542,7 @@ DISTURBANCES: dict[str, type[Disturbance]] = {
     "limits": LengthLimits,
     "binds": Binds,
     "delete-bound": DeleteBound,
+    "delete-exchange": DeleteExchange,
+    "delete-declare": DeleteDeclare,
     "delete-beside": DeleteBeside,
 }
