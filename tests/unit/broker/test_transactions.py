@@ -325,3 +325,21 @@ def test_what_is_given_back_in_it_is_no_dead_letter(
     simulated.settle()
     assert simulated.ready("d") == ["a"]
     assert simulated.ready("dead") == ["b"]
+
+
+def test_messages_of_a_transaction_have_their_own_delays(
+    simulated: SimulatedBroker, client: Client
+) -> None:
+    simulated.exchange("later", "x-delayed-message", x_delayed_type="fanout")
+    simulated.bind("later", "q")
+    for delay in (2000, 1000, 2000, 3000):
+        client.publish("later", "", str(delay), headers={"x-delay": delay})
+    client.channel.commit()
+    simulated.settle()
+    assert simulated.ready("q") == []
+    simulated.pass_time(1000)
+    assert simulated.ready("q") == ["1000"]
+    simulated.pass_time(1000)
+    assert simulated.ready("q") == ["1000", "2000", "2000"]
+    simulated.pass_time(1000)
+    assert simulated.ready("q") == ["1000", "2000", "2000", "3000"]
