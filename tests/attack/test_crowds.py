@@ -214,6 +214,7 @@ def test_a_peer_has_no_more_connections_than_it_may(data_directory: str) -> None
                 (refused,) = silent_sockets(broker, 1)
                 wait_until(partial(is_closed, refused), "refused")
                 reset(refused)
+            assert "connection timed out" not in broker.stderr, "it was let in"
             clients.pop().abort()
             wait_until(lambda: broker.stderr.count('"connection closed"') >= 1, "gone")
             clients.append(WireClient.connected(broker.url, channels=1))
