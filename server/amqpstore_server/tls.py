@@ -39,7 +39,7 @@ TLS_KEYS = (
 HANDSHAKE_S = 5.0
 """The longest that a handshake may take, counted from the accept, as in RabbitMQ."""
 
-_HANDSHAKE_BYTES = 256 << 10
+HANDSHAKE_BYTES = 256 << 10
 """The most that a client may send until its handshake is done: OpenSSL accepts a ClientHello of 128
 KiB and a chain of certificates of 100 KiB."""
 
@@ -50,7 +50,7 @@ _CHUNK_BYTES = 64 << 10
 _IDLE_RECORD_BYTES = 64
 """What a record costs beside its content, at most, in what clients send."""
 
-_MAX_IDLE_BYTES = 64 << 10
+MAX_IDLE_BYTES = 64 << 10
 """How much more than records with content a client may send: each KeyUpdate has the keys computed
 again, and has no content (CVE-2026-39304 of ActiveMQ)."""
 
@@ -127,8 +127,8 @@ class TlsSocket:
         while True:
             received = await self._wait_for_bytes()
             received_bytes += len(received)
-            if received_bytes > _HANDSHAKE_BYTES:
-                raise TlsError(f"more than {_HANDSHAKE_BYTES} bytes")
+            if received_bytes > HANDSHAKE_BYTES:
+                raise TlsError(f"more than {HANDSHAKE_BYTES} bytes")
             first = (first + received)[: len(_AMQP)]
             self._incoming.write(received)
             try:
@@ -216,7 +216,7 @@ class TlsSocket:
         content = b"".join(parts)
         spent = len(content) + _IDLE_RECORD_BYTES * len(parts)
         self._idle_bytes = max(0, self._idle_bytes + received_bytes - spent)
-        if self._idle_bytes > _MAX_IDLE_BYTES:
+        if self._idle_bytes > MAX_IDLE_BYTES:
             self._failed("too many records without content")
         with contextlib.suppress(OSError):
             self._flush()  # alerts, and answers to a KeyUpdate

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from amqpstore.files import open_regular
 from amqpstore_server.config import Config
 
-_MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _MAX_KEYS = 1000
 _STEP_S = 5.0
 """The longest that one step of a fetch may take, and then the longest for all of it."""
@@ -81,8 +81,8 @@ class KeySource:
         content = b""
         while part := response.read1(_PART_BYTES):
             content += part
-            if len(content) > _MAX_BYTES:
-                raise KeysError(f"{self._jwks}: more than {_MAX_BYTES >> 10} KiB")
+            if len(content) > MAX_BYTES:
+                raise KeysError(f"{self._jwks}: more than {MAX_BYTES >> 10} KiB")
             if time.monotonic() > deadline:
                 raise KeysError(f"{self._jwks}: took more than {_FETCH_S:.0f} s")
         return content
@@ -125,9 +125,9 @@ def _jwks_keys(content: bytes, source: str) -> Keys:
 def _file(path: str) -> bytes:
     try:
         with open(open_regular(path), "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
-    if len(content) > _MAX_BYTES:
-        raise KeysError(f"{path}: more than {_MAX_BYTES >> 10} KiB")
+    if len(content) > MAX_BYTES:
+        raise KeysError(f"{path}: more than {MAX_BYTES >> 10} KiB")
     return content

@@ -359,6 +359,32 @@ def test_a_handshake_that_never_ends_costs_nothing(shared: BrokerProcess, files:
     assert peak_bytes(shared) - before < 16 * MIB
 
 
+def test_a_crowd_of_handshakes_keeps_nobody_out(shared: BrokerProcess, files: TlsFiles) -> None:
+    """Hundreds that have the server sign, and then say nothing more."""
+    before = forget_peak(shared)
+    strangers = []
+    context = files.context()
+    with WireClient.connected(shared.url, channels=1) as old:
+        old.declare_queue("old")
+        try:
+            for _ in range(300):
+                outgoing = ssl.MemoryBIO()
+                tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=HOST)
+                with pytest.raises(ssl.SSLWantReadError):
+                    tls.do_handshake()
+                stranger = socket.create_connection(("127.0.0.1", shared.tls_port), 10)
+                stranger.sendall(outgoing.read())
+                strangers.append(stranger)
+            began = time.monotonic()
+            assert old.ready("old") == 0
+            assert is_greeted(shared, files.context())
+            assert time.monotonic() - began < 4
+            assert peak_bytes(shared) - before < 64 * MIB
+        finally:
+            for stranger in strangers:
+                reset(stranger)
+
+
 def test_random_bytes_after_the_handshake_end_the_connection(
     shared: BrokerProcess, files: TlsFiles
 ) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from amqpstore_server.tokens import TokenError, Tokens
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
+LARGER = ec.generate_private_key(ec.SECP384R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
 
 
@@ -77,7 +79,7 @@ def test_a_right_token_is_accepted(directory: str) -> None:
         ({"exp": None}, "exp"),
         ({"exp": time.time() - 60}, "expired"),
         ({"exp": "soon"}, "exp"),
-        ({"exp": 1e400}, ""),
+        ({"exp": math.inf}, ""),
         ({"nbf": time.time() + 9000}, "not yet valid"),
         ({"iss": "somebody"}, "issuer"),
         ({"iss": None}, "iss"),
@@ -91,7 +93,7 @@ def test_a_right_token_is_accepted(directory: str) -> None:
         ({"kid": None}, "no key"),
         ({"kid": "r"}, ""),  # the signature is of another key, of another type
         ({"key": OTHER}, "Signature"),
-        ({"key": OTHER, "algorithm": "ES384"}, ""),
+        ({"key": LARGER, "algorithm": "ES384"}, "alg"),
         ({"key": RSA, "algorithm": "RS512", "kid": "r"}, "alg"),  # not in the configuration
         ({"key": "", "algorithm": "none"}, ""),
     ],
@@ -99,10 +101,7 @@ def test_a_right_token_is_accepted(directory: str) -> None:
 def test_a_wrong_token_is_refused(directory: str, wrong: dict[str, Any], reason: str) -> None:
     issued = tokens(directory, oauth_issuer="https://issuer")
     assert issued.verified(token(iss="https://issuer")).user == "anna"
-    try:
-        made = token(**{"iss": "https://issuer", **wrong})
-    except (TypeError, jwt.PyJWTError, ValueError):
-        pytest.skip("no library makes such a token")
+    made = token(**{"iss": "https://issuer", **wrong})
     with pytest.raises(TokenError, match=f"(?i){reason}"):
         issued.verified(made)
 
