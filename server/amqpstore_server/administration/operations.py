@@ -10,6 +10,7 @@ All of them are durable when they return, and reach open connections at once:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -31,6 +32,8 @@ from amqpstore_server.definitions import (
 )
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.users import TAGS, Users, unknown_tags
+
+_log = logging.getLogger(__name__)
 
 
 class AdministrationError(Exception):
@@ -386,6 +389,9 @@ class Administration:
         rows = {}
         for user in definitions.users:
             rows[user.name] = yield from self._row_of(user)
+            if unknown := unknown_tags(user.tags):
+                extra = {"user": user.name, "tags": ",".join(unknown)}
+                _log.warning("tags without a meaning", extra=extra)
         changed = [name for name, row in rows.items() if self.all_users.has_other_secret(name, row)]
         left_out = yield from apply_definitions(
             definitions, self.broker, self.all_users, rows, replaces_policies=replaces_policies

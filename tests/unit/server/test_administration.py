@@ -15,6 +15,7 @@ from amqpstore_server.administration.operations import (
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.definitions import (
+    Definitions,
     Permission,
     PolicyDefinition,
     TopicPermission,
@@ -89,6 +90,16 @@ def test_a_user_that_is_deleted_between_login_and_open_does_not_get_in(
     client.ask(0, client.start_ok())
     server.do(server.administration.delete_user(BY, USER))
     assert client.connection.is_finished
+
+
+def test_an_import_keeps_tags_that_mean_nothing_here_and_says_so(
+    server: Administered, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = User(name="anna", password_hash=b"", listed_tags=["management", "accounting"])
+    done(server.administration.import_definitions(BY, Definitions(users=[user])))
+    assert server.administration.tags_of("anna") == ["management", "accounting"]
+    [warning] = [one for one in caplog.records if one.message == "tags without a meaning"]
+    assert vars(warning)["tags"] == "accounting"
 
 
 def test_a_user_without_a_password_does_not_get_in_without_one(server: Administered) -> None:
