@@ -57,17 +57,20 @@ class StoredRuns:
         self._large = LargeReads(backing.limits.read_part_bytes, clock)
         self._rereading = Rereading(self.read_back, self._forget_damage, clock)
 
-    def bring_back(self, queue: Queue, run: Run) -> tuple[Run | Unread, Run | None]:
+    def bring_back(
+        self, queue: Queue, run: Run, *, in_parts: bool = False
+    ) -> tuple[Run | Unread, Run | None]:
         """Read back the messages of a run that was taken, if they have left memory meanwhile.
 
         Returns the run as far as it was read, which is all of it or about 1 MiB, and the rest of
         it, a run of its own, if there is one. If the first message cannot be read, the error takes
         its place, as in `take`: then it is in quarantine, and in no run any more; but with a
-        ReadLaterError the run is unchanged, and is the rest.
+        ReadLaterError the run is unchanged, and is the rest. With `in_parts` so it is while a large
+        message is being read (PartlyReadError), which takes some calls.
         """
         if run.messages is not None:
             return run, None
-        found = self.read_back(run, 0, run.count)
+        found = self.read_back(run, 0, run.count, in_parts=in_parts)
         if isinstance(found, ReadLaterError):
             return found, run
         count = len(found) if isinstance(found, list) else 1

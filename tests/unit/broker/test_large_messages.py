@@ -53,3 +53,31 @@ def test_one_part_is_read_in_a_turn_however_many_consumers_wait(
 def test_a_get_has_it_at_once(simulated: SimulatedBroker) -> None:
     client = Client(simulated)
     assert [client.get("q"), client.get("q")] == [LARGE, "after"]
+
+
+@pytest.mark.parametrize("kind", ["history", "dead letters"])
+def test_one_that_moves_to_another_queue_is_read_in_parts(
+    simulated: SimulatedBroker, kind: str
+) -> None:
+    if kind == "history":
+        queue = simulated.queue("from", history_length=10)
+        to = "amq.consumed.from"
+    else:
+        queue = simulated.queue("from", dead_letter_exchange="", dead_letter_routing_key="other")
+        to = "other"
+    client, other = Client(simulated), Client(simulated)
+    client.publish("", "from", LARGE)
+    client.consume("from", "c")
+    simulated.settle()
+    simulated.store.housekeep()
+    if kind == "history":
+        client.channel.ack_until(0)
+    else:
+        client.channel.reject_until(0, requeue=False)
+    for turn in range(PARTS - 1):
+        assert queue.leaving
+        other.publish("", "q", str(turn))
+        simulated.broker.pump()
+    simulated.settle()
+    assert not queue.leaving
+    assert simulated.ready(to) == [LARGE]

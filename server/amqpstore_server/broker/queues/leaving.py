@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from amqpstore import Message, MessageDamagedError, ReadLaterError
+from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
 
 if TYPE_CHECKING:
@@ -71,9 +71,12 @@ class Leaving:
                 self._queue.touch()
                 return
             taken, go = self._line.popleft()
-            part, rest = context.store.stored.bring_back(*taken)
+            part, rest = context.store.stored.bring_back(*taken, in_parts=True)
             if rest is not None:
                 self._line.appendleft((taken._replace(run=rest), go))
+            if isinstance(part, PartlyReadError):
+                self._queue.touch()
+                return
             if isinstance(part, ReadLaterError):
                 self._queue.backlog.read_later(part)
                 return
