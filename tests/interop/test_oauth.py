@@ -128,6 +128,7 @@ def broker(
 def oauth_broker(data_directory: str, jwks: str, **settings: str) -> Generator[BrokerProcess]:
     keys = {"resource_server_id": "broker", "jwks": jwks, "leeway_s": "0", **settings}
     environment = {f"AMQPSTORE_OAUTH_{name.upper()}": value for name, value in keys.items()}
+    environment["AMQPSTORE_LOG_LEVEL"] = "debug"
     log = f"{data_directory}.log"
     with BrokerProcess(data_directory, log, environment=environment) as process:
         yield process

@@ -103,12 +103,13 @@ def test_free_disk_space_is_a_live_limit(configured: Configured) -> None:
 
 def test_a_variable_still_precedes_the_file(tmp_path: Path) -> None:
     made = Configured(tmp_path)
-    made.broker.environment["AMQPSTORE_HEARTBEAT_S"] = "7"
+    made.broker.environment |= {"AMQPSTORE_HEARTBEAT_S": "7", "AMQPSTORE_HARTBEAT_S": "8"}
     with made.broker as broker:
         broker.start()
         made.file.write_text("heartbeat_s = 43\nmax_message_bytes = 10\n")
         assert "heartbeat_s" not in made.reload('event="configuration reloaded"')
         assert made.heartbeat_s() == 7
+        assert 'event="unknown environment variable" variable=AMQPSTORE_HARTBEAT_S' in broker.stderr
 
 
 @pytest.mark.parametrize(

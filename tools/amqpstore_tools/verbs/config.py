@@ -62,4 +62,4 @@ def _show(effective: EffectiveConfig) -> None:
         rows.add_row(name, shown(value), shown(source), style="dim" if source == DEFAULT else "")
     console().print(rows)
     for variable in effective.unknown_variables:
-        say(f"{variable} in the environment is not the variable of a key")
+        say(f"unknown environment variable: {variable}")

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         logs.set_up(effective.config.log_level, effective.config.log_format)
         _log.info("configuration", extra={"file": effective.path or "none"})
         for name in effective.unknown_variables:
-            _log.warning("environment variable of no key", extra={"variable": name})
+            _log.warning("unknown environment variable", extra={"variable": name})
         before, most = raise_descriptor_limit()
         _log.debug("descriptors", extra={"before": before, "most": most})
         app.serve(effective.config, lambda: sources.load().config, _print_ready)
