@@ -26,6 +26,7 @@ from tests.conftest import URL_VARIABLE
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.interop.pika_client import connect, get, publish_confirmed
 from tests.small_disk import fill, small_disk
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 
@@ -154,7 +155,7 @@ def test_a_full_disk_blocks_publishers_and_says_so(small: tuple[BrokerProcess, s
             assert time.monotonic() < deadline, "never blocked"
             client.send(publish(1, "queue", b"more", message))
         assert client.expect(CONNECTION_BLOCKED).arguments
-        assert "blocked" in broker.stderr
+        wait_until(lambda: "publishers are blocked" in broker.stderr)
         client.send(publish(1, "queue", b"waits", message))
         got = get(channel, "queue")
         assert got is not None
