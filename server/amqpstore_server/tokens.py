@@ -20,6 +20,7 @@ from amqpstore_server.token_keys import Keys, KeysError, KeySource
 
 _log = logging.getLogger(__name__)
 
+_FETCH_S = 10.0
 _FETCH_EVERY_S = 10.0
 """Tokens with an unknown key id have the keys fetched again, but no more often than this."""
 
@@ -110,13 +111,21 @@ class Tokens:
                 return
             self._fetch_again_at = now + _FETCH_EVERY_S
             try:
-                self._keys = await trio.to_thread.run_sync(self._source.read)
+                self._keys = await self._fetched()
             except KeysError as error:
                 # The keys that are known stay in use: the issuer may be away for a while.
                 _log.error("keys for tokens not fetched", extra={"reason": str(error)})
             else:
                 self._fetched_at = now
                 _log.info("keys for tokens fetched", extra={"keys": len(self._keys)})
+
+    async def _fetched(self) -> Keys:
+        """Fetch the keys. Raises: KeysError, also when that takes too long."""
+        with trio.move_on_after(_FETCH_S):
+            # Abandoned, the thread ends by itself: an issuer that sends a byte now and then must
+            # not hold up logins meanwhile.
+            return await trio.to_thread.run_sync(self._source.read, abandon_on_cancel=True)
+        raise KeysError(f"{self._source.address}: took more than {_FETCH_S:.0f} s")
 
     def _rights(self, claims: Mapping[str, Any]) -> TokenRights:
         user = next((claims[one] for one in self._user_claims if one in claims), None)

@@ -50,11 +50,15 @@ class Issuer:
         self.new_key("first")
         self.fetches = 0
         self.status = 200
+        self.drips = False
+        self.closing = threading.Event()
         issuer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.fetches += 1
+                while issuer.drips and not issuer.closing.wait(0.5):
+                    self.wfile.write(b"X")  # never a whole line
                 content = issuer.key_set() if self.path == "/keys?x=1" else b"{}"
                 self.send_response(issuer.status)
                 self.send_header("Location", "/keys?x=1")
@@ -75,6 +79,7 @@ class Issuer:
         self._thread.start()
 
     def close(self) -> None:
+        self.closing.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -289,3 +294,18 @@ def test_other_answers_of_the_issuer_bring_no_keys(
         connect(broker, issuer.token())
     assert issuer.fetches == 1, "a redirect was followed"
     assert f"status {status}" in broker.stderr
+
+
+def test_an_issuer_that_takes_for_ever_holds_up_nobody(
+    broker: BrokerProcess, issuer: Issuer
+) -> None:
+    """Its answer comes byte by byte, each of them in time."""
+    issuer.drips = True
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connect(broker, issuer.token())
+    wait_until(lambda: "took more than 10 s" in broker.stderr)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)):
+        pass
+    issuer.drips = False
+    with connect(broker, issuer.token()):
+        pass
