@@ -129,21 +129,26 @@ class Alarms:
 
     async def wait_until_cleared(self) -> None:
         """Return once publishers may go on, or when the store failed."""
+        self._look_at_disk()
         while self.is_raised and not self._store.failure:
             await self._blocked.park()
 
     def look(self, now: float) -> None:
         """Raise or clear the alarms, and let those go on who waited."""
         self._look_at_memory(now)
+        self._look_at_disk()
+        if self._blocked and (not self.is_raised or self._store.failure):
+            _log.info("publishers are no longer blocked")
+            self._blocked.unpark_all()
+
+    def _look_at_disk(self) -> None:
+        """Log a change; what there is the store finds out."""
         if self._store.is_disk_low != self._was_disk_low:
             self._was_disk_low = self._store.is_disk_low
             if self._was_disk_low:
                 _log.warning("publishers are blocked: the disk is nearly full")
             else:
                 _log.info("the disk has free space again")
-        if self._blocked and (not self.is_raised or self._store.failure):
-            _log.info("publishers are no longer blocked")
-            self._blocked.unpark_all()
 
     def _look_at_memory(self, now: float) -> None:
         if not self.watermark_bytes and not self.is_memory_low:

@@ -81,15 +81,12 @@ def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int
 
     Raises: MalformedError for anything that is not a table within the limits above.
     """
-    length, _ = read_long(buffer, offset)
-    if length > MAX_TABLE_BYTES:
-        raise MalformedError(f"a table of {length} bytes, of at most {MAX_TABLE_BYTES}")
-    return _TableReader(buffer, MAX_ENTRIES).table(offset, 1)
+    return _TableReader(buffer, MAX_ENTRIES, MAX_TABLE_BYTES).table(offset, 1)
 
 
 def decode_own_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
     """Decode a table that was accepted before, and to which the broker may have added entries."""
-    return _TableReader(buffer, len(buffer)).table(offset, 1)
+    return _TableReader(buffer, len(buffer), len(buffer)).table(offset, 1)
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
@@ -108,7 +105,7 @@ def encode_table(table: Mapping[str, FieldValue]) -> bytes:
 
 def split_table(buffer: bytes, offset: int) -> tuple[dict[str, Encoded], int]:
     """Decode a table as `decode_own_table` does, but leave the values encoded."""
-    return _TableReader(buffer, len(buffer)).split(offset)
+    return _TableReader(buffer, len(buffer), len(buffer)).split(offset)
 
 
 _FIXED_READERS = {
@@ -179,11 +176,12 @@ _TABLE = ord("F")
 class _TableReader:
     """Decodes one table, and counts its entries at every depth."""
 
-    __slots__ = ("_buffer", "_entries_left")
+    __slots__ = ("_buffer", "_entries_left", "_most_bytes")
 
-    def __init__(self, buffer: bytes, most_entries: int) -> None:
+    def __init__(self, buffer: bytes, most_entries: int, most_bytes: int) -> None:
         self._buffer = buffer
         self._entries_left = most_entries
+        self._most_bytes = most_bytes
 
     def table(self, offset: int, depth: int) -> tuple[dict[str, FieldValue], int]:
         offset, end = self._bounds("table", offset, depth)
@@ -219,6 +217,8 @@ class _TableReader:
             raise MalformedError(f"tables and arrays are nested more than {MAX_DEPTH} deep")
         length, start = read_long(self._buffer, offset)
         end = start + length
+        if length > self._most_bytes:
+            raise MalformedError(f"a {kind} of {length} bytes, of at most {self._most_bytes}")
         if end > len(self._buffer):
             raise MalformedError(
                 f"the {kind} at byte {offset} has a length of {length} bytes, and "
