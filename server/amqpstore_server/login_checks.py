@@ -19,11 +19,15 @@ MAX_CHECKS = 2
 class LoginChecks:
     """The logins that wait for a check. Each user of each peer has a line of its own, and the lines
     take turns: many wrong logins of one do not delay the others.
+
+    In a line the newest and the oldest login take turns, so a right one that comes behind many
+    wrong ones of the same user does not wait for all of them.
     """
 
     def __init__(self) -> None:
         self._free = MAX_CHECKS
         self._lines: dict[tuple[str, str], deque[trio.Event]] = {}
+        self._is_newest_next = True
 
     @asynccontextmanager
     async def turn(self, host: str, user: str) -> AsyncIterator[None]:
@@ -57,6 +61,8 @@ class LoginChecks:
             return
         whose = next(iter(self._lines))
         line = self._lines.pop(whose)
-        line.popleft().set()
+        event = line.pop() if self._is_newest_next else line.popleft()
+        event.set()
+        self._is_newest_next = not self._is_newest_next
         if line:
             self._lines[whose] = line  # behind all other lines

@@ -112,13 +112,18 @@ class Logins:
             return await self._tokens.rights(token, host)
 
     async def _is_right(self, login: Login, host: str) -> bool:
-        if not self._users.is_known(login.user, login.password):
+        if not self._is_decided(login):
             async with self._checks.turn(host, login.user):
-                # Another connection of the user may have been checked meanwhile.
-                if not self._users.is_known(login.user, login.password):
+                # The same login of another connection may have been checked meanwhile.
+                if not self._is_decided(login):
                     await trio.to_thread.run_sync(self._users.check, login.user, login.password)
                     self._users.upgrade(login.user)
         return self._users.is_known(login.user, login.password)
+
+    def _is_decided(self, login: Login) -> bool:
+        """Tell whether a check is not needed."""
+        user, password = login.user, login.password
+        return self._users.is_known(user, password) or self._users.was_refused(user, password)
 
 
 def tokens_of(config: Config) -> Tokens | None:

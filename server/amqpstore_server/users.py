@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -37,16 +38,19 @@ _HASHES = {
 }
 _SALT_BYTES = 4
 
+_MAX_REFUSED = 1000
+"""Wrong logins that are remembered: a client that tries one again and again costs no check."""
+
 
 class Users:
     """The users of a store.
 
     A check takes about 100 ms of one core, by design of the hash: call it in a worker thread. A
-    login that was correct once is remembered for this process under a keyed digest. Hashes imported
-    from RabbitMQ are checked with RabbitMQ's algorithms, which are fast to try passwords with; so
-    at the first correct login an argon2 hash takes their place. `imported` of its row is a digest
-    of the old one, by which the same definitions, when they are read again, change nothing.
-    `upgrades` turns that off.
+    login that was correct once is remembered for this process under a keyed digest, and so are the
+    last wrong ones. Hashes imported from RabbitMQ are checked with RabbitMQ's algorithms, which are
+    fast to try passwords with; so at the first correct login an argon2 hash takes their place.
+    `imported` of its row is a digest of the old one, by which the same definitions, when they are
+    read again, change nothing. `upgrades` turns that off.
     """
 
     def __init__(self, store: Store) -> None:
@@ -58,6 +62,8 @@ class Users:
         """By user, the row when a login was correct, and the login's digest."""
         self._upgraded: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
         """By user, the row when a login was correct, and the one that is to take its place."""
+        self._refused: dict[bytes, dict[str, Any] | None] = {}
+        """By the digest of a wrong login, the user's row at that time."""
         self._rows: dict[str, dict[str, Any]] = dict(rows_of(store, "users"))
         self._is_empty = not store.definitions("users")
         self._nobody = ""
@@ -153,6 +159,11 @@ class Users:
         limits: Mapping[str, Any] = self._rows.get(user, {}).get("limits", {})
         return limits
 
+    def was_refused(self, user: str, password: bytes) -> bool:
+        """Tell whether the same login was wrong a short while ago, and still is."""
+        row = self._refused.get(self._digest(user, password), self)
+        return row is self._rows.get(user)
+
     def is_known(self, user: str, password: bytes) -> bool:
         """Tell whether the same login was correct before; if not, call `check`."""
         row, digest = self._verified.get(user, (None, b""))
@@ -172,6 +183,7 @@ class Users:
             self._nobody = self._nobody or self._hasher.hash(os.urandom(16))
         right = self._is_right(row or {"hash": self._nobody}, password)
         if not right or row is None or not password:
+            self._remember_refused(user, password, row)
             return False
         self._verified[user] = row, self._digest(user, password)
         if self.upgrades and (algorithm := row.get("algorithm")):
@@ -184,6 +196,13 @@ class Users:
                 },
             )
         return True
+
+    def _remember_refused(self, user: str, password: bytes, row: dict[str, Any] | None) -> None:
+        # By another thread: one step each.
+        self._refused[self._digest(user, password)] = row
+        with contextlib.suppress(KeyError, StopIteration, RuntimeError):
+            while len(self._refused) > _MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
 
     def upgrade(self, user: str) -> None:
         """Store the hash that the last `check` made in place of RabbitMQ's, if it did. Durable on

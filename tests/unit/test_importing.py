@@ -8,6 +8,7 @@ from typing import Any
 import argon2
 import pytest
 
+import amqpstore_server.users
 from amqpstore_server.definitions import DefinitionsError, load
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.users import Users
@@ -180,3 +181,25 @@ def test_a_password_that_is_changed_while_it_is_checked_is_changed() -> None:
     assert not users.check("anna", b"old")
     assert users.check("anna", b"new")
     assert users.is_known("anna", b"new")
+
+
+def test_a_wrong_login_is_remembered_until_the_user_changes() -> None:
+    users = Users(SimulatedBroker().store)
+    users.define("anna", users.hashed(b"old"))
+    for user in ("anna", "nobody"):
+        assert not users.was_refused(user, b"new")
+        assert not users.check(user, b"new")
+        assert users.was_refused(user, b"new")
+        users.define(user, users.hashed(b"new"))
+        assert not users.was_refused(user, b"new")
+        assert users.check(user, b"new")
+
+
+def test_only_the_last_wrong_logins_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqpstore_server.users, "_MAX_REFUSED", 2)
+    users = Users(SimulatedBroker().store)
+    users.define("anna", users.imported(b"", "rabbit_password_hashing_sha256"))
+    for password in (b"a", b"b", b"c"):
+        assert not users.check("anna", password)
+    found = [users.was_refused("anna", password) for password in (b"a", b"b", b"c")]
+    assert found == [False, True, True]

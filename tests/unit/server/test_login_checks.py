@@ -99,3 +99,26 @@ def test_a_turn_that_comes_as_one_leaves_goes_to_the_next() -> None:
         assert checks.begun[-1] == "next"
 
     trio.run(main)
+
+
+def test_a_login_behind_many_of_the_same_user_does_not_wait_for_all_of_them() -> None:
+    async def main() -> None:
+        checks = LoginChecks()
+        begun = []
+        end = trio.Semaphore(0)
+
+        async def check(number: int) -> None:
+            async with checks.turn("a", "attacked"):
+                begun.append(number)
+                await end.acquire()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(check, number)
+                await trio.testing.wait_all_tasks_blocked()
+            for _ in range(10):
+                end.release()
+                await trio.testing.wait_all_tasks_blocked()
+        assert begun == [0, 1, 9, 2, 8, 3, 7, 4, 6, 5]
+
+    trio.run(main)
