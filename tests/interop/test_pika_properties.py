@@ -30,7 +30,7 @@ ALL_PROPERTIES: dict[str, Any] = {
 HEADERS: dict[str, Any] = {
     "text": "text \N{SNOWMAN}",
     "empty": "",
-    "long": "x" * 70_000,
+    "long": "x" * 60_000,
     "octets": b"\x00\xff",
     "true": True,
     "false": False,
