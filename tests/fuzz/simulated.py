@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
+from amqpstore import Options
 from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
@@ -14,7 +15,7 @@ from amqpstore_server.protocol.content import ContentHeader, decode_content_head
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import Method, decode_method
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import OPTIONS, SimulatedBroker
 
 USER = "guest"
 
@@ -34,10 +35,15 @@ class Answer(NamedTuple):
 class SimulatedServer(SimulatedBroker):
     """A broker to which clients connect without sockets."""
 
-    def __init__(self, vhosts: tuple[str, ...] = (DEFAULT_VHOST,), limits: Limits | None = None):
+    def __init__(
+        self,
+        vhosts: tuple[str, ...] = (DEFAULT_VHOST,),
+        limits: Limits | None = None,
+        options: Options = OPTIONS,
+    ):
         self.limits = limits or Limits(max_message_bytes=100_000)
         self.clients: list[SimulatedClient] = []
-        super().__init__()
+        super().__init__(options=options)
         for vhost in vhosts:
             self.broker.define_vhost(vhost)
             self.broker.define_permissions(USER, vhost, ALL)

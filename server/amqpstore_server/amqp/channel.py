@@ -84,7 +84,7 @@ class AmqpChannel:
         if kind in DTX_HANDLERS:
             self._distributed.handle(method)
         elif kind in HANDLERS:
-            HANDLERS[kind](self, method)
+            return HANDLERS[kind](self, method)
         else:
             raise NotImplementedByServer(f"{method.name} is not supported")
         return None
@@ -347,9 +347,19 @@ class AmqpChannel:
     def on_basic_cancel_ok(self, method: methods.BasicCancelOk) -> None:
         """Some clients answer the server's basic.cancel, though it asks for no answer."""
 
-    def on_basic_get(self, method: methods.BasicGet) -> None:
+    def on_basic_get(self, method: methods.BasicGet) -> Iterator[None] | None:
         queue = self._readable_queue(method.queue)
-        self._gets.get(queue, no_ack=method.no_ack, wait_ms=wait_ms(method))
+        if self._gets.get(queue, no_ack=method.no_ack, wait_ms=wait_ms(method)):
+            return None
+        return self._get_in_parts(method)
+
+    def _get_in_parts(self, method: methods.BasicGet) -> Iterator[None]:
+        """Read a large message, a part in each step. Raises: as `on_basic_get`, as the queue, and
+        the right to read it, may be gone by then.
+        """
+        yield
+        while not self._gets.get(self._readable_queue(method.queue), no_ack=method.no_ack):
+            yield
 
     def _answer_get(self, queue: Queue, fetched: Fetched) -> None:
         if fetched is None:
@@ -432,7 +442,7 @@ def _timeout_ms(method: methods.BasicConsume) -> int | None:
     return int(timeout)
 
 
-_Handler = Callable[[AmqpChannel, Any], None]
+_Handler = Callable[[AmqpChannel, Any], Iterator[None] | None]
 
 _FROM_CLIENT: dict[type[methods.Method], _Handler] = {
     methods.ChannelFlow: AmqpChannel.on_channel_flow,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore.limits import StoreLimits
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.protocol import methods
@@ -13,6 +14,7 @@ from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import Method
 from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
+from tests.simulated_broker import OPTIONS
 
 HEARTBEAT_S = 10
 CHANNEL_CLOSE = methods.ChannelClose(
@@ -297,6 +299,68 @@ def test_a_replay_leaves_others_their_turn_and_keeps_its_channel_waiting(
     )
     tags = [answer.method for answer in client.answers]
     assert [one.delivery_tag for one in tags if isinstance(one, methods.BasicAck)][-1] == 5
+
+
+LARGE = bytes(12_000)
+SMALL_PARTS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_part_bytes=1000)
+
+
+@pytest.fixture
+def reading() -> Iterator[SimulatedServer]:
+    """Queue "q" with a large message that is on disk only, and a small one behind it."""
+    options = OPTIONS._replace(memory_bytes=0, limits=SMALL_PARTS)
+    with SimulatedServer(options=options) as server:
+        client = SimulatedClient.opened(server, channels=1)
+        client.ask(1, methods.QueueDeclare(queue="q", durable=True))
+        client.send(published(LARGE) + published(b"after"))
+        client.lose()
+        server.store.housekeep()
+        yield server
+
+
+def test_a_get_of_a_large_message_leaves_others_their_turn_and_keeps_its_channel_waiting(
+    reading: SimulatedServer,
+) -> None:
+    client = SimulatedClient.opened(reading, channels=1)
+    other = SimulatedClient.opened(reading, channels=1)
+    gets = sent(methods.BasicGet(queue="q")) * 3 + sent(methods.QueueDeclare(queue="new"))
+    client.connection.receive(gets, reading.now_s)
+    for _ in range(10):
+        assert client.connection.is_input_paused
+        reading.broker.pump()
+        client.go_on()
+        assert not client.answers
+        # One step of a get that takes as many: the other client is not held up by it.
+        other.connection.receive(sent(methods.QueueDeclare(queue="other")), reading.now_s)
+        other.take_output()
+        assert names(other.answers[-1:]) == ["queue.declare-ok"]
+    reading.settle()
+    assert [answer.body for answer in client.answers if answer.header] == [LARGE, b"after"]
+    assert names(client.answers) == [
+        *["basic.get-ok", "basic.get-ok", "basic.get-empty", "queue.declare-ok"]
+    ]
+
+
+def test_a_get_of_a_large_message_whose_queue_is_deleted_meanwhile_closes_its_channel(
+    reading: SimulatedServer,
+) -> None:
+    client = SimulatedClient.opened(reading, channels=1)
+    client.connection.receive(sent(methods.BasicGet(queue="q")), reading.now_s)
+    reading.vhost.delete_queue(reading.vhost.queue("q"))
+    reading.settle()
+    (closed,) = client.answers
+    assert isinstance(closed.method, methods.ChannelClose)
+    assert closed.method.reply_code == 404
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_get_leaves_the_message(
+    reading: SimulatedServer,
+) -> None:
+    client = SimulatedClient.opened(reading, channels=1)
+    client.connection.receive(sent(methods.BasicGet(queue="q")), reading.now_s)
+    client.lose()
+    reading.settle()
+    assert reading.vhost.queue("q").ready_count == 2
 
 
 def test_an_impossible_replay_closes_its_channel_when_it_is_found_out(

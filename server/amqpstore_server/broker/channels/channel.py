@@ -205,17 +205,22 @@ class Channel:
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
         self.outlet.deliver(consumer, first_tag, shown(consumer.queue, run))
 
-    def get(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
-        """Take one message, with its delivery tag; None if no message is ready."""
+    def get(self, queue: Queue, *, no_ack: bool, in_parts: bool = False) -> tuple[int, Run] | None:
+        """Take one message, with its delivery tag; None if no message is ready.
+
+        Args: in_parts, as of `Backlog.take`.
+        """
         queue.used()
         queue.backlog.expire()
-        return self.fetch(queue, no_ack=no_ack)
+        return self.fetch(queue, no_ack=no_ack, in_parts=in_parts)
 
-    def fetch(self, queue: Queue, *, no_ack: bool) -> tuple[int, Run] | None:
+    def fetch(
+        self, queue: Queue, *, no_ack: bool, in_parts: bool = False
+    ) -> tuple[int, Run] | None:
         """Take one message as `get` does, for a get that waited: the queue has already expired what
         is due.
         """
-        taken = queue.backlog.take(1, acked=no_ack)
+        taken = queue.backlog.take(1, acked=no_ack, in_parts=in_parts)
         if taken is None:
             return None
         if queue.consumers:

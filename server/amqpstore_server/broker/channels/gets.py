@@ -39,11 +39,19 @@ class Gets:
         """Whether a message could be sent now."""
         return self.channel.outlet.is_writable
 
-    def get(self, queue: Queue, *, no_ack: bool, wait_ms: int = 0) -> None:
-        """Answer with one message, now or within `wait_ms`. Raises: PreconditionFailedError."""
+    def get(self, queue: Queue, *, no_ack: bool, wait_ms: int = 0) -> bool:
+        """Answer with one message, now or within `wait_ms`.
+
+        Returns False if only a part of a large message was read: to be called again soon, and
+        before anything else on this channel. Raises: PreconditionFailedError.
+        """
         if not self._line and not wait_ms and not queue.waiting:
-            self._answer(queue, self.channel.get(queue, no_ack=no_ack))
-            return
+            queue.backlog.is_reading = False
+            fetched = self.channel.get(queue, no_ack=no_ack, in_parts=True)
+            if fetched is None and queue.backlog.is_reading:
+                return False
+            self._answer(queue, fetched)
+            return True
         if len(self._line) >= MAX_WAITING:
             raise PreconditionFailedError(
                 f"{MAX_WAITING} gets wait on this channel, which is the maximum: wait for an "
@@ -58,6 +66,7 @@ class Gets:
         self._line.append(get)
         if len(self._line) == 1:
             self._serve_first()
+        return True
 
     def fetch(self, get: WaitingGet) -> Fetched:
         """Take a message off the queue, if there is one, for the first in line."""
