@@ -3,19 +3,20 @@
 - `app`: the program: what is started, in which order, and how it stops; `logs`: its log.
 - `config`: every key of the configuration; `config_keys`: what a key is; `config_sources`: the
   file, the environment and the options it comes from; `config_options`: those options;
-  `reloading`: what SIGHUP changes in a running broker; `stopping`: what SIGTERM does with clients;
+  `small_files`: how files that an operator wrote are read.
+- `reloading`: what SIGHUP changes in a running broker; `stopping`: what SIGTERM does with clients;
   `service_manager`: what systemd is told of both.
-- `connection`: one client's socket; `tls`: TLS on it; `certificates`: those of the server;
-  `sockets`: all of them in one set, read together;
-  `read_size`: how much is read at once; `committer`: has batches written and synced; `turn`: the
-  work to do after a round of reads; `switching`: how soon it gets the interpreter back; `holds`:
-  how long its longest turns were; `doors`: how many clients may connect.
+- `doors`: how many clients may connect; `connection`: one client's socket; `tls`: TLS on it;
+  `certificates`: those of the server.
+- `sockets`: all clients' sockets in one set, read together; `read_size`: how much is read at once;
+  `turn`: the work to do after a round of reads; `switching`: how soon it gets the interpreter back;
+  `holds`: how long its longest turns were; `committer`: has batches written and synced.
 - `alarms`: publishers wait while memory is short, or the disk is nearly full.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
-- `first_users`: those of a new store.
-- `users`, `logins`: who may log in, and how; `login_checks`: the queue for password checks;
-  `tokens`, `token_keys`: those of OAuth 2; `password_hashes`: the forms of hashes in definitions.
+- `users`, `logins`: who may log in, and how; `first_users`: the users of a new store;
+  `login_checks`: the queue for password checks; `password_hashes`: the forms of hashes in
+  definitions; `tokens`, `token_keys`: OAuth 2.
 - `administration`: what operators do with users, virtual hosts, permissions and policies;
   `admin_socket`: their door in the data directory.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.

@@ -15,13 +15,12 @@ from datetime import datetime
 
 from cryptography import x509
 
-from amqpstore.files import open_regular
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.small_files import read_small
 
 _log = logging.getLogger(__name__)
 
-_MAX_FILE_BYTES = 1 << 20
 _MAX_PAIRS = 1000
 _EXPIRES_SOON_DAYS = 30
 
@@ -166,13 +165,9 @@ def _leaf(path: str) -> x509.Certificate:
 
 def _read(path: str) -> bytes:
     try:
-        with open(open_regular(path), "rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
+        return read_small(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    if len(content) > _MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: more than {_MAX_FILE_BYTES >> 10} KiB")
-    return content
 
 
 def _no_password() -> str:

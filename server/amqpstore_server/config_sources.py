@@ -11,15 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqpstore.files import open_regular
 from amqpstore_server.config import KEYS, Config, conflicts
 from amqpstore_server.config_keys import ENVIRONMENT_PREFIX, ConfigError
+from amqpstore_server.small_files import read_small
 
 DEFAULT_FILE = "/etc/amqpstore/amqpstore.toml"
 FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 DEFAULT = "default"
 
-_MAX_FILE_BYTES = 1 << 20
 _LIKE_A_KEY = 0.7
 
 # Kubernetes gives each container variables of this form for a service that is called amqpstore.
@@ -96,12 +95,7 @@ class _MissingFileError(ConfigError):
 def _read(path: str) -> dict[str, Any]:
     """Return the content of a TOML file. Raises: ConfigError."""
     try:
-        with open(open_regular(path), "rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        if len(content) > _MAX_FILE_BYTES:
-            most = f"{_MAX_FILE_BYTES >> 10} KiB"
-            raise ConfigError(f"cannot read the configuration {path}: it has more than {most}")
-        return tomllib.loads(content.decode())
+        return tomllib.loads(read_small(path).decode())
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         kind = _MissingFileError if is_missing else ConfigError

@@ -18,10 +18,9 @@ from urllib.parse import urlsplit
 import jwt
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from amqpstore.files import open_regular
 from amqpstore_server.config import Config
+from amqpstore_server.small_files import MAX_BYTES, read_small
 
-MAX_BYTES = 1 << 20
 _MAX_KEYS = 1000
 _STEP_S = 5.0
 """The longest that one step of a fetch may take; `tokens` limits all of it."""
@@ -121,10 +120,6 @@ def _jwks_keys(content: bytes, source: str) -> Keys:
 
 def _file(path: str) -> bytes:
     try:
-        with open(open_regular(path), "rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        return read_small(path)
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise KeysError(f"{path}: more than {MAX_BYTES >> 10} KiB")
-    return content
