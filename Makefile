@@ -25,7 +25,7 @@ serve: $(READY)
 test: $(READY) $(NODE_READY)
 	PYTHONMALLOC=pymalloc $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -bb -X dev -m pytest -n 2 -m "not long"
 
-# The long proofs, about 45 minutes. Each run draws a seed, and so proves other histories: it prints the
+# The long proofs, about 50 minutes. Each run draws a seed, and so proves other histories: it prints the
 # seed, and `make prove SEED=N` runs the same again. `make prove FOR=480` begins no test after 8 minutes.
 prove: $(READY)
 	$(BIN)/python -bb -X dev -m pytest -n 2 -m long --for $(or $(FOR),inf) $(if $(SEED),--seed $(SEED))
