@@ -8,6 +8,7 @@ history ends with its queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import pytest
 
@@ -252,11 +253,11 @@ def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
     """Deliveries without acks are acked where they are taken, and never reach the history."""
     take = Backlog.take
 
-    def taken(self: Backlog, limit: int, *, acked: bool, not_from: object = None) -> Taken | None:
+    def taken(self: Backlog, limit: int, **how: Any) -> Taken | None:
         queue = self._queue
         history, queue.history = queue.history, None
         try:
-            return take(self, limit, acked=acked, not_from=not_from)
+            return take(self, limit, **how)
         finally:
             queue.history = history
 
