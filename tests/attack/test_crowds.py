@@ -178,7 +178,7 @@ def test_slow_handshakes_end_after_their_time_and_keep_nobody_out(target: Broker
 def test_a_right_login_does_not_wait_for_40_wrong_ones(
     data_directory: str, passwords: list[str]
 ) -> None:
-    """Of the same user, from the same address, and no right one was remembered."""
+    """They are for the same user, from the same address, and no right login is remembered."""
     with BrokerProcess(data_directory, f"{data_directory}.log") as broker:
         broker.start()
         wrong = [WireClient.greeted(broker.url) for _ in passwords]

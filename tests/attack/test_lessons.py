@@ -112,7 +112,7 @@ def test_a_frame_of_any_size_and_kind_ends_its_connection_at_worst(
 
 
 def test_routing_takes_little_work_whatever_is_bound(target: BrokerProcess) -> None:
-    """Consecutive wildcards are no combinations, a weight is no number of buckets without limit."""
+    """Consecutive wildcards do not multiply, and a weight cannot ask for any number of buckets."""
     with connect(target.url) as connection:
         channel = connection.channel()
         channel.queue_declare("q", exclusive=True)

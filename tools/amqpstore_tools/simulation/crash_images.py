@@ -26,7 +26,7 @@ _EXHAUSTIVE = 4
 """Up to this many sectors, or changes of a directory, every subset is an outcome."""
 
 _DRAWN_BYTES = 4 << 20
-"""Of a large file as many sectors are drawn as give copies of it of this many bytes."""
+"""How many bytes all images of one file may take: of a large file fewer sectors are drawn."""
 
 
 class FileOutcome(NamedTuple):
