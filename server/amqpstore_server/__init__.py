@@ -3,7 +3,7 @@
 - `app`: the program: what is started, in which order, and how it stops; `logs`: its log.
 - `config`: every key of the configuration; `config_keys`: what a key is; `config_sources`: the
   file, the environment and the options it comes from; `config_options`: those options;
-  `small_files`: how files that an operator wrote are read.
+  `config_values`: what follows from them; `small_files`: how files that an operator wrote are read.
 - `reloading`: what SIGHUP changes in a running broker; `stopping`: what SIGTERM does with clients;
   `service_manager`: what systemd is told of both.
 - `doors`: how many clients may connect; `connection`: one client's socket; `tls`: TLS on it;

@@ -8,24 +8,22 @@ import logging
 import os
 import resource
 import secrets
-import shutil
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from amqpstore import DurabilityError, Options, Store
+from amqpstore import DurabilityError, Store
 from amqpstore.datasyncs import KernelDatasyncs
-from amqpstore_server import logs
 from amqpstore_server.admin_socket import AdminSocket, admin_socket
 from amqpstore_server.administration.operations import Administration, By
-from amqpstore_server.administration.work import Work, done
-from amqpstore_server.alarms import Alarms, available_bytes, watermark_bytes
+from amqpstore_server.administration.work import Slow, Work, carry_out, done
+from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
@@ -34,19 +32,20 @@ from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.committer import Committer
 from amqpstore_server.config import Config, host_and_port
 from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.config_values import client_limits, memory_watermark_bytes, store_options
 from amqpstore_server.connection import SocketConnection
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_guest
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.login_checks import LoginChecks
-from amqpstore_server.logins import LOGIN_KEYS, Logins, tokens_of
+from amqpstore_server.logins import Logins, tokens_of
 from amqpstore_server.recovery_reports import keep_report
-from amqpstore_server.reloading import Apply, Reloadable, Reloader
+from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.service_manager import ServiceManager
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.stopping import drain, say_goodbye
-from amqpstore_server.tls import TLS_KEYS, certificates_of
+from amqpstore_server.tls import certificates_of
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import Users
 
@@ -66,7 +65,6 @@ _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
-_FREE_BYTES = 1 << 30
 _DAY_S = 86_400.0
 
 
@@ -86,7 +84,7 @@ def serve(
     # process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     definitions = load(config.definitions) if config.definitions else None
-    store = Store.open(config.data, options=_options(config))
+    store = Store.open(config.data, options=store_options(config))
     try:
         trio.run(_run, config, load_config, store, definitions, certificates, on_ready)
     except BaseExceptionGroup as group:
@@ -97,15 +95,6 @@ def serve(
         raise
     store.close()
     _log.info("stopped")
-
-
-def _options(config: Config) -> Options:
-    return Options(
-        segment_bytes=config.segment_bytes,
-        memory_bytes=config.memory_bytes,
-        least_free_bytes=_least_free_bytes(config),
-        compress_from_bytes=config.compress_from_bytes,
-    )
 
 
 def _cause(group: BaseExceptionGroup) -> BaseException:
@@ -172,7 +161,7 @@ class App:
         service_manager: ServiceManager | None = None,
     ) -> None:
         self._service_manager = service_manager or ServiceManager({})
-        self._limits = _limits(config)
+        self._limits = client_limits(config)
         context = BrokerContext(
             store,
             clock=store.clock,
@@ -206,20 +195,30 @@ class App:
             datasyncs=KernelDatasyncs.open(self.sockets.signal),
         )
         context.flush = self.committer.flush
-        self._alarms = Alarms(store, _watermark_bytes(config), self._free_caches)
+        self._alarms = Alarms(store, memory_watermark_bytes(config), self._free_caches)
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
-        self._reloader = Reloader(
-            config,
-            load_config or (lambda: config),
-            self.reloadable_parts(),
-            on_reloaded=self._reloaded,
-        )
         self._logins = Logins(config, self.users, tokens_of(config), certificates)
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._apply_to_doors(config)
+        self._doors.limit(
+            config.max_connections, config.max_connections_per_peer, config.accepts_per_s
+        )
+        self.reloader = Reloader(
+            config,
+            load_config or (lambda: config),
+            reloadable_parts(
+                self._import_again,
+                certificates,
+                self._logins,
+                context,
+                self._alarms,
+                self._doors,
+                self._set_limits,
+            ),
+            on_reloaded=self._reloaded,
+        )
         self._product = Product(config.product, config.version or version("amqpstore"))
 
     async def run(
@@ -253,7 +252,7 @@ class App:
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
-            service.start_soon(self._reloader.run)
+            service.start_soon(self.reloader.run)
             service.start_soon(self._service_manager.watch)
             service.start_soon(self.carry_out, self.administration.delete_rest())
             if admin is not None:
@@ -280,11 +279,11 @@ class App:
                 _log.info("stopping", extra={"signal": signal.Signals(number).name})
                 return
             self._service_manager.reloading()
-            self._reloader.ask()
+            self.reloader.ask()
 
     async def _stop_clients(self, clients: trio.CancelScope) -> None:
         """End all connections: see `stopping`."""
-        drain_s = self._reloader.config.drain_s
+        drain_s = self.reloader.config.drain_s
         status = f"waiting for {len(self.connections)} connections"
         self._service_manager.stopping(status, drain_s + _STOP_S)
         if left := await drain(self.connections, drain_s):
@@ -305,94 +304,6 @@ class App:
             certificates.log_expiry(datetime.now(UTC))
             await trio.sleep(_DAY_S)
 
-    def reloadable_parts(self) -> tuple[Reloadable, ...]:
-        """Return the parts to which a new configuration is applied, in this order: see
-        `reloading`.
-        """
-        return (
-            Reloadable(("definitions",), self._prepare_definitions),
-            Reloadable(TLS_KEYS, self._prepare_certificates),
-            Reloadable(LOGIN_KEYS, self._prepare_logins),
-            Reloadable.unchecked(("log_level", "log_format"), self._apply_log),
-            Reloadable.unchecked(("memory_bytes", "least_free_bytes"), self._apply_to_store),
-            Reloadable.unchecked(("memory_watermark",), self._apply_to_alarms),
-            Reloadable.unchecked(("consumer_timeout_s",), self._apply_to_broker),
-            Reloadable.unchecked(
-                ("max_connections", "max_connections_per_peer", "accepts_per_s"),
-                self._apply_to_doors,
-            ),
-            Reloadable.unchecked(
-                (
-                    "channel_max",
-                    "frame_max",
-                    "heartbeat_s",
-                    "max_message_bytes",
-                    "send_timeout_s",
-                    "connection_bytes",
-                    "connections_bytes",
-                    "drain_s",
-                ),
-                self._apply_limits,
-            ),
-        )
-
-    async def _prepare_definitions(self, config: Config) -> Apply:
-        """Read the definitions file, even if its name has not changed. Raises: DefinitionsError."""
-        path = config.definitions
-        definitions = await trio.to_thread.run_sync(load, path) if path else None
-
-        async def apply() -> None:
-            if definitions is not None:
-                await self.carry_out(self._importing(definitions, By(path, "SIGHUP")))
-                _log.info("definitions read", extra={"file": path})
-
-        return apply
-
-    async def _prepare_logins(self, config: Config) -> Apply:
-        """Read the keys of tokens."""
-        tokens = await trio.to_thread.run_sync(tokens_of, config)
-
-        async def apply() -> None:
-            self._logins.change(config, tokens)
-
-        return apply
-
-    async def _prepare_certificates(self, config: Config) -> Apply:
-        """Read the files of TLS, even if their names have not changed. Raises: ConfigError."""
-        certificates = self._certificates
-        use = await trio.to_thread.run_sync(certificates.prepare, config) if certificates else None
-
-        async def apply() -> None:
-            if certificates is not None and use is not None:
-                use()
-                _log.info("certificates read")
-                certificates.log_expiry(datetime.now(UTC))
-
-        return apply
-
-    def _apply_log(self, config: Config) -> None:
-        logs.set_up(config.log_level, config.log_format)
-
-    def _apply_to_store(self, config: Config) -> None:
-        self.context.store.set_limits(
-            memory_bytes=config.memory_bytes, least_free_bytes=_least_free_bytes(config)
-        )
-
-    def _apply_to_alarms(self, config: Config) -> None:
-        self._alarms.watermark_bytes = _watermark_bytes(config)
-
-    def _apply_to_broker(self, config: Config) -> None:
-        self.context.consumer_timeout_ms = config.consumer_timeout_s * 1000
-
-    def _apply_to_doors(self, config: Config) -> None:
-        self._doors.limit(config.max_connections, config.max_connections_per_peer)
-        self._doors.accepts.per_s = config.accepts_per_s
-
-    def _apply_limits(self, config: Config) -> None:
-        # Of clients that connect from now on. The others are read from the configuration in force
-        # when they are needed.
-        self._limits = _limits(config)
-
     def _reloaded(self, outcome: str) -> None:
         self._turn.wake()
         self._service_manager.ready(outcome)
@@ -400,20 +311,24 @@ class App:
     def _importing(self, definitions: Definitions, by: By) -> Work[list[str]]:
         return self.administration.import_definitions(by, definitions, replaces_policies=True)
 
+    async def _import_again(self, definitions: Definitions, file: str) -> None:
+        await self.carry_out(self._importing(definitions, By(file, "SIGHUP")))
+
     async def carry_out(self, work: Work[ResultT]) -> ResultT:
         """Carry out the work of an operator; clients have their turn after each of its steps."""
-        found = None
-        while True:
-            try:
-                asked = work.send(found)
-            except StopIteration as end:
-                result: ResultT = end.value
-                return result
-            finally:
-                self._turn.wake()
-            found = None if asked is None else await trio.to_thread.run_sync(asked)
-            if asked is None:
-                await trio.lowlevel.checkpoint()
+        try:
+            return await carry_out(work, self._after_step)
+        finally:
+            self._turn.wake()
+
+    async def _after_step(self, slow: Slow | None) -> Any:
+        self._turn.wake()
+        if slow is None:
+            return await trio.lowlevel.checkpoint()
+        return await trio.to_thread.run_sync(slow)
+
+    def _set_limits(self, limits: Limits) -> None:
+        self._limits = limits
 
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
@@ -510,7 +425,7 @@ class App:
         """Close the clients with the most memory until unfinished publishes fit into the limit."""
         held = {one: one.amqp.unfinished_bytes for one in self.connections}
         total = sum(held.values())
-        limit = self._alarms.unfinished_bytes(self._reloader.config.connections_bytes)
+        limit = self._alarms.unfinished_bytes(self.reloader.config.connections_bytes)
         while total > limit:
             most = max(held, key=held.__getitem__)
             total -= held.pop(most)
@@ -538,36 +453,6 @@ class App:
                 self._turn.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()
-
-
-def _watermark_bytes(config: Config) -> int:
-    return watermark_bytes(config.memory_watermark, available_bytes())
-
-
-def _least_free_bytes(config: Config) -> int:
-    """Return the option of the store. By default publishers are blocked below 1 GiB, or three
-    segments if that is more, but never for more than a tenth of the disk.
-    """
-    if config.least_free_bytes >= 0:
-        return config.least_free_bytes
-    path = os.path.abspath(config.data)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    blocked_below = max(_FREE_BYTES, 3 * config.segment_bytes)
-    return min(blocked_below, shutil.disk_usage(path).total // 10) // 2
-
-
-def _limits(config: Config) -> Limits:
-    return Limits(
-        channel_max=config.channel_max,
-        frame_max=config.frame_max,
-        heartbeat_s=config.heartbeat_s,
-        max_message_bytes=config.max_message_bytes,
-        send_timeout_s=config.send_timeout_s,
-        # Whatever is configured: a message of the largest size can be received while another is
-        # pending.
-        unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),
-    )
 
 
 async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:

@@ -6,9 +6,9 @@ variable `AMQPSTORE_` and its name in upper case, the option of `amqpstore serve
 `flag`, and the checks with their error messages. Then add its row to the table in server/README.md;
 the test that compares the two prints the row. A rule about several keys goes into `conflicts`.
 
-A key with `live=True` is changed by SIGHUP: name it in the part of `App.reloadable_parts` that
-applies it to the running broker (a test looks for it there). All others need a restart, which the
-log says when such a key has changed.
+A key with `live=True` is changed by SIGHUP: name it in the part of `reloading.reloadable_parts`
+that applies it to the running broker (a test looks for it there). All others need a restart, which
+the log says when such a key has changed.
 """
 
 from __future__ import annotations

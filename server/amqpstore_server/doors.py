@@ -78,8 +78,8 @@ class Doors:
 
     def __init__(self, descriptors: int) -> None:
         self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
-        self.limit(0, 0)
         self.accepts = AcceptRate()
+        self.limit(0, 0)
         self._of_host: Counter[str] = Counter()
         self.visitors: set[Visitor] = set()
         self.strangers: set[Visitor] = set()
@@ -87,8 +87,11 @@ class Doors:
         self._turned_away = 0
         self._log_at = 0.0
 
-    def limit(self, connections: int, per_peer: int) -> None:
-        """Limit the clients, and those of one peer; 0 is no limit, besides the descriptors."""
+    def limit(self, connections: int, per_peer: int, accepts_per_s: int = 0) -> None:
+        """Limit the clients, those of one peer, and how many are let in a second; 0 is no limit,
+        besides the descriptors.
+        """
+        self.accepts.per_s = accepts_per_s
         self.max_visitors = min(connections or self._places, self._places)
         self.max_strangers = min(max(self.max_visitors // 2, 1), MAX_STRANGERS)
         self.max_per_peer = per_peer or self._places

@@ -10,14 +10,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
+from amqpstore_server import logs
+from amqpstore_server.alarms import Alarms
+from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.config import KEYS, Config, conflicts
 from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.definitions import DefinitionsError
+from amqpstore_server.config_values import client_limits, least_free_bytes, memory_watermark_bytes
+from amqpstore_server.definitions import Definitions, DefinitionsError, load
+from amqpstore_server.doors import Doors
+from amqpstore_server.logins import LOGIN_KEYS, Logins, tokens_of
+from amqpstore_server.tls import TLS_KEYS
+
+if TYPE_CHECKING:
+    from amqpstore_server.certificates import Certificates
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +63,113 @@ class Reloadable:
         return cls(keys, prepare)
 
 
+def reloadable_parts(
+    import_definitions: Callable[[Definitions, str], Awaitable[None]],
+    certificates: Certificates | None,
+    logins: Logins,
+    context: BrokerContext,
+    alarms: Alarms,
+    doors: Doors,
+    set_limits: Callable[[Limits], None],
+) -> tuple[Reloadable, ...]:
+    """Return the parts of a running broker to which a new configuration is applied, in this order.
+
+    Args: import_definitions, imports those of a file, and is told its path; set_limits, is given
+    the limits of clients that connect from now on.
+    """
+
+    def apply_to_store(config: Config) -> None:
+        context.store.set_limits(
+            memory_bytes=config.memory_bytes, least_free_bytes=least_free_bytes(config)
+        )
+
+    def apply_to_alarms(config: Config) -> None:
+        alarms.watermark_bytes = memory_watermark_bytes(config)
+
+    def apply_to_broker(config: Config) -> None:
+        context.consumer_timeout_ms = config.consumer_timeout_s * 1000
+
+    def apply_to_doors(config: Config) -> None:
+        doors.limit(config.max_connections, config.max_connections_per_peer, config.accepts_per_s)
+
+    return (
+        _definitions(import_definitions),
+        _certificates(certificates),
+        _logins(logins),
+        Reloadable.unchecked(
+            ("log_level", "log_format"),
+            lambda config: logs.set_up(config.log_level, config.log_format),
+        ),
+        Reloadable.unchecked(("memory_bytes", "least_free_bytes"), apply_to_store),
+        Reloadable.unchecked(("memory_watermark",), apply_to_alarms),
+        Reloadable.unchecked(("consumer_timeout_s",), apply_to_broker),
+        Reloadable.unchecked(
+            ("max_connections", "max_connections_per_peer", "accepts_per_s"), apply_to_doors
+        ),
+        # The last two are read from the configuration in force whenever they are needed.
+        Reloadable.unchecked(
+            (
+                "channel_max",
+                "frame_max",
+                "heartbeat_s",
+                "max_message_bytes",
+                "send_timeout_s",
+                "connection_bytes",
+                "connections_bytes",
+                "drain_s",
+            ),
+            lambda config: set_limits(client_limits(config)),
+        ),
+    )
+
+
+def _definitions(
+    import_definitions: Callable[[Definitions, str], Awaitable[None]],
+) -> Reloadable:
+    async def prepare(config: Config) -> Apply:
+        """Read the file, even if its name has not changed. Raises: DefinitionsError."""
+        path = config.definitions
+        definitions = await trio.to_thread.run_sync(load, path) if path else None
+
+        async def apply() -> None:
+            if definitions is not None:
+                await import_definitions(definitions, path)
+                _log.info("definitions read", extra={"file": path})
+
+        return apply
+
+    return Reloadable(("definitions",), prepare)
+
+
+def _certificates(certificates: Certificates | None) -> Reloadable:
+    async def prepare(config: Config) -> Apply:
+        """Read the files of TLS, even if their names have not changed. Raises: ConfigError."""
+        use = await trio.to_thread.run_sync(certificates.prepare, config) if certificates else None
+
+        async def apply() -> None:
+            if certificates is not None and use is not None:
+                use()
+                _log.info("certificates read")
+                certificates.log_expiry(datetime.now(UTC))
+
+        return apply
+
+    return Reloadable(TLS_KEYS, prepare)
+
+
+def _logins(logins: Logins) -> Reloadable:
+    async def prepare(config: Config) -> Apply:
+        """Read the keys of tokens. Raises: ConfigError."""
+        tokens = await trio.to_thread.run_sync(tokens_of, config)
+
+        async def apply() -> None:
+            logins.change(config, tokens)
+
+        return apply
+
+    return Reloadable(LOGIN_KEYS, prepare)
+
+
 class Reloader:
     """Reloads the configuration whenever `ask` was called; `run` has to run for that.
 
@@ -66,8 +186,8 @@ class Reloader:
         on_reloaded: Callable[[str], None],
     ) -> None:
         self.config = config
+        self.parts = parts
         self._load = load
-        self._parts = parts
         self._on_reloaded = on_reloaded
         self._asked = trio.Event()
 
@@ -87,7 +207,7 @@ class Reloader:
         try:
             found = await trio.to_thread.run_sync(self._load)
             config = _with_live(self.config, found)
-            applying = [await part.prepare(config) for part in self._parts]
+            applying = [await part.prepare(config) for part in self.parts]
             for apply in applying:
                 await apply()
         except ConfigError as error:

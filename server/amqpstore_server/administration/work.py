@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -16,8 +16,13 @@ others to have their turn.
 """
 
 
-def done(work: Work[ResultT]) -> ResultT:
-    """Do all of a work at once, and return its result: nobody else is there."""
+async def carry_out(
+    work: Work[ResultT], after_step: Callable[[Slow | None], Awaitable[Any]]
+) -> ResultT:
+    """Do all of a work, and return its result.
+
+    Args: after_step, is given what each step yields; what it returns is sent back.
+    """
     found = None
     while True:
         try:
@@ -25,4 +30,18 @@ def done(work: Work[ResultT]) -> ResultT:
         except StopIteration as end:
             result: ResultT = end.value
             return result
-        found = None if asked is None else asked()
+        found = await after_step(asked)
+
+
+def done(work: Work[ResultT]) -> ResultT:
+    """Do all of a work at once, and return its result: nobody else is there."""
+    try:
+        carry_out(work, _at_once).send(None)
+    except StopIteration as end:
+        result: ResultT = end.value
+        return result
+    raise AssertionError("nothing in it waits")
+
+
+async def _at_once(slow: Slow | None) -> Any:
+    return None if slow is None else slow()

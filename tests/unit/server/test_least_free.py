@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpstore_server.app import _least_free_bytes
 from amqpstore_server.config import Config
+from amqpstore_server.config_values import least_free_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -32,9 +32,9 @@ def test_the_default_fits_the_disk(
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(total))
     config = Config(data="not/there/yet", segment_bytes=segment_bytes)
     # The store blocks publishers below twice of it.
-    assert abs(2 * _least_free_bytes(config) - blocked_below) <= 1
+    assert abs(2 * least_free_bytes(config) - blocked_below) <= 1
 
 
 def test_what_is_configured_holds() -> None:
-    assert _least_free_bytes(Config(least_free_bytes=0)) == 0
-    assert _least_free_bytes(Config(least_free_bytes=77)) == 77
+    assert least_free_bytes(Config(least_free_bytes=0)) == 0
+    assert least_free_bytes(Config(least_free_bytes=77)) == 77

@@ -1,6 +1,6 @@
 """Reloading the configuration: everything is checked before anything is applied."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,13 +16,13 @@ from amqpstore_server.reloading import Apply, Reloadable, Reloader
 
 
 def test_each_live_key_is_applied_by_one_part(tmp_path: Path) -> None:
-    async def parts() -> tuple[Reloadable, ...]:
+    async def parts() -> Sequence[Reloadable]:
         data = str(tmp_path / "store")
         with Store.open(data, worker=InlineWorker()) as store:
             app = App(Config(data=data), store, None)
             app.committer.stop()
             app.sockets.close()
-            return app.reloadable_parts()
+            return app.reloader.parts
 
     keys = [name for part in trio.run(parts) for name in part.keys]
     assert sorted(keys) == sorted(name for name, key in KEYS.items() if key.is_live)
