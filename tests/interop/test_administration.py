@@ -294,3 +294,29 @@ def test_odd_requests_do_no_harm(operator: Operator) -> None:
                 assert b"result" not in answer
         assert operator.types("users", "list")[0] == 0
         assert "Traceback" not in broker.stderr
+
+
+def test_a_route_is_explained_by_a_running_broker(
+    operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        with connect(broker, "guest", "guest") as connection:
+            channel = connection.channel()
+            channel.queue_declare("orders", arguments={"x-dead-letter-exchange": "morgue"})
+            channel.queue_bind("orders", "amq.headers", arguments={"x-match": "all", "eu": True})
+            asked = "exchanges", "explain", "amq.headers", "k", "--headers"
+            code, found, _ = operator.types(*asked, '{"eu": true}')
+            assert code == 0
+            assert [queue["name"] for queue in found["queues"]] == ["orders"]
+            code, found, _ = operator.types(*asked, '{"eu": 1}')
+            assert (code, found["queues"]) == (0, [])
+            code, _, err = operator.types(*asked, "{}", "--properties", '{"colour": 1}')
+            assert code == 5
+            assert "no property 'colour'" in err
+            assert operator.types("exchanges", "explain", "", "k", "--vhost", "none")[0] == 1
+            assert main([*asked, '{"eu": true}', "--data", operator.data]) == 0
+            shown = capsys.readouterr().out
+            assert "x-match all: 1 of 1 headers match: 'eu'" in shown
+            assert "morgue" in shown
+            assert channel.queue_declare("orders", passive=True).method.message_count == 0

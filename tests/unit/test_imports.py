@@ -31,6 +31,7 @@ FLOORS = {
         "context",
         "queues",
         "routing",
+        "explaining",
         "transactions",
         "channels",
         "rows",

@@ -15,6 +15,7 @@ _VERBS = {
     "vhosts": ("vhosts", "list, add and delete virtual hosts"),
     "permissions": ("permissions", "say what users may do in virtual hosts"),
     "policies": ("policies", "set and clear policies and operator policies"),
+    "exchanges": ("exchanges", "explain where a message would go, and why"),
     "definitions": ("definitions", "export and import definitions, in RabbitMQ's JSON"),
     "check": ("check", "look for damage in a store"),
     "repair": ("repair", "repair a damaged store by a plan, which can be undone"),

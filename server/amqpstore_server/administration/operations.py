@@ -11,6 +11,7 @@ All of them are durable when they return, and reach open connections at once:
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple, Protocol
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.audit import audit
 from amqpstore_server.broker.broker import Broker, Defined
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.explaining import Explanation, explain
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
@@ -31,6 +34,7 @@ from amqpstore_server.definitions import (
     VirtualHostDefinition,
 )
 from amqpstore_server.importing import apply_definitions
+from amqpstore_server.protocol.content import PROPERTY_TYPES, BasicProperties
 from amqpstore_server.users import TAGS, Users, unknown_tags
 
 _log = logging.getLogger(__name__)
@@ -375,6 +379,28 @@ class Administration:
     def _policies_but(self, name: str, vhost: str, *, operator: bool) -> list[Policy]:
         policies = self.broker.vhosts[vhost].policies.all(operator=operator)
         return [policy for policy in policies if policy.name != name]
+
+    # Routing.
+
+    def explain(
+        self, vhost: str, exchange: str, routing_key: str, properties: Mapping[str, Any]
+    ) -> Explanation:
+        """Explain where a message would go, and why: see `explaining`.
+
+        Args: properties, of the message, by their names, `headers` among them.
+        Raises: AdministrationError.
+        """
+        self.check_vhost(vhost)
+        known = [name for name, _ in PROPERTY_TYPES]
+        if unknown := [name for name in properties if name not in known]:
+            raise AdministrationError(f"no property '{unknown[0]}': there are {', '.join(known)}")
+        router = self.broker.vhosts[vhost].router
+        try:
+            return explain(router, exchange, routing_key, BasicProperties(**properties))
+        except PreconditionFailedError as error:
+            raise AdministrationError(str(error)) from None
+        except (ValueError, TypeError, OverflowError, AttributeError, struct.error) as error:
+            raise AdministrationError(f"these properties cannot be sent: {error}") from None
 
     # Definitions.
 

@@ -241,6 +241,19 @@ class ClearPolicy(_Request, tag="policies clear"):
         yield from administration.clear_policy(by, self.vhost, self.name, operator=self.operator)
 
 
+class Explain(_Request, tag="exchanges explain"):
+    """Where a message would go, and why."""
+
+    vhost: str
+    exchange: str
+    routing_key: str
+    properties: dict[str, Any] = {}
+
+    def done(self, administration: Administration, _by: By) -> Work[Any]:
+        yield None
+        return administration.explain(self.vhost, self.exchange, self.routing_key, self.properties)
+
+
 class ExportDefinitions(_Request, tag="definitions export"):
     """The definitions of everything, or of one virtual host."""
 
@@ -292,6 +305,7 @@ _ANY = (
     | ListPolicies
     | SetPolicy
     | ClearPolicy
+    | Explain
     | ExportDefinitions
     | ImportDefinitions
 )

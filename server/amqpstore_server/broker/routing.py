@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from amqpstore import Message
 from amqpstore.queue import Placement
 from amqpstore_server.broker.context import Pumped
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
-from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.base import Destination, Exchange
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
@@ -60,6 +60,18 @@ class Route:
                 self.is_simple = False
 
 
+class RouteStep(NamedTuple):
+    """What one exchange does with a message on its way.
+
+    `found` are the destinations that it returns for each routing key; `alternate` is the exchange
+    that gets the message because it goes nowhere from here.
+    """
+
+    exchange: Exchange
+    found: list[tuple[str, list[Destination]]]
+    alternate: Exchange | None
+
+
 class _Routes(dict[KeyT, RouteT]):
     """A cache of routes; it is cleared when it is full."""
 
@@ -98,7 +110,7 @@ class Router:
         queues: Mapping[str, Queue],
         max_cached_bytes: int,
     ) -> None:
-        self._vhost = vhost
+        self.vhost = vhost
         self._exchanges = exchanges
         self._queues = queues
         self._routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)
@@ -119,10 +131,10 @@ class Router:
             return
         exchange = self._exchanges.get(exchange_name)
         if exchange is None:
-            raise NotFoundError(f"no exchange '{exchange_name}' in vhost '{self._vhost}'")
+            raise NotFoundError(f"no exchange '{exchange_name}' in vhost '{self.vhost}'")
         if exchange.internal:
             raise AccessRefusedError(
-                f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'"
+                f"cannot publish to internal exchange '{exchange_name}' in vhost '{self.vhost}'"
             )
 
     def known(self, exchange: str, routing_key: str) -> Route | None:
@@ -168,6 +180,15 @@ class Router:
         """Return the route of a message that starts at an exchange, whatever its envelope says."""
         return self._walk([exchange], envelope.address[1], properties)[0]
 
+    def followed(
+        self, envelope: ParsedEnvelope, properties: BasicProperties
+    ) -> tuple[Route, list[RouteStep]]:
+        """Return the route of one message as `route` finds it, without remembering it, and each
+        exchange on the way; the default exchange is not among them.
+        """
+        steps: list[RouteStep] = []
+        return self._find(envelope, properties, steps)[0], steps
+
     def _each(
         self, messages: list[Message]
     ) -> Iterator[tuple[Route, ParsedEnvelope, list[Message]]]:
@@ -199,22 +220,32 @@ class Router:
         return route, is_repeatable
 
     def _find(
-        self, envelope: ParsedEnvelope, properties: BasicProperties
+        self,
+        envelope: ParsedEnvelope,
+        properties: BasicProperties,
+        steps: list[RouteStep] | None = None,
     ) -> tuple[Route, bool, bool]:
         """Return the route; whether it is the same for all properties; and whether it stays the
-        same.
+        same. Args: steps, as of `_walk`.
         """
         exchange_name, keys = envelope.address
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
             return Route([queue for queue in named if not queue.is_internal]), True, True
         exchange = self._exchanges.get(exchange_name)
-        return self._walk([exchange] if exchange else [], keys, properties)
+        return self._walk([exchange] if exchange else [], keys, properties, steps)
 
     def _walk(
-        self, exchanges: list[Exchange], keys: Iterable[str], properties: BasicProperties
+        self,
+        exchanges: list[Exchange],
+        keys: Iterable[str],
+        properties: BasicProperties,
+        steps: list[RouteStep] | None = None,
     ) -> tuple[Route, bool, bool]:
-        """Follow bindings from exchange to exchange, visiting each once."""
+        """Follow bindings from exchange to exchange, visiting each once.
+
+        Args: steps, each exchange on the way is added to them.
+        """
         waiting = list(exchanges)
         seen = {exchange.name for exchange in waiting}
         queues: dict[Queue, None] = {}
@@ -226,20 +257,21 @@ class Router:
             if not exchange.is_repeatable:
                 is_shared = is_repeatable = False
             goes_anywhere = False
-            for key in keys:
-                for destination in exchange.route(key, properties):
+            found = [(key, list(exchange.route(key, properties))) for key in keys]
+            for _, destinations in found:
+                for destination in destinations:
                     if isinstance(destination, Queue):
                         if not destination.is_deleted:
                             goes_anywhere = goes_anywhere or destination.counts_as_route
                             queues[destination] = None
-                    elif isinstance(destination, Exchange):
-                        if destination.is_deleted:
-                            continue
+                    elif isinstance(destination, Exchange) and not destination.is_deleted:
                         goes_anywhere = True
                         if destination.name not in seen:
                             seen.add(destination.name)
                             waiting.append(destination)
             alternate = self._exchanges.get(exchange.alternate) if not goes_anywhere else None
+            if steps is not None:
+                steps.append(RouteStep(exchange, found, alternate))
             if alternate is not None and alternate.name not in seen:
                 seen.add(alternate.name)
                 waiting.append(alternate)

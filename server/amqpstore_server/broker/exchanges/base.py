@@ -139,6 +139,10 @@ class Exchange(ABC):
         """Tell whether any binding leads to a destination."""
         return id(destination) in self._by_destination
 
+    def bindings_to(self, destination: Destination) -> list[Binding]:
+        """Return the bindings that lead to a destination, in the order in which they were added."""
+        return list(self._by_destination.get(id(destination), {}).values())
+
     def bind(self, binding: Binding) -> bool:
         """Add a binding. Returns False, and does nothing, if an equal one exists.
 
@@ -200,6 +204,12 @@ class Exchange(ABC):
 
         Args: properties, of the message; all None if `reads_properties` is false.
         """
+
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:  # noqa: ARG002
+        """Explain why a message goes where a binding leads, which `route` has returned. Empty if
+        this binding is not the reason.
+        """
+        return f"an exchange of type '{self.type}' chose it"
 
     @abstractmethod
     def _add(self, binding: Binding) -> None:

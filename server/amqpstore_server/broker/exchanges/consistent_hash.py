@@ -67,6 +67,20 @@ class ConsistentHashExchange(Exchange):
             owner = self._owners[slot] = self._find_owner(slot)
         return (owner,)
 
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:
+        slot = _hash(self._hashed(routing_key, properties)) % _SLOTS
+        what = "the routing key"
+        if self._header is not None:
+            what = f"the header {self._header!r}"
+        elif self._property is not None:
+            what = f"the property {self._property}"
+        share = self._shares[binding.destination]
+        total = sum(one.weight for one in self._shares.values())
+        return (
+            f"the hash of {what} falls on slot {slot} of {_SLOTS}, which it owns; its weight is "
+            f"{share.weight} of {total}"
+        )
+
     def _add(self, binding: Binding) -> None:
         weight = _weight(binding)
         share = self._shares.get(binding.destination)

@@ -47,6 +47,9 @@ class DelayedExchange(Exchange):
             return [self.own_queue]
         return self.inner.route(routing_key, properties)
 
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:
+        return self.inner.why(binding, routing_key, properties)
+
     def _add(self, binding: Binding) -> None:
         self.inner.bind(binding)
 

@@ -22,6 +22,9 @@ class DirectExchange(Exchange):
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         return self._destinations.get(routing_key, ())
 
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:  # noqa: ARG002
+        return "the binding key is the routing key" if binding.routing_key == routing_key else ""
+
     def _add(self, binding: Binding) -> None:
         self._destinations.setdefault(binding.routing_key, Destinations()).add(binding.destination)
 

@@ -22,6 +22,9 @@ class FanoutExchange(Exchange):
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         return self._destinations
 
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:  # noqa: ARG002
+        return "a fanout exchange sends everything to all that is bound"
+
     def _add(self, binding: Binding) -> None:
         self._destinations.add(binding.destination)
 

@@ -48,6 +48,9 @@ class HeadersExchange(Exchange):
         headers = properties.headers or {}
         return [rule.destination for rule in self._rules.values() if rule.matches(headers)]
 
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:  # noqa: ARG002
+        return self._rules[binding.key].why(properties.headers or {})
+
     def _add(self, binding: Binding) -> None:
         self._rules[binding.key] = _Rule(binding)
 
@@ -58,7 +61,7 @@ class HeadersExchange(Exchange):
 class _Rule:
     """The match rule of one binding. Raises: PreconditionFailedError."""
 
-    __slots__ = ("_decide", "_pairs", "destination")
+    __slots__ = ("_decide", "_mode", "_pairs", "destination")
 
     def __init__(self, binding: Binding) -> None:
         mode = binding.arguments.get(_MATCH, "all")
@@ -68,6 +71,7 @@ class _Rule:
                 f"{', '.join(_MODES)}"
             )
         self.destination = binding.destination
+        self._mode = mode
         self._decide, with_reserved = _MODES[mode]
         self._pairs = [
             (name, value)
@@ -80,6 +84,19 @@ class _Rule:
             name in headers and (value is None or _is_equal(headers[name], value))
             for name, value in self._pairs
         )
+
+    def why(self, headers: dict[str, Any]) -> str:
+        if not self.matches(headers):
+            return ""
+        if not self._pairs:
+            return f"{_MATCH} {self._mode} without arguments to compare matches all messages"
+        equal = [
+            name
+            for name, value in self._pairs
+            if name in headers and (value is None or _is_equal(headers[name], value))
+        ]
+        named = ", ".join(repr(name) for name in equal)
+        return f"{_MATCH} {self._mode}: {len(equal)} of {len(self._pairs)} headers match: {named}"
 
 
 def _is_equal(header: Any, argument: Any) -> bool:

@@ -26,6 +26,10 @@ class RandomExchange(Exchange):
             return ()
         return (self._destinations[int(self.random() * len(self._destinations))],)
 
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:  # noqa: ARG002
+        count = len(self._destinations)
+        return f"drawn at random from {count} destinations; the next message is drawn anew"
+
     def _add(self, binding: Binding) -> None:
         destination = binding.destination
         if destination not in self._counts:

@@ -52,6 +52,14 @@ class TopicExchange(Exchange):
                 beginning += words[index] + "."
         return found
 
+    def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:  # noqa: ARG002
+        if binding.routing_key == routing_key:
+            return "the binding key is the routing key"
+        pattern = Patterns()
+        pattern.add(TopicPattern.of(_words(binding.routing_key)), binding.destination)
+        is_match = any(pattern.match(_words(routing_key)))
+        return "the binding key is a pattern that matches the routing key" if is_match else ""
+
     def _add(self, binding: Binding) -> None:
         key = binding.routing_key
         words = _words(key)
