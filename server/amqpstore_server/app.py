@@ -288,7 +288,8 @@ class App:
         self._service_manager.stopping(status, drain_s + _STOP_S)
         if left := await drain(self.connections, drain_s):
             _log.warning("closing connections before they are quiet", extra={"count": left})
-        await say_goodbye(self.connections)
+        if silent := await say_goodbye(self.connections):
+            _log.warning("clients did not answer the close", extra={"count": silent})
         clients.cancel()
 
     async def _stop_at_once(self, signals: AsyncIterator[int], clients: trio.CancelScope) -> None:

@@ -97,7 +97,7 @@ class SocketConnection:
         self._is_leaving = False
         self._read_size = ReadSize()
         self._attention = trio.Event()
-        self._is_held_back = False
+        self._held_back: trio.CancelScope | None = None
         self._unread = trio.lowlevel.ParkingLot()
         self._taken_at = 0.0
         self._is_broken = False
@@ -177,13 +177,14 @@ class SocketConnection:
         self.end()
 
     def _look_at_time(self, now: float) -> None:
-        if self._is_held_back:
+        if self._held_back is not None:
             self.amqp.excuse(now)
         self.amqp.tick(now)
         if time.time() >= self._expires_at:
             self._expires_at = math.inf
             self.amqp.log.warning("token expired")
             self.amqp.shut_down(now, "the token has expired")
+        self._let_go()
         if self._unsent and now - self._taken_at > self._send_timeout_s:
             self.amqp.log.warning("client does not read")
             self.amqp.abandon()
@@ -249,6 +250,7 @@ class SocketConnection:
         # The answer is to be read.
         self._is_drained = False
         self._update_reading()
+        self._let_go()
         self._turn.has_output(self)
 
     def read_ready(self, now: float) -> None:
@@ -262,7 +264,7 @@ class SocketConnection:
 
     def _read(self, now: float) -> None:
         amqp = self.amqp
-        if amqp.has_published and not self._committer.has_room():
+        if amqp.is_publisher and not self._committer.has_room():
             # Checked before each read: all clients together may send far more than fits. Who has
             # published nothing goes on: acks take little room.
             self._need_attention()
@@ -282,7 +284,7 @@ class SocketConnection:
         if (
             amqp.is_input_paused
             or amqp.is_finished
-            or (amqp.has_published and self._alarms.is_raised)
+            or (amqp.is_publisher and self._alarms.is_raised)
         ):
             self._need_attention()
 
@@ -310,11 +312,19 @@ class SocketConnection:
                 self._turn.wake()
             if amqp.is_finished or self._is_broken:
                 return
-            if amqp.has_published:
-                self._is_held_back = True
-                await self._hold_back()
-                self._is_held_back = False
+            if amqp.is_publisher:
+                with trio.CancelScope() as self._held_back:
+                    await self._hold_back()
+                self._held_back = None
             self._read_on()
+
+    def _let_go(self) -> None:
+        """Read again from a client that is held back, once its connection is being closed: its
+        close-ok would not be seen otherwise, and what is before it is only discarded.
+        """
+        if self._held_back is not None and not self.amqp.is_served:
+            self._held_back.cancel()
+            self._sockets.let_others_run()
 
     async def _hold_back(self) -> None:
         """Wait until more may be published: no alarm is raised, and the disk has caught up."""

@@ -53,11 +53,15 @@ def _count_left(connections: Collection[ClientConnection]) -> int:
     return sum(connection.drain(now) for connection in list(connections))
 
 
-async def say_goodbye(connections: Collection[ClientConnection]) -> None:
-    """Close every connection, giving the clients some seconds to answer."""
+async def say_goodbye(connections: Collection[ClientConnection]) -> int:
+    """Close every connection, giving the clients some seconds to answer.
+
+    Returns how many did not.
+    """
     now = trio.current_time()
     for connection in list(connections):
         connection.close(now)
     with trio.move_on_after(_GOODBYE_S):
         while connections:
             await trio.sleep(0.01)
+    return len(connections)

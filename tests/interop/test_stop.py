@@ -163,6 +163,29 @@ def confirmed_count(octets: bytes) -> int:
     return highest
 
 
+def test_the_goodbye_of_a_blocked_publisher_is_read(stopped_broker: BrokerProcess) -> None:
+    """It is behind publishes that are discarded: they were not confirmed."""
+    stopped_broker.environment["AMQPSTORE_MEMORY_WATERMARK"] = "1048576"
+    with stopped_broker as broker:
+        broker.start()
+        with WireClient.connected(
+            broker.url, channels=1, capabilities=("connection.blocked",)
+        ) as client:
+            client.send(wire.queue_declare(1, "q", bits=0b00010))
+            client.expect(wire.QUEUE_DECLARE_OK, 1)
+            wait_until(lambda: "memory is short" in broker.stderr)
+            message = wire.publish(1, "q", b"1", PERSISTENT)
+            client.send(message)
+            client.expect(wire.CONNECTION_BLOCKED, 0)
+            client.send(message * 1000)
+            os.kill(broker.pid, signal.SIGTERM)
+            client.expect_connection_close(320)
+        assert broker.exit_code() == 0
+        assert "did not answer the close" not in broker.stderr
+        del broker.environment["AMQPSTORE_MEMORY_WATERMARK"]
+        assert left(broker) == 1
+
+
 def test_the_deadline_ends_the_wait_for_acks_and_for_answers(
     stopped_broker: BrokerProcess,
 ) -> None:
@@ -175,6 +198,7 @@ def test_the_deadline_ends_the_wait_for_acks_and_for_answers(
             assert broker.terminate() == 0
             assert 1 <= time.monotonic() - began < 1 + GOODBYE_S
         assert "connections before they are quiet" in broker.stderr
+        assert "did not answer the close" in broker.stderr
         broker.start()
         with with_unacked(broker) as client:
             # They were requeued, and are flagged.
