@@ -264,7 +264,7 @@ class SocketConnection:
 
     def _read(self, now: float) -> None:
         amqp = self.amqp
-        if amqp.is_publisher and not self._committer.has_room():
+        if amqp.has_published and not self._committer.has_room() and amqp.is_served:
             # Checked before each read: all clients together may send far more than fits. Who has
             # published nothing goes on: acks take little room.
             self._need_attention()
@@ -284,7 +284,7 @@ class SocketConnection:
         if (
             amqp.is_input_paused
             or amqp.is_finished
-            or (amqp.is_publisher and self._alarms.is_raised)
+            or (amqp.has_published and self._alarms.is_raised and amqp.is_served)
         ):
             self._need_attention()
 
@@ -312,7 +312,7 @@ class SocketConnection:
                 self._turn.wake()
             if amqp.is_finished or self._is_broken:
                 return
-            if amqp.is_publisher:
+            if amqp.has_published and amqp.is_served:
                 with trio.CancelScope() as self._held_back:
                     await self._hold_back()
                 self._held_back = None

@@ -322,13 +322,6 @@ class ServerConnection:
         return self.state in SERVED
 
     @property
-    def is_publisher(self) -> bool:
-        """Whether the client has published, and may do so again: it waits while there is no room
-        for more.
-        """
-        return self.has_published and self.state in SERVED
-
-    @property
     def has_unacked(self) -> bool:
         """Whether the client has deliveries that it may still ack."""
         return self.state in SERVED and self._session.has_unacked

@@ -98,6 +98,8 @@ def name_key(vhost: str, name: str) -> str:
 def _said(value: Any) -> str:
     if value is _MISSING:
         return "none"
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
     return f"'{str(value).lower() if isinstance(value, bool) else value}'"
 
 
