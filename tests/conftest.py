@@ -19,6 +19,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.broker_process import BrokerProcess
 
+# Many brokers run at the same time: those whose management API is tested say where they listen.
+os.environ["AMQPSTORE_MANAGEMENT_LISTEN"] = ""
+
 # No property is about time: on a busy machine an example may take as long as it does.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

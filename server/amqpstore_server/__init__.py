@@ -18,7 +18,7 @@
   `login_checks`: the queue for password checks; `password_hashes`: the forms of hashes in
   definitions; `tokens`, `token_keys`: OAuth 2.
 - `administration`: what operators do with users, virtual hosts, permissions and policies;
-  `admin_socket`: their door in the data directory.
+  `admin_socket`: their door in the data directory; `management`: their door over HTTP.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
 - `recovery_reports`: what a start found after a crash; `plugins`: what an exchange type of another
   package may import.

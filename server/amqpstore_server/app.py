@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import trio
 
@@ -30,7 +30,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.committer import Committer
-from amqpstore_server.config import Config, host_and_port
+from amqpstore_server.config import DEFAULT_MANAGEMENT, Config, host_and_port
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_values import client_limits, memory_watermark_bytes, store_options
 from amqpstore_server.connection import SocketConnection
@@ -51,6 +51,7 @@ from amqpstore_server.users import Users
 
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
+    from amqpstore_server.management.door import ManagementDoor
 
 _log = logging.getLogger(__name__)
 
@@ -118,9 +119,11 @@ async def _run(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         plain = await listen([host_and_port(one) for one in config.listen])
         tls = await listen([host_and_port(one) for one in config.tls_listen])
+        management = await _listen_for_management(config)
         manager = ServiceManager(os.environ)
         app = App(config, store, definitions, certificates, load_config, manager)
-        hosts = [listener.getsockname()[0] for listener in (*plain, *tls)]
+        opened = (*plain, *tls, *management.plain, *management.tls)
+        hosts = [listener.getsockname()[0] for listener in opened]
         password = define_administrator(app.broker, app.users, hosts)
         # A queue starts by dropping expired messages, so a queue that fails there is in the report.
         app.context.run_timers()
@@ -132,9 +135,36 @@ async def _run(
         urls = [_url("amqp", one) for one in plain] + [_url("amqps", one) for one in tls]
         with admin_socket(store.directory) as admin:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(app.run, plain, signals, tls, admin)
+                nursery.start_soon(app.run, plain, signals, tls, admin, management)
                 on_ready(urls, store.directory, password)
                 manager.ready(" ".join(urls))
+
+
+class ManagementSockets(NamedTuple):
+    """The sockets on which requests to the management API are accepted."""
+
+    plain: Sequence[socket.socket] = ()
+    tls: Sequence[socket.socket] = ()
+
+
+async def _listen_for_management(config: Config) -> ManagementSockets:
+    """Open the sockets of the management API. Raises: ConfigError.
+
+    The default address may be that of another broker on this machine: messages are served all the
+    same. An address that somebody has configured has to be free.
+    """
+    try:
+        plain = await listen([host_and_port(one) for one in config.management_listen])
+    except ConfigError as error:
+        if tuple(config.management_listen) != DEFAULT_MANAGEMENT:
+            raise
+        _log.error("no management API", extra={"reason": str(error), "key": "management_listen"})
+        plain = []
+    tls = await listen([host_and_port(one) for one in config.management_tls_listen])
+    if plain or tls:
+        # Now, and not while clients wait.
+        import amqpstore_server.management.door  # noqa: F401
+    return ManagementSockets(plain, tls)
 
 
 def _url(scheme: str, listener: socket.socket) -> str:
@@ -220,6 +250,7 @@ class App:
             on_reloaded=self._reloaded,
         )
         self._product = Product(config.product, config.version or version("amqpstore"))
+        self._management: ManagementDoor | None = None
 
     async def run(
         self,
@@ -227,16 +258,56 @@ class App:
         signals: AsyncIterator[int],
         tls: Sequence[socket.socket] = (),
         admin: socket.socket | None = None,
+        management: ManagementSockets | None = None,
     ) -> None:
         """Serve until a signal asks to stop, then stop in this order: listeners, clients, log.
 
         Args: plain, tls, the sockets on which clients are accepted without TLS and with it; admin,
-        the one for operators, if there is one.
+        the one for operators, if there is one; management, those of the management API.
         Raises: DurabilityError, as soon as the disk fails.
         """
         trio.lowlevel.add_instrument(LoopHolds(self.context.work))
         with contextlib.closing(self.sockets):
+            if management is not None and (management.plain or management.tls):
+                self._management = self._management_door(plain, tls, management)
             await self._serve(plain, signals, tls, admin)
+
+    def _management_door(
+        self,
+        plain: Sequence[socket.socket],
+        tls: Sequence[socket.socket],
+        sockets: ManagementSockets,
+    ) -> ManagementDoor:
+        # Imported here: a broker without it starts sooner, and needs less memory.
+        from amqpstore_server.management.context import Listener, ManagementContext
+        from amqpstore_server.management.door import ManagementDoor
+
+        listeners = []
+        for protocol, has_tls, opened in (
+            ("amqp", False, plain),
+            ("amqp/ssl", True, tls),
+            ("http", False, sockets.plain),
+            ("https", True, sockets.tls),
+        ):
+            for one in opened:
+                host, port = one.getsockname()[:2]
+                listeners.append(Listener(protocol, host, port, has_tls))
+                if protocol.startswith("http"):
+                    _log.info("management API", extra={"url": _url(protocol, one)})
+        context = ManagementContext(
+            broker=self.broker,
+            administration=self.administration,
+            connections=lambda: self.connections,
+            logins=self._logins,
+            carry_out=self.carry_out,
+            wake=self._turn.wake,
+            config=lambda: self.reloader.config,
+            product=self._product,
+            alarms=self._alarms,
+            certificates=self._certificates,
+            listeners=tuple(listeners),
+        )
+        return ManagementDoor(context, sockets.plain, sockets.tls, self._doors)
 
     async def _serve(
         self,
@@ -257,6 +328,8 @@ class App:
             service.start_soon(self.carry_out, self.administration.delete_rest())
             if admin is not None:
                 service.start_soon(AdminSocket(admin, self.administration, self.carry_out).run)
+            if self._management is not None:
+                service.start_soon(self._management.run)
             if self._certificates is not None:
                 service.start_soon(self._watch_certificates, self._certificates)
             async with trio.open_nursery() as clients:
@@ -283,6 +356,8 @@ class App:
 
     async def _stop_clients(self, clients: trio.CancelScope) -> None:
         """End all connections: see `stopping`."""
+        if self._management is not None:
+            await self._management.stop()
         drain_s = self.reloader.config.drain_s
         status = f"waiting for {len(self.connections)} connections"
         self._service_manager.stopping(status, drain_s + _STOP_S)
@@ -290,6 +365,8 @@ class App:
             _log.warning("closing connections before they are quiet", extra={"count": left})
         if silent := await say_goodbye(self.connections):
             _log.warning("clients did not answer the close", extra={"count": silent})
+        if self._management is not None:
+            await self._management.finish()
         clients.cancel()
 
     async def _stop_at_once(self, signals: AsyncIterator[int], clients: trio.CancelScope) -> None:

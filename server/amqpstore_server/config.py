@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,10 +25,20 @@ _NO_NUL = r"^[^\x00]*$"
 _A_PATH = r"^[^\x00]+$"
 _A_FILE = "the path of a file, or empty"
 
+DEFAULT_MANAGEMENT = ("127.0.0.1:15672",)
+"""The default of `management_listen`."""
+
 
 def _addresses(listen: list[str]) -> None:
     for address in listen:
         host_and_port(address)
+
+
+def _origins(origins: list[str]) -> None:
+    for origin in origins:
+        parts = urlsplit(origin)
+        if origin != "*" and f"{parts.scheme}://{parts.netloc}" != origin.lower():
+            raise ValueError(f"{origin!r} is not an origin")
 
 
 def _key_set(source: str) -> None:
@@ -225,6 +236,47 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             live=True,
         ),
     ] = msgspec.field(default_factory=lambda: ["sub", "client_id"])
+    management_listen: Annotated[
+        list[str],
+        key(
+            "addresses for the management API, as in `listen`; none turns it off",
+            flag="--management-listen",
+            metavar="HOST:PORT",
+            expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
+            check=_addresses,
+        ),
+    ] = msgspec.field(default_factory=lambda: [*DEFAULT_MANAGEMENT])
+    management_tls_listen: Annotated[
+        list[str],
+        key(
+            "addresses for the management API over TLS, with the certificates for AMQP",
+            expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
+            check=_addresses,
+        ),
+    ] = msgspec.field(default_factory=list)
+    management_max_connections: Annotated[
+        int,
+        key("connections to the management API; further ones are closed", ge=1, live=True),
+    ] = 500
+    management_max_body_bytes: Annotated[
+        int,
+        key(
+            "larger bodies of requests to the management API are refused",
+            ge=1 << 10,
+            le=1 << 30,
+            live=True,
+        ),
+    ] = 20 << 20
+    management_cors_origins: Annotated[
+        list[str],
+        key(
+            "the origins whose web pages may use the management API (CORS), without a login that "
+            'the browser remembers; `"*"` is any',
+            expected="a list of origins, such as https://HOST:PORT",
+            check=_origins,
+            live=True,
+        ),
+    ] = msgspec.field(default_factory=list)
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         key("events of this level and above are logged", live=True, flag="--log-level"),
@@ -394,6 +446,8 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "connections_bytes", f"at least connection_bytes, {config.connection_bytes}"
     if config.tls_listen and not config.tls_certificate:
         yield "tls_certificate", "the path of a file, as there is tls_listen"
+    if config.management_tls_listen and not config.tls_certificate:
+        yield "tls_certificate", "the path of a file, as there is management_tls_listen"
     if config.tls_client != "none" and not config.tls_ca:
         yield "tls_ca", "the path of a file, unless tls_client is none"
     if config.oauth_resource_server_id and not (config.oauth_keys or config.oauth_jwks):

@@ -26,7 +26,8 @@ def define_guest(broker: Broker, users: Users) -> None:
         # In this order: a crash in between leaves permissions without a user, which the next start
         # completes. The other order would leave a user without permissions for good.
         broker.define_permissions(DEFAULT_USER, DEFAULT_VHOST, ALL)
-        users.define(DEFAULT_USER, users.hashed(DEFAULT_PASSWORD))
+        row = {**users.hashed(DEFAULT_PASSWORD), "tags": ["administrator"]}
+        users.define(DEFAULT_USER, row)
 
 
 def define_administrator(broker: Broker, users: Users, hosts: Iterable[str]) -> str:

@@ -72,9 +72,13 @@ class Logins:
         if certificate is not None and self._certificates is not None:
             user = self._certificates.user_of(certificate)
         refused = set() if user else {EXTERNAL}
-        if self._plain_without_tls == "refuse" and not (has_tls or is_loopback):
+        if not self.accepts_passwords(has_tls=has_tls, is_loopback=is_loopback):
             refused.update(PASSWORD_MECHANISMS)
         return tuple(one for one in self._mechanisms if one not in refused), user
+
+    def accepts_passwords(self, *, has_tls: bool, is_loopback: bool) -> bool:
+        """Tell whether a client may send a password the way it is connected."""
+        return self._plain_without_tls != "refuse" or has_tls or is_loopback
 
     def warn(self, login: Login, host: str, now: float) -> None:
         """Log that a password came without TLS, for each peer once an hour."""

@@ -106,7 +106,8 @@ def reloadable_parts(
         Reloadable.unchecked(
             ("max_connections", "max_connections_per_peer", "accepts_per_s"), apply_to_doors
         ),
-        # The last two are read from the configuration in force whenever they are needed.
+        # Those from connections_bytes on are read from the configuration in force whenever they are
+        # needed.
         Reloadable.unchecked(
             (
                 "channel_max",
@@ -117,6 +118,9 @@ def reloadable_parts(
                 "connection_bytes",
                 "connections_bytes",
                 "drain_s",
+                "management_max_connections",
+                "management_max_body_bytes",
+                "management_cors_origins",
             ),
             lambda config: set_limits(client_limits(config)),
         ),

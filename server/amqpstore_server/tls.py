@@ -293,7 +293,7 @@ def _reason(error: ssl.SSLError, first: bytes) -> str:
 
 def certificates_of(config: Config) -> Certificates | None:
     """Load the certificates, if there is an address for TLS. Raises: ConfigError."""
-    if not config.tls_listen:
+    if not (config.tls_listen or config.management_tls_listen):
         return None
     # Imported here: a broker without TLS starts sooner, and needs no cryptography.
     from amqpstore_server.certificates import Certificates

@@ -32,6 +32,15 @@ _IMPLIED = {
 
 _log = logging.getLogger(__name__)
 
+
+def implied_tags(tags: Iterable[str]) -> frozenset[str]:
+    """Return tags with those that they imply."""
+    found = set(tags)
+    for tag in tags:
+        found |= _IMPLIED.get(tag, frozenset())
+    return frozenset(found)
+
+
 _HASHES = {
     "rabbit_password_hashing_sha256": hashlib.sha256,
     "rabbit_password_hashing_sha512": hashlib.sha512,
@@ -147,8 +156,7 @@ class Users:
 
     def may(self, user: str, tag: str) -> bool:
         """Tell whether a user has a tag of `TAGS`, or one that implies it."""
-        tags = self._rows.get(user, {}).get("tags", ())
-        return any(tag == one or tag in _IMPLIED.get(one, ()) for one in tags)
+        return tag in implied_tags(self._rows.get(user, {}).get("tags", ()))
 
     def may_impersonate(self, user: str) -> bool:
         """Tell whether a user may publish with another user's user-id."""

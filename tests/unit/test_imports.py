@@ -125,6 +125,9 @@ def test_every_package_was_read() -> None:
         ("amqpstore_server.bad", "from amqpstore_tools.bench import wire"),
         ("amqpstore_server.amqp.bad", "import trio"),
         ("amqpstore_server.amqp.bad", "from trio.abc import Stream"),
+        ("amqpstore_server.broker.bad", "from amqpstore_server.management import door"),
+        ("amqpstore_server.connection", "from amqpstore_server.management import door"),
+        ("amqpstore_server.administration.bad", "import trio"),
         ("amqpstore_server.protocol.bad", "import trio"),
         ("amqpstore_server.protocol.bad", "import socket"),
         ("amqpstore_server.protocol.bad", "import time"),
@@ -188,6 +191,8 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         ("amqpstore.good", "from io import BytesIO"),
         ("amqpstore.files", "import os, fcntl\nos.remove('x')"),
         ("amqpstore_server.good", "import trio, socket, time\nfrom amqpstore import Store"),
+        ("amqpstore_server.management.resources.good", "import trio"),
+        ("amqpstore_server.app", "from amqpstore_server.management.door import ManagementDoor"),
         (
             "amqpstore_server.amqp.good",
             "from amqpstore import Store\nfrom amqpstore_server.protocol import frames",
@@ -284,8 +289,11 @@ def is_forbidden(module: str, imported: str) -> bool:
         return among("amqpstore_server") and not runs_it and not shows_it and not reads_it
     if among("amqpstore_tools", "asyncio"):
         return True
-    if among("trio") and module.count(".") > 1:
+    is_management = is_within(module, "amqpstore_server.management")
+    if among("trio") and module.count(".") > 1 and not is_management:
         return True
+    if among("amqpstore_server.management") and not is_management:
+        return module != "amqpstore_server.app"
     if is_within(module, "amqpstore_server.protocol"):
         ours = (
             among("amqpstore_server")

@@ -1,0 +1,132 @@
+"""Answers: JSON, encoded in steps, and the headers that every answer has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.steps import InSteps
+
+JSON = "application/json"
+
+SECURITY_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""What every answer has, unless it sets another value: nothing is kept, guessed, framed or run."""
+
+_ROWS_AT_ONCE = 50
+_SENT_AT_ONCE = 64 << 10
+
+Answer = Response
+"""What a handler returns."""
+
+
+class Pieces(Response):
+    """An answer whose content was made in pieces, and is sent so: nobody waits while it is put
+    together.
+    """
+
+    def __init__(
+        self, pieces: Sequence[bytes], status: int, headers: Mapping[str, str], media_type: str
+    ) -> None:
+        super().__init__(None, status, dict(headers), media_type)
+        self._pieces = pieces
+        self.headers["content-length"] = str(sum(map(len, pieces)))
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send the answer, as an ASGI application."""
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        for piece in self._pieces:
+            for first in range(0, len(piece), _SENT_AT_ONCE):
+                part = piece[first : first + _SENT_AT_ONCE]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def json_answer(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """Return an answer with a value as JSON. A long list, or one in an object, is encoded in
+    steps.
+    """
+    return Pieces(await encoded(value), status, headers or {}, JSON)
+
+
+async def encoded(value: Any) -> list[bytes]:
+    """Return a value as JSON, in pieces."""
+    steps = InSteps()
+    if isinstance(value, list):
+        return await _encoded_list(value, steps)
+    if not isinstance(value, dict) or not any(map(_is_long, value.values())):
+        return [encode(value)]
+    pieces = []
+    opening = b"{"
+    for name, item in value.items():
+        pieces.append(opening + encode(name) + b":")
+        opening = b","
+        pieces += await _encoded_list(item, steps) if _is_long(item) else [encode(item)]
+    pieces.append(b"}")
+    return pieces
+
+
+async def _encoded_list(rows: list[Any], steps: InSteps) -> list[bytes]:
+    if len(rows) <= _ROWS_AT_ONCE:
+        return [encode(rows)]
+    pieces = []
+    opening = b"["
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = encode(rows[first : first + _ROWS_AT_ONCE])
+        pieces.append(opening + part[1:-1])
+        opening = b","
+        await steps.pause()
+    pieces.append(b"]")
+    return pieces
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > _ROWS_AT_ONCE
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON: in one go, so it has to be a small one."""
+    return msgspec.json.encode(value, enc_hook=_other)
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable):
+        return list(value)
+    return str(value)
+
+
+def error_answer(error: HttpError) -> Answer:
+    """Return the answer for a refusal."""
+    content = encode({"error": error.error, "reason": error.reason})
+    return Response(content, error.status, error.headers, JSON)
+
+
+def no_content() -> Answer:
+    """Return the answer for a change of something that there was."""
+    return Response(status_code=204)
+
+
+def created(location: str = "") -> Answer:
+    """Return the answer for something new."""
+    headers = {"location": location} if location else {}
+    return Response(status_code=201, headers={**headers, "content-length": "0"})

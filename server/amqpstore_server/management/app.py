@@ -1,0 +1,168 @@
+"""The application: finds the route of a request, checks who asks, and turns errors into answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import trio
+from starlette import routing
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from amqpstore_server.broker.faults import FATAL
+from amqpstore_server.management.answers import SECURITY_HEADERS, Answer, error_answer
+from amqpstore_server.management.call import Call
+from amqpstore_server.management.errors import HttpError, http_error_of, not_found
+from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
+from amqpstore_server.management.login import HttpLogins, Identity
+from amqpstore_server.management.routes import ApiRoute, Needs, in_order
+
+if TYPE_CHECKING:
+    from amqpstore_server.management.context import ManagementContext
+
+_log = logging.getLogger(__name__)
+
+_LARGE_BODIES = 4
+"""Bodies that are not small and are read at the same time."""
+
+
+class ManagementApp:
+    """The ASGI application of the door.
+
+    Args: on_logged_in, called with the state of a connection after the first right login on it;
+    fail, called with an error that has to end the broker.
+    """
+
+    def __init__(
+        self,
+        context: ManagementContext,
+        routes: Iterable[ApiRoute],
+        on_logged_in: Callable[[Any], None] = lambda _state: None,
+        fail: Callable[[BaseException], None] = lambda _error: None,
+    ) -> None:
+        self._context = context
+        self._logins = HttpLogins(context)
+        self._on_logged_in = on_logged_in
+        self._fail = fail
+        self._large_bodies = trio.Semaphore(_LARGE_BODIES)
+        by_path: dict[str, dict[str, ApiRoute]] = {}
+        for route in in_order(routes):
+            by_path.setdefault(route.path, {})[route.method] = route
+        self._router = routing.Router(
+            [routing.Route(path, _Endpoint(self, of_path)) for path, of_path in by_path.items()],
+            redirect_slashes=False,
+            default=self._unknown,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
+        if scope["type"] != "http":
+            await send({"type": "websocket.close"})
+            return
+        # As it came: a name may contain a slash, which is %2F here, and no border of the path.
+        path = scope["raw_path"].decode("ascii", "replace")
+        scope = {**scope, "path": path.rstrip("/") or "/"}
+        await self._router(scope, receive, self._completed(scope, send))
+
+    def _completed(self, scope: Scope, send: Send) -> Send:
+        """Return the function that sends messages with the headers that every answer has, and
+        without the body if nobody asked for it.
+        """
+        request = Request(scope)
+        is_head = scope["method"] == "HEAD"
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                for name, value in cors_headers(
+                    request.headers,
+                    self._context.config().management_cors_origins,
+                    preflight=scope["method"] == "OPTIONS",
+                ).items():
+                    headers[name] = value
+            elif is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        return sending
+
+    async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await error_answer(not_found("there is nothing at this path"))(scope, receive, send)
+
+    async def answer(self, request: Request, routes: dict[str, ApiRoute]) -> Answer:
+        """Answer a request to a path by one of its routes."""
+        try:
+            return await self._answer(request, routes)
+        except FATAL as error:
+            # The server logs what an application raises and goes on.
+            self._fail(error)
+            raise
+        except Exception as error:  # noqa: BLE001 - a request must not end the broker
+            known = http_error_of(error)
+            if known is None:
+                _log.exception("management request failed", extra={"path": request.url.path})
+                known = HttpError(500, "internal_server_error", "see the log of the broker")
+            return error_answer(known)
+
+    async def _answer(self, request: Request, routes: dict[str, ApiRoute]) -> Answer:
+        method = "GET" if request.method == "HEAD" else request.method
+        allowed = ", ".join(sorted({"OPTIONS", *routes, *(["HEAD"] if "GET" in routes else [])}))
+        if method == "OPTIONS":
+            return Answer(headers={"allow": allowed})
+        route = routes.get(method)
+        if route is None:
+            reason = f"{request.method} is not allowed here: there is {allowed}"
+            raise HttpError(405, "method_not_allowed", reason, {"allow": allowed})
+        if method not in SAFE_METHODS:
+            origins = self._context.config().management_cors_origins
+            check_origin(request.headers, request.url.scheme, origins)
+        call = Call(
+            self._context,
+            request,
+            await self._identity(request, route),
+            {name: _decoded(part) for name, part in request.path_params.items()},
+            self._large_bodies,
+        )
+        call.check(route)
+        return await route.handler(call)
+
+    async def _identity(self, request: Request, route: ApiRoute) -> Identity:
+        if route.needs is Needs.NOTHING:
+            return Identity(self._context.broker, "", ())
+        client = request.client
+        identity = await self._logins.identity(
+            request.headers.get("authorization"),
+            (client.host, client.port) if client else ("", 0),
+            has_tls=request.url.scheme == "https",
+            now=trio.current_time(),
+        )
+        self._on_logged_in(request.scope.get("state"))
+        return identity
+
+
+class _Endpoint:
+    """The routes of one path, as an ASGI application."""
+
+    def __init__(self, app: ManagementApp, routes: dict[str, ApiRoute]) -> None:
+        self._app = app
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = Request(scope, receive, send)
+        answer = await self._app.answer(request, self._routes)
+        await answer(scope, receive, send)
+
+
+def _decoded(part: str) -> str:
+    """Raises: HttpError."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise not_found("the path is not UTF-8") from None

@@ -1,0 +1,78 @@
+"""The bodies of requests: JSON of a limited size that arrives in a limited time."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TypeVar
+
+import msgspec
+import trio
+from starlette.requests import ClientDisconnect, Request
+
+from amqpstore_server.management.errors import HttpError, bad_request
+
+_READ_S = 30.0
+_OF_FORMS = ("multipart/form-data", "text/plain")
+"""What the form of a web page can send to any site, besides what curl says by itself."""
+_SMALL_BYTES = 256 << 10
+_IN_THREAD_BYTES = 64 << 10
+
+BodyT = TypeVar("BodyT")
+
+
+async def read_body(request: Request, max_bytes: int, large: trio.Semaphore) -> bytes:
+    """Return the whole body. Raises: HttpError.
+
+    Args: large, of which a body that is not small takes one: many of them at once would take more
+    memory than there is.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _OF_FORMS:
+        raise HttpError(415, "unsupported_media_type", "the body must be application/json")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
+    received = bytearray()
+    with trio.move_on_after(_READ_S):
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async for chunk in request.stream():
+                    if len(received) <= _SMALL_BYTES < len(received) + len(chunk):
+                        await stack.enter_async_context(large)
+                    received += chunk
+                    if len(received) > max_bytes:
+                        raise _too_large(max_bytes)
+            except ClientDisconnect:
+                raise bad_request("the body is incomplete") from None
+            return bytes(received)
+    raise HttpError(408, "request_timeout", f"the body took more than {_READ_S:.0f} s")
+
+
+async def decoded(content: bytes, kind: type[BodyT]) -> BodyT:
+    """Return the content of a body, an object of JSON, as a value of a type. An empty one, or null,
+    is an empty object, as in RabbitMQ. Raises: HttpError.
+    """
+    if content.strip() in (b"", b"null", b"undefined"):
+        content = b"{}"
+    if len(content) <= _IN_THREAD_BYTES:
+        return _decoded(content, kind)
+    return await trio.to_thread.run_sync(_decoded, content, kind)
+
+
+def _decoded(content: bytes, kind: type[BodyT]) -> BodyT:
+    try:
+        found = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise bad_request("not_json") from None
+    if not isinstance(found, dict):
+        raise bad_request("the body must be an object of JSON")
+    try:
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_request(str(error)) from None
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise bad_request(str(error)) from None
+
+
+def _too_large(max_bytes: int) -> HttpError:
+    return bad_request(f"Exceeded HTTP request body size limit of {max_bytes} bytes")

@@ -1,0 +1,68 @@
+"""What requests are answered from: the parts of the broker that the management door needs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from amqpstore_server.administration.operations import Administration
+from amqpstore_server.administration.work import ResultT, Work
+from amqpstore_server.alarms import Alarms
+from amqpstore_server.amqp.product import Product
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.config import Config
+from amqpstore_server.logins import Logins
+from amqpstore_server.users import Users
+
+if TYPE_CHECKING:
+    from amqpstore_server.certificates import Certificates
+    from amqpstore_server.connection import SocketConnection
+
+
+class CarriesOut(Protocol):
+    """Carries out work between the turns of the clients, and returns its result."""
+
+    async def __call__(self, work: Work[ResultT]) -> ResultT: ...
+
+
+@dataclass(frozen=True)
+class Listener:
+    """An address on which clients are accepted. `protocol` is RabbitMQ's name for it."""
+
+    protocol: str
+    host: str
+    port: int
+    has_tls: bool = False
+
+
+@dataclass(eq=False)
+class ManagementContext:
+    """The parts of one running broker.
+
+    `connections` returns those that there are now; `config` the configuration in force. `wake`
+    starts a turn: to be called after whatever may give a queue or a client work. `stopping` is set
+    when the broker begins to stop: whoever answers for a long time ends then.
+    """
+
+    broker: Broker
+    administration: Administration
+    connections: Callable[[], Iterable[SocketConnection]]
+    logins: Logins
+    carry_out: CarriesOut
+    wake: Callable[[], None]
+    config: Callable[[], Config]
+    product: Product
+    alarms: Alarms
+    certificates: Certificates | None = None
+    listeners: tuple[Listener, ...] = ()
+    node: str = field(default_factory=lambda: f"amqpstore@{socket.gethostname()}")
+    stopping: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def users(self) -> Users:
+        """The users of the broker."""
+        return self.administration.all_users

@@ -1,0 +1,223 @@
+"""The sockets of the management door: hypercorn serves them, in the nursery of the broker.
+
+Its connections count as those of AMQP clients do (`doors`), so that neither can take the last file
+descriptor. In a stop nobody is accepted any more, event streams end, requests that are being
+answered may finish, and what is left is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import trio
+from hypercorn.config import Config as ServerConfig
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, Framework
+from hypercorn.utils import wrap_app
+
+from amqpstore_server.doors import Doors, Visitor
+from amqpstore_server.management.app import ManagementApp
+from amqpstore_server.management.resources import ROUTES
+
+if TYPE_CHECKING:
+    from amqpstore_server.certificates import Certificates
+    from amqpstore_server.management.context import ManagementContext
+
+_log = logging.getLogger(__name__)
+
+_ACCEPT_AGAIN_S = 1.0
+_HANDSHAKE_S = 5.0
+_IDLE_S = 15.0
+_SEND_S = 30.0
+"""A client that takes nothing of what it is sent for this long is disconnected."""
+_SENT_AT_ONCE = 256 << 10
+_FINISH_S = 3.0
+"""How long requests may take to finish when the broker stops."""
+
+
+class ManagementDoor:
+    """Serves requests on listening sockets.
+
+    Args: plain, tls, the sockets without TLS and with it; doors, which limit all clients.
+    """
+
+    def __init__(
+        self,
+        context: ManagementContext,
+        plain: Iterable[socket.socket],
+        tls: Iterable[socket.socket],
+        doors: Doors,
+    ) -> None:
+        self._context = context
+        self._doors = doors
+        self._listeners = [(one, None) for one in plain]
+        self._tls_listeners = [(one, context.certificates) for one in tls]
+        self._app = wrap_app(
+            _as_framework(ManagementApp(context, ROUTES, _logged_in, self._fail)), 0, "asgi"
+        )
+        self._config = _server_config()
+        self._worker = WorkerContext(None)
+        self._streams: set[_Stream] = set()
+        self._error: BaseException | None = None
+        self._failed = trio.Event()
+        self._accepting = trio.CancelScope()
+        self._has_none = trio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises: what a request has to end the broker with."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for listener, tls in [*self._listeners, *self._tls_listeners]:
+                        accepting.start_soon(self._accept, listener, tls, nursery)
+
+    async def stop(self) -> None:
+        """Accept nobody any more, and end what may take long; requests may finish."""
+        self._accepting.cancel()
+        self._context.stopping.set()
+        await self._worker.terminated.set()
+
+    async def finish(self) -> None:
+        """Wait some seconds for requests to finish, and close what is left."""
+        with trio.move_on_after(_FINISH_S):
+            while self._streams:
+                self._has_none = trio.Event()
+                await self._has_none.wait()
+        for stream in list(self._streams):
+            stream.close_now()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._failed.set()
+
+    async def _watch(self) -> None:
+        await self._failed.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _accept(
+        self, listener: socket.socket, tls: Certificates | None, clients: trio.Nursery
+    ) -> None:
+        accepting = trio.socket.from_stdlib_socket(listener)
+        with accepting:
+            while True:
+                try:
+                    client, address = await accepting.accept()
+                except OSError as error:
+                    _log.error("cannot accept", extra={"reason": str(error)})
+                    await trio.sleep(_ACCEPT_AGAIN_S)
+                    continue
+                self._admit(client, address, tls.context if tls else None, clients)
+                await trio.sleep(self._doors.accepts.wait_s(trio.current_time()))
+
+    def _admit(
+        self,
+        client: trio.socket.SocketType,
+        address: tuple[Any, ...],
+        tls: ssl.SSLContext | None,
+        clients: trio.Nursery,
+    ) -> None:
+        """Start serving a client, or refuse it."""
+        try:
+            stream = _Stream(client)
+        except OSError:
+            client.close()  # it closed before it was served
+            return
+        is_full = len(self._streams) >= self._context.config().management_max_connections
+        visitor = None
+        if not is_full:
+            visitor = self._doors.enter(address[0], stream.close_now, trio.current_time())
+        if visitor is None:
+            client.close()
+            return
+        self._streams.add(stream)
+        clients.start_soon(self._serve, stream, tls, visitor)
+
+    async def _serve(self, stream: _Stream, tls: ssl.SSLContext | None, visitor: Visitor) -> None:
+        state: Any = ConnectionState({"visitor": visitor})
+        served: Any = stream
+        if tls is not None:
+            served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+        try:
+            await TCPServer(self._app, self._config, self._worker, state, served).run()
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client has gone
+        except* Exception:  # noqa: BLE001
+            # One client must not end the broker.
+            _log.exception("management connection failed")
+        finally:
+            stream.close_now()
+            visitor.leave()
+            self._streams.discard(stream)
+            if not self._streams:
+                self._has_none.set()
+
+
+class _Stream(trio.abc.HalfCloseableStream):
+    """The stream of a client. What it is sent has to move on: neither a client that does not read,
+    nor a stop, waits for ever.
+    """
+
+    def __init__(self, client: trio.socket.SocketType) -> None:
+        self._stream = trio.SocketStream(client)
+        self.socket = client
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send some bytes. Raises: trio.BrokenResourceError."""
+        unsent = memoryview(data)
+        while unsent:
+            with trio.move_on_after(_SEND_S) as sending:
+                await self._stream.send_all(unsent[:_SENT_AT_ONCE])
+            if sending.cancelled_caught:
+                self.close_now()
+                raise trio.BrokenResourceError
+            unsent = unsent[_SENT_AT_ONCE:]
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until something can be sent."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        """Send nothing more."""
+        await self._stream.send_eof()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Return what has arrived; nothing at the end."""
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        await self._stream.aclose()
+
+    def close_now(self) -> None:
+        """Close the socket; whoever waits for it is told."""
+        self.socket.close()
+
+
+def _logged_in(state: Any) -> None:
+    visitor = (state or {}).get("visitor")
+    if visitor is not None:
+        visitor.logged_in()
+
+
+def _as_framework(app: Callable[..., Any]) -> Framework:
+    return app
+
+
+def _server_config() -> ServerConfig:
+    config = ServerConfig()
+    config.accesslog = None
+    config.errorlog = _log
+    config.include_server_header = False
+    config.keep_alive_timeout = _IDLE_S
+    config.ssl_handshake_timeout = _HANDSHAKE_S
+    config.h2_max_concurrent_streams = 8
+    # Parts of a body that wait to be read: a stranger may fill this.
+    config.max_app_queue_size = 2
+    return config

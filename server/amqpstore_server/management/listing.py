@@ -1,0 +1,238 @@
+"""Lists: pages, filters, sort orders and columns, with the parameters and answers of RabbitMQ.
+
+A row is a table of functions, one for each column. Of 10,000 queues that are sorted by one column,
+and of which 100 are on the page, one function is called for each queue, and all of them for 100.
+Everything is done in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from starlette.datastructures import QueryParams
+
+from amqpstore_server.broker.patterns import Pattern, PatternError
+from amqpstore_server.management.errors import HttpError, bad_request
+from amqpstore_server.management.steps import InSteps
+
+_PAGE_SIZE = 100
+_MAX_PAGE_SIZE = 500
+_MAX_NUMBER = 1 << 31
+_MAX_PATTERN = 1000
+"""Characters of a regular expression: a longer one takes long to compile."""
+
+ABSENT: Any = object()
+"""The value of a column that a row does not have."""
+
+_Tree = dict[str, "_Tree"]
+"""The columns that are asked for, and those inside them; what is empty is wanted whole."""
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class RowKind(Protocol[T_contra]):
+    """How rows are made of items."""
+
+    def value(self, item: T_contra, name: str) -> Any:
+        """Return one column; ABSENT if the row does not have it."""
+
+    def row(self, item: T_contra, names: Sequence[str] | None) -> dict[str, Any]:
+        """Return a row, with these columns or all of them."""
+
+
+class Columns(Generic[T]):
+    """Rows whose columns are functions of an item."""
+
+    def __init__(self, functions: Mapping[str, Callable[[T], Any]]) -> None:
+        self._functions = functions
+
+    def value(self, item: T, name: str) -> Any:
+        """Return one column; ABSENT if the row does not have it."""
+        function = self._functions.get(name)
+        return ABSENT if function is None else function(item)
+
+    def row(self, item: T, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return a row, with these columns or all of them."""
+        found = {}
+        for name in self._functions if names is None else names:
+            value = self.value(item, name)
+            if value is not ABSENT:
+                found[name] = value
+        return found
+
+
+class _Made:
+    """Rows that are made already."""
+
+    def value(self, item: Mapping[str, Any], name: str) -> Any:
+        return item.get(name, ABSENT)
+
+    def row(self, item: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+        if names is None:
+            return dict(item)
+        return {name: item[name] for name in names if name in item}
+
+
+MADE: RowKind[Mapping[str, Any]] = _Made()
+
+
+@dataclass(frozen=True)
+class ListQuery:
+    """What a list is asked for. `page` is 0 without pages."""
+
+    page: int = 0
+    page_size: int = _PAGE_SIZE
+    name: str = ""
+    use_regex: bool = False
+    sort: str = ""
+    sort_reverse: bool = False
+    columns: _Tree | None = None
+
+    @classmethod
+    def of(cls, query: QueryParams) -> ListQuery:
+        """Return what the parameters of a request ask for. Raises: HttpError."""
+        page = _number(query, "page", 0)
+        page_size = _number(query, "page_size", _PAGE_SIZE)
+        if "page" in query and not (page > 0 and 0 < page_size <= _MAX_PAGE_SIZE):
+            raise HttpError(
+                400,
+                "invalid_pagination_parameters",
+                f"Invalid pagination parameters: page number {page}, page size {page_size}; a page "
+                f"has at most {_MAX_PAGE_SIZE}",
+            )
+        return cls(
+            page=page if "page" in query else 0,
+            page_size=page_size,
+            name=query.get("name", ""),
+            use_regex=query.get("use_regex") == "true",
+            sort=query.get("sort", ""),
+            sort_reverse=query.get("sort_reverse") == "true",
+            columns=_tree(query["columns"]) if query.get("columns") else None,
+        )
+
+    def matches(self) -> Callable[[Any], bool]:
+        """Return the function that tells whether a name is asked for. Raises: HttpError."""
+        if self.use_regex:
+            if len(self.name) > _MAX_PATTERN:
+                raise bad_request(f"the expression has more than {_MAX_PATTERN} characters")
+            try:
+                pattern = Pattern(f"(?i){self.name}")
+            except PatternError as error:
+                raise bad_request(str(error)) from None
+            return lambda name: isinstance(name, str) and pattern.matches(name)
+        wanted = self.name.lower()
+        return lambda name: isinstance(name, str) and wanted in name.lower()
+
+
+def _number(query: QueryParams, name: str, default: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    try:
+        number = int(text) if len(text) < 20 else _MAX_NUMBER
+    except ValueError:
+        raise bad_request("Pagination parameters are invalid") from None
+    return max(-1, min(number, _MAX_NUMBER))
+
+
+def _tree(columns: str) -> _Tree:
+    tree: _Tree = {}
+    for column in columns.split(","):
+        if not column:
+            continue
+        parts = column.split(".")
+        inside = tree
+        for index, part in enumerate(parts):
+            is_whole = part in inside and not inside[part]
+            if is_whole:
+                break
+            inside = inside.setdefault(part, {})
+            if index == len(parts) - 1:
+                inside.clear()
+    return tree
+
+
+async def listed(
+    query: ListQuery,
+    items: Sequence[T],
+    kind: RowKind[T],
+    default_sort: Sequence[str] = ("vhost", "name"),
+) -> list[dict[str, Any]] | dict[str, Any]:
+    """Return the rows that are asked for: a list, or an object with a page of it.
+
+    Raises: HttpError.
+    """
+    steps = InSteps()
+    found = list(items)
+    total_count = len(found)
+    if query.page and query.name:
+        matches = query.matches()
+        found = await steps.chosen(found, lambda item: matches(kind.value(item, "name")))
+    first = (query.page - 1) * query.page_size
+    if query.page > 1 and first > len(found):
+        raise HttpError(
+            400,
+            "page_out_of_range",
+            f"Page out of range, page: {query.page} page size: {query.page_size}, "
+            f"len: {len(found)}",
+        )
+    end = first + query.page_size if query.page else None
+    filtered_count = len(found)
+    by = [*([query.sort.split(".")] if query.sort else []), *([one] for one in default_sort)]
+    found = await steps.ordered(
+        found, lambda item: _sort_key(item, kind, by), reverse=query.sort_reverse, end=end
+    )
+    if query.page:
+        found = found[first:]
+    rows = await steps.each(found, lambda item: shown_row(query, kind, item))
+    if not query.page:
+        return rows
+    return {
+        "total_count": total_count,
+        "item_count": len(rows),
+        "filtered_count": filtered_count,
+        "page": query.page,
+        "page_size": query.page_size,
+        "page_count": -(-filtered_count // query.page_size),
+        "items": rows,
+    }
+
+
+def shown_row(query: ListQuery, kind: RowKind[T], item: T) -> dict[str, Any]:
+    """Return the columns of a row that are asked for."""
+    if query.columns is None:
+        return kind.row(item, None)
+    row = kind.row(item, list(query.columns))
+    return {name: _part(value, query.columns[name]) for name, value in row.items()}
+
+
+def _part(value: Any, tree: _Tree) -> Any:
+    if not tree:
+        return value
+    if isinstance(value, Mapping):
+        return {name: _part(value[name], inside) for name, inside in tree.items() if name in value}
+    if isinstance(value, list):
+        return [_part(item, tree) for item in value]
+    return value
+
+
+def _sort_key(item: T, kind: RowKind[T], by: Sequence[Sequence[str]]) -> tuple[Any, ...]:
+    keys = []
+    for path in by:
+        value = kind.value(item, path[0])
+        for name in path[1:]:
+            value = value.get(name, ABSENT) if isinstance(value, Mapping) else ABSENT
+        keys.append(_comparable(value))
+    return tuple(keys)
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
+    """Return what any two values can be compared by: nothing comes first, then numbers, text."""
+    if isinstance(value, str):
+        return 2, value
+    if isinstance(value, int | float):
+        return 1, value
+    return (0, 0) if value is ABSENT or value is None else (3, str(value))

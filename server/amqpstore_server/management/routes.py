@@ -1,0 +1,75 @@
+"""What a route is: its method and path, who may call it, and what it is described as.
+
+The application and its description for OpenAPI are built of the same entries.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amqpstore_server.management.answers import Answer
+    from amqpstore_server.management.call import Call
+
+PARAMETER = re.compile(r"\{([a-z_]+)\}")
+
+
+class Needs(enum.Enum):
+    """Who may call a route. With `{vhost}` in its path, the virtual host has to exist, too, and the
+    user needs permissions in it, unless it is an administrator.
+    """
+
+    NOTHING = "no login"
+    MANAGEMENT = "any tag"
+    VHOST = "any tag, and permissions in the virtual host"
+    POLICYMAKER = "the tag policymaker, and permissions in the virtual host"
+    MONITORING = "the tag monitoring"
+    ADMINISTRATOR = "the tag administrator"
+
+
+LIST_QUERY = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns")
+"""The parameters of every list."""
+
+QUERY_TYPES: dict[str, dict[str, Any]] = {
+    "page": {"type": "integer", "minimum": 1},
+    "page_size": {"type": "integer", "minimum": 1, "maximum": 500},
+    "use_regex": {"type": "boolean"},
+    "sort_reverse": {"type": "boolean"},
+}
+"""The types of parameters that are not texts."""
+
+
+@dataclass(frozen=True)
+class ApiRoute:
+    """A route: `handler` answers requests of `method` to `path`.
+
+    Args: summary, in a few words; needs, who may call it; body, the type of the JSON that it takes;
+    query, the names of its parameters; statuses, those of its answers when all is well; media_type,
+    of its answer.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[Answer]]
+    summary: str
+    needs: Needs = Needs.MANAGEMENT
+    body: type[Any] | None = None
+    query: tuple[str, ...] = ()
+    statuses: tuple[int, ...] = (200,)
+    media_type: str = "application/json"
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parameters in its path."""
+        return PARAMETER.findall(self.path)
+
+
+def in_order(routes: Iterable[ApiRoute]) -> list[ApiRoute]:
+    """Return routes so that what is spelled out comes before a parameter in its place."""
+    return sorted(
+        routes, key=lambda route: [(part.startswith("{"), part) for part in route.path.split("/")]
+    )

@@ -1,0 +1,87 @@
+"""Long work in steps: the clients of the broker have their turn after some milliseconds of it.
+
+The event loop is that of the broker. A list of 10,000 queues takes a tenth of a second to build,
+which in one go would be a tenth of a second without a confirm for anybody.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import trio
+
+_STEP_S = 0.005
+_LOOK_AFTER = 32
+"""Items after which the clock is read."""
+_SORTED_AT_ONCE = 4096
+
+T = TypeVar("T")
+ResultT = TypeVar("ResultT")
+
+
+class InSteps:
+    """A piece of work that is done in steps."""
+
+    def __init__(self) -> None:
+        self._ends_at = time.perf_counter() + _STEP_S
+
+    async def pause(self) -> None:
+        """Let others have their turn, if this step has taken long."""
+        if time.perf_counter() >= self._ends_at:
+            await trio.lowlevel.checkpoint()
+            self._ends_at = time.perf_counter() + _STEP_S
+
+    async def each(self, items: Iterable[T], function: Callable[[T], ResultT]) -> list[ResultT]:
+        """Return what a function returns for each item."""
+        found = []
+        for index, item in enumerate(items):
+            if not index % _LOOK_AFTER:
+                await self.pause()
+            found.append(function(item))
+        return found
+
+    async def chosen(self, items: Iterable[T], function: Callable[[T], bool]) -> list[T]:
+        """Return the items that a function is true for."""
+        found = []
+        for index, item in enumerate(items):
+            if not index % _LOOK_AFTER:
+                await self.pause()
+            if function(item):
+                found.append(item)
+        return found
+
+    async def ordered(
+        self, items: list[T], key: Callable[[T], Any], *, reverse: bool, end: int | None
+    ) -> list[T]:
+        """Return items by their keys, up to a position: only what is before it is put in order.
+
+        A sort of many items cannot be interrupted, so it is one of parts, which are then merged.
+        """
+        keys = await self.each(items, key)
+        keyed = list(zip(keys, range(len(items)), items, strict=True))
+        parts = []
+        for first in range(0, len(keyed), _SORTED_AT_ONCE):
+            part = keyed[first : first + _SORTED_AT_ONCE]
+            part.sort(key=_position, reverse=reverse)
+            parts.append(part)
+            await self.pause()
+        merged: Iterator[tuple[Any, int, T]] = (
+            iter(parts[0])
+            if len(parts) == 1
+            else heapq.merge(*parts, key=_position, reverse=reverse)
+        )
+        found: list[T] = []
+        for index, (_, _, item) in enumerate(merged):
+            if index == end:
+                break
+            if not index % _LOOK_AFTER:
+                await self.pause()
+            found.append(item)
+        return found
+
+
+def _position(keyed: tuple[Any, int, Any]) -> tuple[Any, int]:
+    return keyed[:2]
