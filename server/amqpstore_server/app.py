@@ -44,6 +44,8 @@ from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.service_manager import ServiceManager
 from amqpstore_server.sockets import Sockets
+from amqpstore_server.statistics.sampler import Sampler
+from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.stopping import drain, say_goodbye
 from amqpstore_server.tls import certificates_of
 from amqpstore_server.turn import Turn
@@ -213,6 +215,10 @@ class App:
             lambda: [connection.amqp for connection in self.connections],
             trio.current_time,
         )
+        self._sampler = Sampler(
+            self.broker, lambda: [connection.amqp for connection in self.connections]
+        )
+        self.statistics = Statistics(self.broker, self._sampler)
         if definitions is not None:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_guest(self.broker, self.users)
@@ -323,6 +329,7 @@ class App:
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
+            service.start_soon(self._sampler.passes, trio.sleep)
             service.start_soon(self.reloader.run)
             service.start_soon(self._service_manager.watch)
             service.start_soon(self.carry_out, self.administration.delete_rest())

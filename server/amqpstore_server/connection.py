@@ -86,6 +86,7 @@ class SocketConnection:
             on_output=self._has_output,
             now=self._accepted_at,
         )
+        self._octets = (self.amqp.octets, broker.context.octets)
         self._expires_at = math.inf
         self._tasks: trio.Nursery | None = None
         self._unsent: list[bytes | memoryview] = []
@@ -279,8 +280,12 @@ class SocketConnection:
         if not read:
             self.end()
             return
+        size = len(read)
+        for octets in self._octets:
+            octets.recv_oct += size
+            octets.recv_cnt += 1
         amqp.receive(read, now)
-        self._read_size.note(len(read), time.thread_time() - began_s)
+        self._read_size.note(size, time.thread_time() - began_s)
         if (
             amqp.is_input_paused
             or amqp.is_finished
@@ -424,6 +429,9 @@ class SocketConnection:
             self._unsent = []
             self.end()
             return False
+        for octets in self._octets:
+            octets.send_oct += sent
+            octets.send_cnt += 1
         self._unsent = _without(self._unsent, sent)
         self._taken_at = now
         self.amqp.sent(now)

@@ -19,6 +19,7 @@ FLOORS = {
         "limits",
         "timers",
         "ack_timeouts",
+        "counters",
         "names",
         "patterns",
         "quotas",

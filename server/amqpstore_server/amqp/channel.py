@@ -17,6 +17,7 @@ from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.queues.kinds import REPLY_TO
@@ -188,6 +189,11 @@ class AmqpChannel:
             return
         self._broker.resume()
         self._gets.resume()
+
+    @property
+    def counters(self) -> ChannelCounters:
+        """What has passed through the channel."""
+        return self._broker.counters
 
     @property
     def has_unacked(self) -> bool:
@@ -363,6 +369,7 @@ class AmqpChannel:
 
     def _answer_get(self, queue: Queue, fetched: Fetched) -> None:
         if fetched is None:
+            self._broker.found_nothing(queue)
             self._send(methods.BasicGetEmpty())
             return
         tag, run = fetched

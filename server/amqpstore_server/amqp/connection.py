@@ -27,6 +27,7 @@ from amqpstore_server.amqp.session import Session, Unfinished
 from amqpstore_server.broker.audit import audit, audit_refusal
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
+from amqpstore_server.broker.counters import OctetCounters
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.faults import FATAL, called
 from amqpstore_server.broker.permissions import Access
@@ -103,6 +104,8 @@ class ServerConnection:
         self.on_secret: Callable[[str], None] | None = None
         """Called with a token that is to renew the login; it calls `renewed` later."""
         self.has_published = False
+        self.octets = OctetCounters()
+        """What passed through its socket."""
         self.state = ConnectionState.GREETING
         self._broker = broker
         self._limits = limits
@@ -124,6 +127,11 @@ class ServerConnection:
     def is_finished(self) -> bool:
         """Whether the socket is to be closed once the outbox is empty."""
         return self.state in ENDED
+
+    @property
+    def channels(self) -> list[AmqpChannel]:
+        """The open connection's channels, those that are being closed too."""
+        return self._session.channels if self.state in SERVED else []
 
     @property
     def is_lost(self) -> bool:
@@ -524,6 +532,7 @@ class ServerConnection:
         self._access = access
         self._session = Session(context, negotiation.channel_max, usage)
         self.vhost = self.log.fields["vhost"] = method.virtual_host
+        self._broker.context.churn.connection_created += 1
         audit("connection opened", **self.log.fields)
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())
@@ -554,6 +563,7 @@ class ServerConnection:
         self._unfinished = None
         session = self._session
         self._broker.context.work["connection closed"] = None
+        self._broker.context.churn.connection_closed += 1
         # The session refers back to this connection: clearing it frees both at once.
         del self._session
         self._access = None

@@ -122,6 +122,7 @@ class Session:
             )
         self._usage.open_channel()
         self._channels[number] = AmqpChannel(self._context, number)
+        self._context.vhost.context.churn.channel_created += 1
         self._send(number, methods.ChannelOpenOk())
 
     def _end(self, channel: AmqpChannel, event: ChannelEvent) -> None:
@@ -129,6 +130,7 @@ class Session:
         if channel.state is ChannelState.CLOSED:
             del self._channels[channel.number]
             self._usage.close_channel()
+            self._context.vhost.context.churn.channel_closed += 1
 
     def contain(self, number: int, error: AmqpError) -> AmqpError | None:
         """Close the channel that an error concerns, and no more if that is enough.
@@ -163,6 +165,11 @@ class Session:
         self._context.envelopes.free_caches()
 
     @property
+    def channels(self) -> list[AmqpChannel]:
+        """All channels."""
+        return list(self._channels.values())
+
+    @property
     def has_unacked(self) -> bool:
         """Whether the client has deliveries that it may still ack."""
         return any(channel.has_unacked for channel in self._channels.values())
@@ -182,6 +189,7 @@ class Session:
         context = self._context
         channels = list(self._channels.values())
         self._channels.clear()
+        context.vhost.context.churn.channel_closed += len(channels)
         try:
             for channel in channels:
                 channel.end(ChannelEvent.END)

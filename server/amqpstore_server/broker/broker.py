@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.permissions import Access
@@ -54,6 +55,8 @@ class Broker:
         self.vhosts: dict[str, VirtualHost] = {}
         self.deleted: dict[str, VirtualHost] = {}
         """Those that are being deleted: nobody can open them, `deleting_vhost` empties them."""
+        self._past = ChannelCounters()
+        """Of the virtual hosts that were deleted."""
         store = context.store
         names = store.definitions("vhosts")
         if not names:
@@ -122,6 +125,14 @@ class Broker:
         vhost = self.vhost(name)
         self.context.store.define([Change("vhosts", name, {"limits": dict(limits)})])
         vhost.limits = limits
+
+    def counters(self) -> ChannelCounters:
+        """Return what has passed through all channels since the start."""
+        total = ChannelCounters()
+        total.add(self._past)
+        for vhost in (*self.vhosts.values(), *self.deleted.values()):
+            total.add(vhost.counters)
+        return total
 
     @property
     def set_aside(self) -> list[tuple[str, str]]:
@@ -280,6 +291,7 @@ class Broker:
         yield from self.deleted[name].deleting()
         # Last: a crash before it leaves the mark, with which the next start goes on.
         self.context.store.define([Change("vhosts", name, None)])
+        self._past.add(self.deleted[name].counters)
         del self.deleted[name]
 
     def _any_vhost(self, name: str) -> VirtualHost | None:

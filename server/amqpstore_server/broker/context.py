@@ -11,6 +11,7 @@ from typing import Protocol
 from amqpstore import Store
 from amqpstore.clock import Clock
 from amqpstore_server.broker.ack_timeouts import AckTimeouts
+from amqpstore_server.broker.counters import ChurnCounters, OctetCounters
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
@@ -39,7 +40,8 @@ class BrokerContext:
     steps that nobody waits for, and a turn does one of them. `name_rule` is the rule for names, see
     `broker.names`. `consumer_timeout_ms` is the time in which a delivery has to be
     acked where neither the consumer nor the queue says another; 0 means any time.
-    Whatever may take long notes its name in `work`, see `holds`.
+    Whatever may take long notes its name in `work`, see `holds`. `churn` counts what comes and
+    goes, `octets` the bytes of all connections.
     """
 
     store: Store
@@ -59,6 +61,8 @@ class BrokerContext:
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
     background: deque[Iterator[None]] = field(default_factory=deque)
     work: dict[str, None] = field(default_factory=dict)
+    churn: ChurnCounters = field(default_factory=ChurnCounters)
+    octets: OctetCounters = field(default_factory=OctetCounters)
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""
     move_cost: int = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 from amqpstore import Message
 from amqpstore.queue import Placement
 from amqpstore_server.broker.context import Pumped
+from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
 from amqpstore_server.broker.exchanges.base import Destination, Exchange
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
@@ -38,15 +39,28 @@ class Route:
     """The queues that a message goes to, each once.
 
     If all of them are plain, `placements` are where the messages go; otherwise it is empty and each
-    queue has to be asked. `touches` are the queues as entries of `BrokerContext.arrivals`.
-    `is_routed` tells whether it counts as routed; `is_simple`, whether whatever comes is taken, and
-    when it is safe depends on the message alone; then `is_durable` is what the queues are.
+    queue has to be asked. `touches` are the queues as entries of `BrokerContext.arrivals`,
+    `counters` those of the exchange that messages are published to; `copies` is the number of
+    queues. `is_routed` tells whether it counts as routed; `is_simple`, whether whatever comes is
+    taken, and when it is safe depends on the message alone; then `is_durable` is what the queues
+    are.
     """
 
-    __slots__ = ("is_durable", "is_routed", "is_simple", "placements", "queues", "touches")
+    __slots__ = (
+        "copies",
+        "counters",
+        "is_durable",
+        "is_routed",
+        "is_simple",
+        "placements",
+        "queues",
+        "touches",
+    )
 
-    def __init__(self, queues: list[Queue]) -> None:
+    def __init__(self, queues: list[Queue], counters: ExchangeCounters | None = None) -> None:
         self.queues = queues
+        self.copies = len(queues)
+        self.counters = counters or ExchangeCounters()
         self.touches: dict[Pumped, None] = dict.fromkeys(queues)
         self.is_routed = any(queue.counts_as_route for queue in queues)
         self.placements: list[Placement] = []
@@ -111,6 +125,8 @@ class Router:
         max_cached_bytes: int,
     ) -> None:
         self.vhost = vhost
+        self.default_counters = ExchangeCounters()
+        """Of the default exchange, which is not in `exchanges`."""
         self._exchanges = exchanges
         self._queues = queues
         self._routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)
@@ -231,7 +247,8 @@ class Router:
         exchange_name, keys = envelope.address
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
-            return Route([queue for queue in named if not queue.is_internal]), True, True
+            found = [queue for queue in named if not queue.is_internal]
+            return Route(found, self.default_counters), True, True
         exchange = self._exchanges.get(exchange_name)
         return self._walk([exchange] if exchange else [], keys, properties, steps)
 
@@ -247,6 +264,7 @@ class Router:
         Args: steps, each exchange on the way is added to them.
         """
         waiting = list(exchanges)
+        counters = waiting[0].counters if waiting else None
         seen = {exchange.name for exchange in waiting}
         queues: dict[Queue, None] = {}
         is_shared = is_repeatable = True
@@ -275,4 +293,4 @@ class Router:
             if alternate is not None and alternate.name not in seen:
                 seen.add(alternate.name)
                 waiting.append(alternate)
-        return Route(list(queues)), is_shared, is_repeatable
+        return Route(list(queues), counters), is_shared, is_repeatable

@@ -16,6 +16,7 @@ import amqpstore
 from amqpstore.catalog import Change
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
@@ -90,6 +91,8 @@ class VirtualHost:
         """What its operator allows it, by RabbitMQ's names: see `quotas`."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        self.counters = ChannelCounters()
+        """Of all channels that it has had."""
         self._owned: dict[object, dict[Queue, None]] = {}
         self._bindings = Bindings()
         self.removals = Removals(name, context, self._bindings)
@@ -293,6 +296,7 @@ class VirtualHost:
         whatever is declared (as in RabbitMQ).
         Raises: AccessRefusedError, ResourceLockedError, SetAsideError, PreconditionFailedError.
         """
+        self.context.churn.queue_declared += 1
         name = without_line_ends(name)
         survives = durable and not exclusive
         if not name:
@@ -370,6 +374,7 @@ class VirtualHost:
         if durable and (unbinding := self.removals.queues.get(name)):
             unbinding.finish()
         store_queue = self.context.store.create_queue(definition, durable=durable, changes=changes)
+        self.context.churn.queue_created += 1
         return self.add_queue(store_queue, durable=durable, owner=owner)
 
     def add_queue(
@@ -467,6 +472,7 @@ class VirtualHost:
             if queue.owner is not None:
                 self._owned.get(queue.owner, {}).pop(queue, None)
             queue.closed()
+        self.context.churn.queue_deleted += len(queues)
         self.router.changed()
 
     def _delete_unused(self, queue: Queue) -> None:

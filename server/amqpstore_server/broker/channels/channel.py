@@ -15,6 +15,7 @@ from amqpstore_server.broker.channels.local_transaction import LocalTransaction,
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
 from amqpstore_server.broker.channels.publishing import Flags, Publisher
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
@@ -47,6 +48,7 @@ class ChannelHost(Protocol):
     dead_letters: DeadLetters
     replays: Replays
     branches: Branches
+    counters: ChannelCounters
 
     def reply_queue(self, connection: object) -> Queue:
         """Create a queue for direct replies, which is deleted with its consumer."""
@@ -84,7 +86,11 @@ class Channel:
         """The address of its direct replies; empty without a consumer for them."""
         self.transaction: LocalTransaction | None = None
         self._mode = _Mode.PLAIN
-        self._publisher = Publisher(vhost.context, vhost.dead_letters, vhost.replays, outlet)
+        self.counters = ChannelCounters()
+        self.totals = vhost.counters
+        self._publisher = Publisher(
+            vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals
+        )
         self._unacked: RunList[Delivery] = RunList()
         self._redeliveries: deque[Delivery] = deque()
         """Deliveries to send again after basic.recover; they count as unacked."""
@@ -195,15 +201,31 @@ class Channel:
         """Send messages that were taken off a queue to one of the channel's consumers."""
         store_queue, run = taken
         first_tag = self.next_delivery_tag
-        self.next_delivery_tag += run.count
-        if not consumer.no_ack:
-            self._unacked.append(Delivery(first_tag, consumer.queue, consumer, store_queue, run))
+        count = run.count
+        self.next_delivery_tag += count
+        queue = consumer.queue
+        if run.delivery_count:
+            self._count_redelivered(queue, count)
+        if consumer.no_ack:
+            self.counters.deliver_no_ack += count
+            self.totals.deliver_no_ack += count
+            queue.counters.deliver_no_ack += count
+        else:
+            self.counters.deliver += count
+            self.totals.deliver += count
+            queue.counters.deliver += count
+            queue.unacked_count += count
+            self._unacked.append(Delivery(first_tag, queue, consumer, store_queue, run))
             consumer.window.add(run)
             self.window.add(run)
             if consumer.shares_limit:
                 # The consumer served last goes to the end of the line: see `resume`.
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
-        self.outlet.deliver(consumer, first_tag, shown(consumer.queue, run))
+        self.outlet.deliver(consumer, first_tag, shown(queue, run))
+
+    def _count_redelivered(self, queue: Queue, count: int) -> None:
+        for counters in (self.counters, self.totals, queue.counters):
+            counters.redeliver += count
 
     def get(self, queue: Queue, *, no_ack: bool, in_parts: bool = False) -> tuple[int, Run] | None:
         """Take one message, with its delivery tag; None if no message is ready.
@@ -227,10 +249,23 @@ class Channel:
             queue.touch()  # the next message may be small enough for one of them
         tag = self.next_delivery_tag
         self.next_delivery_tag += 1
+        if taken.run.delivery_count:
+            self._count_redelivered(queue, 1)
+        for counters in (self.counters, self.totals, queue.counters):
+            if no_ack:
+                counters.get_no_ack += 1
+            else:
+                counters.get += 1
         if not no_ack:
+            queue.unacked_count += 1
             self._unacked.append(Delivery(tag, queue, None, *taken))
             self._watch_acks()
         return tag, shown(queue, taken.run)
+
+    def found_nothing(self, queue: Queue) -> None:
+        """Count a get that was answered without a message."""
+        for counters in (self.counters, self.totals, queue.counters):
+            counters.get_empty += 1
 
     def ack(self, first: int, last: int) -> None:
         """Ack the tags from `first` to `last`. Raises: PreconditionFailedError, at the first
@@ -274,10 +309,13 @@ class Channel:
                 continue
             consumer.window.remove(delivery.run)
             self.window.remove(delivery.run)
+            # It counts as unacked again once it is delivered, or does not any more.
+            delivery.queue.unacked_count -= delivery.count
             taken, rest = delivery.queue.bring_back(delivery.taken)
             if rest is not None:
                 # The rest is unacked, as it was.
                 delivery.run = rest.run
+                delivery.queue.unacked_count += delivery.count
                 consumer.window.add(rest.run)
                 self.window.add(rest.run)
                 self._redeliveries.appendleft(delivery)
@@ -436,7 +474,7 @@ class Channel:
 
     def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Finish a delivery that has been removed from the unacked ones."""
-        self.forget(delivery)
+        self.forget(delivery, requeue=requeue)
         if requeue is None:
             delivery.queue.ack(delivery.taken)
         elif requeue:
@@ -445,8 +483,16 @@ class Channel:
         else:
             delivery.queue.reject(delivery.taken)
 
-    def forget(self, delivery: Delivery) -> None:
-        """Stop counting a delivery as unacked."""
+    def forget(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        """Stop counting a delivery as unacked: it was acked, requeued or dropped."""
+        queue, count = delivery.queue, delivery.run.count
+        queue.unacked_count -= count
+        if requeue is None:
+            self.counters.ack += count
+            self.totals.ack += count
+            queue.counters.ack += count
+        else:
+            self._count_rejected(queue, count, requeue=requeue)
         if consumer := delivery.consumer:
             # With room, it was given everything there is for it.
             had_room = consumer.capacity > 0 and not consumer.has_size_limit
@@ -456,3 +502,14 @@ class Channel:
                 self._touch_queues()
             elif not had_room:
                 consumer.queue.touch()
+
+    def count_published(self, route: Route, count: int, flags: Flags) -> None:
+        """Count messages of one route that were published in its transaction."""
+        self._publisher.count(route, count, flags)
+
+    def _count_rejected(self, queue: Queue, count: int, *, requeue: bool) -> None:
+        for counters in (self.counters, self.totals, queue.counters):
+            if requeue:
+                counters.requeue += count
+            else:
+                counters.reject += count

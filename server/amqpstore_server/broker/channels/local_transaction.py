@@ -90,8 +90,11 @@ class TransactedChannel(Protocol):
     def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Finish a delivery: it was acked, requeued or dropped."""
 
-    def forget(self, delivery: Delivery) -> None:
-        """Stop counting a delivery as unacked."""
+    def forget(self, delivery: Delivery, *, requeue: bool | None) -> None:
+        """Stop counting a delivery as unacked: it was acked, requeued or dropped."""
+
+    def count_published(self, route: Route, count: int, flags: Flags) -> None:
+        """Count messages of one route as published."""
 
 
 class LocalTransaction:
@@ -219,12 +222,14 @@ class LocalTransaction:
         """Finish the settled deliveries: they are part of the store transaction now."""
         channel = self._channel
         settled, self._settled = self._settled, []
+        for sent in self._sent:
+            channel.count_published(sent.route, len(sent.messages), sent.flags)
         self._forget_sent()
         for delivery, requeue in settled:
             if requeue or delivery.queue.is_deleted:
                 channel.settled(delivery, requeue=True)
             else:
-                channel.forget(delivery)
+                channel.forget(delivery, requeue=requeue)
 
     def _forget_sent(self) -> None:
         self._sent = []

@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 from amqpstore import DiskFullError, Message, Placement, Queue
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing import Route
@@ -44,16 +45,26 @@ class _Published(NamedTuple):
 class Publisher:
     """The publishing half of a channel. With `confirms`, it reports the outcome of each publish to
     its `outlet`.
+
+    Args: counters, of the channel, and totals, of its virtual host, in which messages are counted.
     """
 
     def __init__(
-        self, context: BrokerContext, dead_letters: DeadLetters, replays: Replays, outlet: Outlet
+        self,
+        context: BrokerContext,
+        dead_letters: DeadLetters,
+        replays: Replays,
+        outlet: Outlet,
+        counters: ChannelCounters,
+        totals: ChannelCounters,
     ) -> None:
         self.confirms = False
         self.outlet = outlet
         self._context = context
         self._dead_letters = dead_letters
         self._replays = replays
+        self._counters = counters
+        self._totals = totals
         self._next_tag = 1
         self._published: list[_Published] = []
         self._waiting_confirms = 0
@@ -65,8 +76,15 @@ class Publisher:
         ResourceExhaustedError.
         """
         count = len(messages)
-        if flags.mandatory and not route.is_routed:
-            self.outlet.returned(messages, Returned.NO_ROUTE)
+        # As `count` does; each call costs.
+        route.counters.publish_in += count
+        route.counters.publish_out += count * route.copies
+        self._counters.publish += count
+        self._totals.publish += count
+        if not route.is_routed:
+            self._count_unroutable(count, flags)
+            if flags.mandatory:
+                self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
             self._context.arrivals.update(route.touches)
             self._note(count, self._enqueue(route.placements, envelope, messages))
@@ -93,8 +111,14 @@ class Publisher:
         indexes: dict[Queue, list[int]] = {}
         for route, its_indexes in routes:
             self._context.arrivals.update(route.touches)
+            count = len(its_indexes)
+            route.counters.publish_in += count
+            route.counters.publish_out += count * route.copies
             for queue, _, _ in route.placements:
-                indexes.setdefault(queue, []).extend(its_indexes)
+                if (known := indexes.get(queue)) is None:
+                    indexes[queue] = [*its_indexes]
+                else:
+                    known += its_indexes
         for of_queue in indexes.values():
             of_queue.sort()
         envelope = cast("ParsedEnvelope", messages[0].envelope)
@@ -102,12 +126,32 @@ class Publisher:
             logged = self._context.store.spread(indexes, messages, priority=envelope.priority)
         except DiskFullError as error:
             raise ResourceExhaustedError(str(error)) from None
+        self._counters.publish += len(messages)
+        self._totals.publish += len(messages)
         self._note(len(messages), _Promise.WHEN_DURABLE if logged else _Promise.NOW)
+
+    def count(self, route: Route, count: int, flags: Flags) -> None:
+        """Count messages of one route as published."""
+        route.counters.publish_in += count
+        route.counters.publish_out += count * route.copies
+        self._counters.publish += count
+        self._totals.publish += count
+        if not route.is_routed:
+            self._count_unroutable(count, flags)
+
+    def _count_unroutable(self, count: int, flags: Flags) -> None:
+        for counters in (self._counters, self._totals):
+            if flags.mandatory:
+                counters.return_unroutable += count
+            else:
+                counters.drop_unroutable += count
 
     def replay(self, message: Message, flags: Flags) -> Iterator[None]:
         """Carry out the replay that a message requests, in steps. Raises: PreconditionFailedError,
         ResourceExhaustedError.
         """
+        self._counters.publish += 1
+        self._totals.publish += 1
         outcome = yield from self._replays.replay(message.envelope)
         if outcome is ReplayOutcome.NOWHERE and flags.mandatory:
             self.outlet.returned([message], Returned.NO_ROUTE)
@@ -148,6 +192,8 @@ class Publisher:
 
     def _note(self, count: int, promise: _Promise) -> None:
         if self.confirms and count:
+            self._counters.confirmable += count
+            self._totals.confirmable += count
             first = self._next_tag
             self._next_tag += count
             self._published.append(_Published(first, self._next_tag - 1, promise))
@@ -156,6 +202,9 @@ class Publisher:
         # Batches become durable in order, and everything before was already answered: `multiple` is
         # safe.
         self._waiting_confirms -= 1
+        count = last - first + 1
+        self._counters.confirm += count
+        self._totals.confirm += count
         self.outlet.confirm(last, multiple=last > first)
 
     def _failed(self) -> None:
@@ -163,6 +212,9 @@ class Publisher:
         self.outlet.failed()
 
     def _confirm_now(self, first: int, last: int) -> None:
+        count = last - first + 1
+        self._counters.confirm += count
+        self._totals.confirm += count
         if not self._waiting_confirms:
             self.outlet.confirm(last, multiple=last > first)
             return

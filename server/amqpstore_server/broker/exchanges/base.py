@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgpack
 
+from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
@@ -119,6 +120,7 @@ class Exchange(ABC):
         """The queue in which it keeps messages, as a destination for `route`; None without a
         `queue_kind`.
         """
+        self.counters = ExchangeCounters()
         self.is_deleted = False
         self._bindings: BindingsByKey = {}
         """All bindings, and those to deleted destinations that are not removed yet."""

@@ -29,6 +29,8 @@ class Priorities:
         store.set_keeps_transient(lowest, keeps=keeps_transient)
         self._by_priority = {0: lowest}
         self._descending = [lowest]
+        self._before = lowest.next_sequence
+        """What `published_count` does not count: what came before this start."""
         self._lazy = False
 
     def __iter__(self) -> Iterator[amqpstore.Queue]:
@@ -47,6 +49,13 @@ class Priorities:
             return self._descending[0].ready_count
         return sum([one.ready_count for one in self._descending])
 
+    @property
+    def published_count(self) -> int:
+        """How many messages have entered it since the start."""
+        if len(self._descending) == 1:
+            return self._descending[0].next_sequence - self._before
+        return sum([one.next_sequence for one in self._descending]) - self._before
+
     def at(self, priority: int) -> amqpstore.Queue:
         """Return the store queue of a priority.
 
@@ -63,6 +72,7 @@ class Priorities:
 
     def add(self, priority: int, store_queue: amqpstore.Queue) -> None:
         """Add a queue that the store has for a priority."""
+        self._before += store_queue.next_sequence
         self._by_priority[priority] = store_queue
         self._descending = [
             self._by_priority[key] for key in sorted(self._by_priority, reverse=True)
@@ -80,6 +90,7 @@ class Priorities:
         Raises: DiskFullError (the queue still exists), DurabilityError.
         """
         self._store.delete_queue(self._by_priority[priority])
+        self._before -= self._by_priority[priority].next_sequence
         self._descending.remove(self._by_priority.pop(priority))
 
     def set_lazy(self, *, lazy: bool) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import amqpstore
 from amqpstore import Message, MessageDamagedError, Placement, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.counters import DeliveryCounters
 from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.deaths import Reason
@@ -102,6 +103,9 @@ class Queue:
         self.leaving = Leaving(context, self)
         self.history: KeepsConsumed | None = None
         """The history that keeps consumed messages; None if they are just removed."""
+        self.counters = DeliveryCounters()
+        self.unacked_count = 0
+        """Messages that were delivered and are neither acked nor requeued."""
         self.is_deleted = False
         self.is_set_aside = False
         self._failure = ""

@@ -1,0 +1,105 @@
+"""What the broker counts: messages in and out of queues, exchanges, channels and virtual hosts.
+
+Everything is counted for a run or a column of messages, never for each of them, and only ever goes
+up, but for `unacked_count` of a queue; who wants a rate looks twice. The names are those of
+RabbitMQ's management API. How many messages entered a queue is not counted: its sequences tell.
+"""
+
+from __future__ import annotations
+
+
+class DeliveryCounters:
+    """What left queues. `deliver` and `get` are those that have to be acked, the others with
+    `no_ack` are gone at once; `redeliver` are those of all of them that were delivered before;
+    `reject` are those that were rejected without being requeued.
+    """
+
+    __slots__ = (
+        "ack",
+        "deliver",
+        "deliver_no_ack",
+        "get",
+        "get_empty",
+        "get_no_ack",
+        "redeliver",
+        "reject",
+        "requeue",
+    )
+
+    def __init__(self) -> None:
+        self.deliver = self.deliver_no_ack = 0
+        self.get = self.get_no_ack = self.get_empty = 0
+        self.redeliver = 0
+        self.ack = self.reject = self.requeue = 0
+
+
+class ChannelCounters(DeliveryCounters):
+    """What passed through a channel, or all channels of a virtual host.
+
+    `publish` are all messages that clients published; `return_unroutable` and `drop_unroutable`
+    are those of them without a queue, with `mandatory` and without. `confirmable` are those that
+    were published with confirms on, `confirm` those that were confirmed.
+    """
+
+    __slots__ = (
+        "confirm",
+        "confirmable",
+        "drop_unroutable",
+        "publish",
+        "return_unroutable",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.publish = self.confirmable = self.confirm = 0
+        self.return_unroutable = self.drop_unroutable = 0
+
+    def add(self, other: ChannelCounters) -> None:
+        """Add the counts of others to these."""
+        for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class ExchangeCounters:
+    """What was published to an exchange (`publish_in`), and the copies of it that went to queues
+    (`publish_out`).
+    """
+
+    __slots__ = ("publish_in", "publish_out")
+
+    def __init__(self) -> None:
+        self.publish_in = self.publish_out = 0
+
+
+class OctetCounters:
+    """The bytes that were received and sent, as RabbitMQ's management API calls them, and how many
+    reads and writes that took.
+    """
+
+    __slots__ = ("recv_cnt", "recv_oct", "send_cnt", "send_oct")
+
+    def __init__(self) -> None:
+        self.recv_oct = self.send_oct = 0
+        self.recv_cnt = self.send_cnt = 0
+
+
+class ChurnCounters:
+    """What came and went since the start: connections that were opened, channels, queues.
+
+    `queue_declared` are declarations, those of existing queues too.
+    """
+
+    __slots__ = (
+        "channel_closed",
+        "channel_created",
+        "connection_closed",
+        "connection_created",
+        "queue_created",
+        "queue_declared",
+        "queue_deleted",
+    )
+
+    def __init__(self) -> None:
+        self.connection_created = self.connection_closed = 0
+        self.channel_created = self.channel_closed = 0
+        self.queue_declared = self.queue_created = self.queue_deleted = 0

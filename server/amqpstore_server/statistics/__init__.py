@@ -1,0 +1,12 @@
+"""What the broker has counted, as totals, rates and samples over time.
+
+The counters themselves are in the broker (`broker.counters`) and cost it a few additions for each
+run of messages. This package reads them about once a second.
+
+- `series`: samples of some counters over time, in rings that get coarser with age.
+- `ranges`: what part of that a request asks for.
+- `sampler`: takes the samples, in steps, within a budget of memory and of processor time.
+- `reports`: rates and samples as RabbitMQ's management API writes them.
+- `statistics`: what there is to ask, for totals, virtual hosts, queues, exchanges, connections and
+  channels.
+"""

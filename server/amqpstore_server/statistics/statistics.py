@@ -1,0 +1,120 @@
+"""Statistics of one broker: what there is to ask, as RabbitMQ's management API answers it.
+
+Each answer is a part of a row of that API: counters as of now, their rates of the last five
+seconds, and samples if a range asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.counters import ExchangeCounters
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.statistics.ranges import NO_RANGES, Ranges
+from amqpstore_server.statistics.reports import Json, Report, Times
+from amqpstore_server.statistics.sampler import (
+    CHANNEL_FIELDS,
+    CHURN,
+    DELIVER,
+    EXCHANGE,
+    LENGTHS,
+    OCTETS,
+    PUBLISH,
+    QUEUE_FIELDS,
+    TOTAL_FIELDS,
+    VHOST_FIELDS,
+    Sampler,
+    channel_values,
+    connection_values,
+    exchange_values,
+    queue_values,
+)
+from amqpstore_server.statistics.series import Series
+
+
+class Statistics:
+    """The statistics of one broker, out of its counters and of what the sampler has kept."""
+
+    def __init__(self, broker: Broker, sampler: Sampler) -> None:
+        self._broker = broker
+        self._sampler = sampler
+
+    def overview(self, ranges: Ranges = NO_RANGES, vhosts: Collection[str] | None = None) -> Json:
+        """Return `message_stats`, `queue_totals`, `churn_rates`, and the octets of all connections.
+
+        Args: vhosts, those that the user may see; None for all, with what belongs to none.
+        """
+        sampler = self._sampler
+        if vhosts is None:
+            report = self._report(TOTAL_FIELDS, sampler.total_values(), [sampler.totals])
+        else:
+            seen = [vhost for name, vhost in self._broker.vhosts.items() if name in vhosts]
+            rows = [sampler.vhost_values(vhost) for vhost in seen]
+            values = [sum(of_field) for of_field in zip(*rows, strict=True)]
+            series = [sampler.vhosts[one.name] for one in seen if one.name in sampler.vhosts]
+            report = self._report(VHOST_FIELDS, values or [0] * len(VHOST_FIELDS), series)
+        return {
+            "message_stats": report.messages((*PUBLISH, *DELIVER), ranges.msg_rates),
+            "queue_totals": report.row(LENGTHS, ranges.lengths),
+            "churn_rates": {} if vhosts is not None else report.row(CHURN, None),
+            **report.row(OCTETS, ranges.data_rates),
+        }
+
+    def vhost(self, vhost: VirtualHost, ranges: Ranges = NO_RANGES) -> Json:
+        """Return the lengths, `message_stats` and octets of a virtual host."""
+        sampler = self._sampler
+        series = sampler.vhosts.get(vhost.name)
+        report = self._report(VHOST_FIELDS, sampler.vhost_values(vhost), _listed(series))
+        return {
+            **report.row(LENGTHS, ranges.lengths),
+            "message_stats": report.messages((*PUBLISH, *DELIVER), ranges.msg_rates),
+            **report.row(OCTETS, ranges.data_rates),
+        }
+
+    def queue(self, queue: Queue, ranges: Ranges = NO_RANGES) -> Json:
+        """Return the lengths and `message_stats` of a queue."""
+        series = self._sampler.queues.series(queue.counters)
+        report = self._report(QUEUE_FIELDS, queue_values(queue), _listed(series))
+        return {
+            **report.row(LENGTHS, ranges.lengths),
+            "message_stats": report.messages(("publish", *DELIVER), ranges.msg_rates),
+        }
+
+    def exchange(self, counters: ExchangeCounters, ranges: Ranges = NO_RANGES) -> Json:
+        """Return the `message_stats` of an exchange; those of the default exchange are counted in
+        `Router.default_counters`.
+        """
+        series = self._sampler.exchanges.series(counters)
+        report = self._report(EXCHANGE, exchange_values(counters), _listed(series))
+        return {"message_stats": report.row(EXCHANGE, ranges.msg_rates)}
+
+    def channel(self, channel: AmqpChannel, ranges: Ranges = NO_RANGES) -> Json:
+        """Return the `message_stats` of a channel."""
+        series = self._sampler.channels.series(channel.counters)
+        report = self._report(CHANNEL_FIELDS, channel_values(channel), _listed(series))
+        return {"message_stats": report.messages((*PUBLISH, *DELIVER), ranges.msg_rates)}
+
+    def connection(self, connection: ServerConnection, ranges: Ranges = NO_RANGES) -> Json:
+        """Return the octets of a connection, and how many reads and writes they took."""
+        series = self._sampler.connections.series(connection.octets)
+        report = self._report(OCTETS, connection_values(connection), _listed(series))
+        octets = connection.octets
+        return {
+            **report.row(OCTETS, ranges.data_rates),
+            "recv_cnt": octets.recv_cnt,
+            "send_cnt": octets.send_cnt,
+        }
+
+    def _report(
+        self, fields: tuple[str, ...], values: Collection[int], series: list[Series]
+    ) -> Report:
+        clock = self._broker.context.clock
+        return Report(fields, [*values], series, Times(clock.monotonic_ms(), clock.wall_ms()))
+
+
+def _listed(series: Series | None) -> list[Series]:
+    return [] if series is None else [series]
