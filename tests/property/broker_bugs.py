@@ -95,7 +95,8 @@ def a_prefetch_of_one_is_two(patch: Patch) -> None:
 def a_cancelled_consumer_frees_no_window(patch: Patch) -> None:
     """Keep counting for the channel what is acked after the cancel."""
 
-    def forget(self: Channel, delivery: Any) -> None:
+    def forget(self: Channel, delivery: Any, *, requeue: bool | None) -> None:
+        delivery.queue.unacked_count -= delivery.count
         if consumer := delivery.consumer:
             consumer.window.remove(delivery.run)
             if consumer.tag in self.consumers:

@@ -5,6 +5,7 @@ Past 600 lines because a state machine is one class: a rule for each thing that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -766,8 +767,15 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         assert bound == len(self.model.topology.bindings)
         assert self.world.store.log.is_empty == (not self.model.is_logged)
         assert set(vhost.queues) == set(self.model.queues)
+        held = Counter(
+            one.queue.name
+            for channel in self.model.channels.values()
+            for one in channel.held
+            if self.model.queues.get(one.queue.name) is one.queue
+        )
         for name, queue in self.model.queues.items():
             self._compare_queue(vhost.queues[name], queue)
+            assert vhost.queues[name].unacked_count == held[name]
         for number, channel in self.model.channels.items():
             self._compare_channel(number, channel)
         self.is_sound = True

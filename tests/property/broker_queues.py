@@ -227,8 +227,12 @@ class Channel:
     answers: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
-    def counted(self) -> list[Unacked]:
-        """What fills its window: all but what was fetched, until it is really acked."""
+    def held(self) -> list[Unacked]:
+        """What is unacked until it is really acked."""
         settled = self.transaction.settled if self.transaction else []
-        held = [*self.unacked, *(one.unacked for one in settled)]
-        return [one for one in held if one.consumer is not None]
+        return [*self.unacked, *(one.unacked for one in settled)]
+
+    @property
+    def counted(self) -> list[Unacked]:
+        """What fills its window: all but what was fetched."""
+        return [one for one in self.held if one.consumer is not None]

@@ -20,8 +20,9 @@ Below them:
 - `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name; `scopes`:
   permissions by token.
 - `quotas`: how many connections, channels and queues users and virtual hosts may have.
-- `settings`: of a queue; `timers`: due times; `ack_timeouts`: overdue acks; `counters`: of messages;
-  `limits`: of memory and of work done in one go; `context`: what all virtual hosts share.
+- `settings`: of a queue; `timers`: due times; `ack_timeouts`: overdue acks; `counters`: of
+  messages; `limits`: of memory and of work done in one go; `context`: what all virtual hosts
+  share.
 
 And above them:
 
