@@ -11,7 +11,7 @@ MAX_SAMPLES = 2000
 KINDS = ("lengths", "msg_rates", "data_rates")
 
 
-class Range(NamedTuple):
+class SampleRange(NamedTuple):
     """A sample for each `incr_s` of the last `age_s`."""
 
     age_s: int
@@ -24,28 +24,28 @@ class Range(NamedTuple):
         return range(last_ms, last_ms - self.age_s * 1000 - 1, -step_ms)
 
 
-class Ranges(NamedTuple):
+class SampleRanges(NamedTuple):
     """The ranges of the samples of lengths, of rates of messages, and of rates of bytes; None for
     no samples.
     """
 
-    lengths: Range | None = None
-    msg_rates: Range | None = None
-    data_rates: Range | None = None
+    lengths: SampleRange | None = None
+    msg_rates: SampleRange | None = None
+    data_rates: SampleRange | None = None
 
 
-NO_RANGES = Ranges()
+NO_RANGES = SampleRanges()
 
 
-def ranges_of(query: Mapping[str, str]) -> Ranges:
+def ranges_of(query: Mapping[str, str]) -> SampleRanges:
     """Return the ranges that a query asks for with `lengths_age`, `lengths_incr` and the others.
 
     Raises: ValueError, with what is wrong with it.
     """
-    return Ranges(*(_range_of(kind, query) for kind in KINDS))
+    return SampleRanges(*(_range_of(kind, query) for kind in KINDS))
 
 
-def _range_of(kind: str, query: Mapping[str, str]) -> Range | None:
+def _range_of(kind: str, query: Mapping[str, str]) -> SampleRange | None:
     age, incr = query.get(f"{kind}_age", ""), query.get(f"{kind}_incr", "")
     if not age or not incr:
         return None
@@ -53,4 +53,4 @@ def _range_of(kind: str, query: Mapping[str, str]) -> Range | None:
         raise ValueError(f"{kind}_age and {kind}_incr are positive numbers of seconds")
     if int(age) // int(incr) > MAX_SAMPLES:
         raise ValueError(f"{kind}_age is more than {MAX_SAMPLES} times {kind}_incr")
-    return Range(int(age), int(incr))
+    return SampleRange(int(age), int(incr))

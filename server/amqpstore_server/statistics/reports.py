@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amqpstore_server.statistics.ranges import Range
-from amqpstore_server.statistics.series import Series
+from amqpstore_server.statistics.ranges import SampleRange
+from amqpstore_server.statistics.series import CounterSeries
 
 Json = dict[str, Any]
 
@@ -20,13 +20,13 @@ class Times:
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
 
-    def samples(self, wanted: Range) -> list[tuple[int, int]]:
+    def samples(self, wanted: SampleRange) -> list[tuple[int, int]]:
         """Return the times of the samples by both clocks, the wall clock first."""
         offset_ms = self._wall_ms - self._monotonic_ms
         return [(wall_ms, wall_ms - offset_ms) for wall_ms in wanted.times_ms(self._wall_ms)]
 
 
-class Report:
+class CounterReport:
     """Some counters, as `fields`, with their rates and samples.
 
     Args: values, as of now; series, those of one object, or of several, to be added up, whose
@@ -37,7 +37,7 @@ class Report:
         self,
         fields: Sequence[str],
         values: Sequence[int],
-        series: Sequence[Series],
+        series: Sequence[CounterSeries],
         times: Times,
     ) -> None:
         self._values = dict(zip(fields, values, strict=True))
@@ -48,9 +48,9 @@ class Report:
         self._rates = [sum(of_field) for of_field in zip(*rates, strict=True)] or [0.0] * len(
             fields
         )
-        self._sampled: dict[Range, list[tuple[int, list[int]]]] = {}
+        self._sampled: dict[SampleRange, list[tuple[int, list[int]]]] = {}
 
-    def row(self, fields: Sequence[str], wanted: Range | None) -> Json:
+    def row(self, fields: Sequence[str], wanted: SampleRange | None) -> Json:
         """Return these counters, each with its details."""
         row: Json = {}
         for field in fields:
@@ -58,7 +58,7 @@ class Report:
             row[f"{field}_details"] = self._details((field,), wanted)
         return row
 
-    def messages(self, fields: Sequence[str], wanted: Range | None) -> Json:
+    def messages(self, fields: Sequence[str], wanted: SampleRange | None) -> Json:
         """Return counters as `message_stats`: with the total of all deliveries."""
         row = self.row(fields, wanted)
         if "deliver" in row:
@@ -66,7 +66,7 @@ class Report:
             row["deliver_get_details"] = self._details(_DELIVER_GET, wanted)
         return row
 
-    def _details(self, fields: Sequence[str], wanted: Range | None) -> Json:
+    def _details(self, fields: Sequence[str], wanted: SampleRange | None) -> Json:
         places = [self._place[field] for field in fields]
         details: Json = {"rate": sum([self._rates[place] for place in places])}
         if wanted is not None:
@@ -80,7 +80,7 @@ class Report:
             details["avg"] = sum([value for _, value in found]) / len(found)
         return details
 
-    def _samples(self, wanted: Range) -> list[tuple[int, list[int]]]:
+    def _samples(self, wanted: SampleRange) -> list[tuple[int, list[int]]]:
         known = self._sampled.get(wanted)
         if known is None:
             constant = [*self._values.values()]

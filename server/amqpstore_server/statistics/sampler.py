@@ -26,7 +26,7 @@ from amqpstore_server.statistics.series import (
     RATE_MS,
     TOTALS,
     VHOSTS,
-    Series,
+    CounterSeries,
     series_bytes,
 )
 
@@ -112,7 +112,7 @@ class _Seen(NamedTuple):
     """What the last pass found: the values, and a series if they have ever changed."""
 
     values: tuple[int, ...]
-    series: Series | None
+    series: CounterSeries | None
 
 
 class _Objects(Generic[T]):
@@ -139,14 +139,15 @@ class _Objects(Generic[T]):
         self._seen: dict[object, _Seen] = {}
         self._before: dict[object, _Seen] = {}
 
-    def series(self, counters: object) -> Series | None:
+    def series(self, counters: object) -> CounterSeries | None:
         """Return the series of an object, if its counters have changed lately."""
         seen = self._seen.get(counters) or self._before.get(counters)
         return seen.series if seen else None
 
     def sample(self, now_ms: int, share: float) -> Iterator[None]:
-        """Take a sample of each object, in steps. Args: share, as of `Series.add`; 0 for no new
-        series.
+        """Take a sample of each object, in steps.
+
+        Args: share, as of `CounterSeries.add`; 0 for no new series.
         """
         # What is not seen in this pass is gone.
         self._before, self._seen = self._seen, {}
@@ -167,13 +168,13 @@ class _Objects(Generic[T]):
 
     def _added(
         self, seen: _Seen, now_ms: int, values: tuple[int, ...], share: float
-    ) -> Series | None:
+    ) -> CounterSeries | None:
         """Return the series with one more sample; None if there is none any more."""
         series = seen.series
         if series is None:
             if not share:
                 return None
-            series = Series(OBJECTS, self._width)
+            series = CounterSeries(OBJECTS, self._width)
             series.add(now_ms - RATE_MS, seen.values, share)
         series.add(now_ms, values, share)
         return series if series.changed_ms > now_ms - _KEPT_MS else None
@@ -188,8 +189,8 @@ class Sampler:
     def __init__(
         self, broker: Broker, connections: Callable[[], Iterable[ServerConnection]]
     ) -> None:
-        self.totals = Series(TOTALS, len(TOTAL_FIELDS))
-        self.vhosts: dict[str, Series] = {}
+        self.totals = CounterSeries(TOTALS, len(TOTAL_FIELDS))
+        self.vhosts: dict[str, CounterSeries] = {}
         self._broker = broker
         self._connections = connections
         self._clock = broker.context.clock
@@ -275,7 +276,7 @@ class Sampler:
         for name, vhost in self._broker.vhosts.items():
             series = self.vhosts.get(name)
             if series is None:
-                series = self.vhosts[name] = Series(VHOSTS, len(VHOST_FIELDS))
+                series = self.vhosts[name] = CounterSeries(VHOSTS, len(VHOST_FIELDS))
             series.add(now_ms, self.vhost_values(vhost))
         self.totals.add(now_ms, self.total_values())
 

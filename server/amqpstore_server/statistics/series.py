@@ -18,7 +18,7 @@ _LEAST_SAMPLES = 13
 """What a ring keeps however little memory there is: a minute of samples every five seconds."""
 
 
-class Retention(NamedTuple):
+class SampleRetention(NamedTuple):
     """How many samples are kept, one for each `step_ms`."""
 
     step_ms: int
@@ -29,20 +29,20 @@ _SERIES_BYTES = 1500
 """What a series takes in memory besides its samples."""
 
 TOTALS = (
-    Retention(1000, 66),
-    Retention(5000, 122),
-    Retention(60_000, 62),
-    Retention(600_000, 50),
-    Retention(1_800_000, 49),
+    SampleRetention(1000, 66),
+    SampleRetention(5000, 122),
+    SampleRetention(60_000, 62),
+    SampleRetention(600_000, 50),
+    SampleRetention(1_800_000, 49),
 )
 """For totals: RabbitMQ's `global` policy (10 minutes, 1 hour, 8 hours, a day), and a minute of
 seconds.
 """
 
-OBJECTS = (Retention(5000, 122), Retention(60_000, 62))
+OBJECTS = (SampleRetention(5000, 122), SampleRetention(60_000, 62))
 """For a queue, an exchange, a connection, a channel: RabbitMQ's `basic` policy."""
 
-VHOSTS = (Retention(1000, 66), *OBJECTS)
+VHOSTS = (SampleRetention(1000, 66), *OBJECTS)
 
 LEAST_SHARE = _LEAST_SAMPLES / OBJECTS[0].samples
 """Below this share of its samples, a series of `OBJECTS` does not get smaller."""
@@ -53,7 +53,7 @@ class _Ring:
 
     __slots__ = ("_limit", "_slot", "_step_ms", "_values", "_width", "times")
 
-    def __init__(self, retention: Retention, width: int) -> None:
+    def __init__(self, retention: SampleRetention, width: int) -> None:
         self._step_ms, self._limit = retention
         self._width = width
         self._slot = -1
@@ -80,12 +80,12 @@ class _Ring:
         return tuple(self._values[(index - 1) * self._width : index * self._width])
 
 
-class Series:
+class CounterSeries:
     """Samples of `width` counters. `values` are the last ones, and have been since `changed_ms`."""
 
     __slots__ = ("_recent", "_rings", "changed_ms", "values")
 
-    def __init__(self, retentions: Sequence[Retention], width: int) -> None:
+    def __init__(self, retentions: Sequence[SampleRetention], width: int) -> None:
         self._rings = [_Ring(retention, width) for retention in retentions]
         self.values = (0,) * width
         self.changed_ms = 0
@@ -130,6 +130,6 @@ class Series:
         return tuple([(new - old) / seconds for new, old in zip(after, before, strict=True)])
 
 
-def series_bytes(retentions: Sequence[Retention], width: int) -> int:
+def series_bytes(retentions: Sequence[SampleRetention], width: int) -> int:
     """Return about what a full series of so many values takes in memory."""
     return _SERIES_BYTES + 8 * (width + 1) * sum([samples for _, samples in retentions])

@@ -14,8 +14,8 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.statistics.ranges import NO_RANGES, Ranges
-from amqpstore_server.statistics.reports import Json, Report, Times
+from amqpstore_server.statistics.ranges import NO_RANGES, SampleRanges
+from amqpstore_server.statistics.reports import CounterReport, Json, Times
 from amqpstore_server.statistics.sampler import (
     CHANNEL_FIELDS,
     CHURN,
@@ -33,7 +33,7 @@ from amqpstore_server.statistics.sampler import (
     exchange_values,
     queue_values,
 )
-from amqpstore_server.statistics.series import Series
+from amqpstore_server.statistics.series import CounterSeries
 
 
 class Statistics:
@@ -43,7 +43,9 @@ class Statistics:
         self._broker = broker
         self._sampler = sampler
 
-    def overview(self, ranges: Ranges = NO_RANGES, vhosts: Collection[str] | None = None) -> Json:
+    def overview(
+        self, ranges: SampleRanges = NO_RANGES, vhosts: Collection[str] | None = None
+    ) -> Json:
         """Return `message_stats`, `queue_totals`, `churn_rates`, and the octets of all connections.
 
         Args: vhosts, those that the user may see; None for all, with what belongs to none.
@@ -64,7 +66,7 @@ class Statistics:
             **report.row(OCTETS, ranges.data_rates),
         }
 
-    def vhost(self, vhost: VirtualHost, ranges: Ranges = NO_RANGES) -> Json:
+    def vhost(self, vhost: VirtualHost, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the lengths, `message_stats` and octets of a virtual host."""
         sampler = self._sampler
         series = sampler.vhosts.get(vhost.name)
@@ -75,7 +77,7 @@ class Statistics:
             **report.row(OCTETS, ranges.data_rates),
         }
 
-    def queue(self, queue: Queue, ranges: Ranges = NO_RANGES) -> Json:
+    def queue(self, queue: Queue, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the lengths and `message_stats` of a queue."""
         series = self._sampler.queues.series(queue.counters)
         report = self._report(QUEUE_FIELDS, queue_values(queue), _listed(series))
@@ -84,7 +86,7 @@ class Statistics:
             "message_stats": report.messages(("publish", *DELIVER), ranges.msg_rates),
         }
 
-    def exchange(self, counters: ExchangeCounters, ranges: Ranges = NO_RANGES) -> Json:
+    def exchange(self, counters: ExchangeCounters, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the `message_stats` of an exchange; those of the default exchange are counted in
         `Router.default_counters`.
         """
@@ -92,13 +94,13 @@ class Statistics:
         report = self._report(EXCHANGE, exchange_values(counters), _listed(series))
         return {"message_stats": report.row(EXCHANGE, ranges.msg_rates)}
 
-    def channel(self, channel: AmqpChannel, ranges: Ranges = NO_RANGES) -> Json:
+    def channel(self, channel: AmqpChannel, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the `message_stats` of a channel."""
         series = self._sampler.channels.series(channel.counters)
         report = self._report(CHANNEL_FIELDS, channel_values(channel), _listed(series))
         return {"message_stats": report.messages((*PUBLISH, *DELIVER), ranges.msg_rates)}
 
-    def connection(self, connection: ServerConnection, ranges: Ranges = NO_RANGES) -> Json:
+    def connection(self, connection: ServerConnection, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the octets of a connection, and how many reads and writes they took."""
         series = self._sampler.connections.series(connection.octets)
         report = self._report(OCTETS, connection_values(connection), _listed(series))
@@ -110,11 +112,13 @@ class Statistics:
         }
 
     def _report(
-        self, fields: tuple[str, ...], values: Collection[int], series: list[Series]
-    ) -> Report:
+        self, fields: tuple[str, ...], values: Collection[int], series: list[CounterSeries]
+    ) -> CounterReport:
         clock = self._broker.context.clock
-        return Report(fields, [*values], series, Times(clock.monotonic_ms(), clock.wall_ms()))
+        return CounterReport(
+            fields, [*values], series, Times(clock.monotonic_ms(), clock.wall_ms())
+        )
 
 
-def _listed(series: Series | None) -> list[Series]:
+def _listed(series: CounterSeries | None) -> list[CounterSeries]:
     return [] if series is None else [series]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from amqpstore_server.statistics.ranges import NO_RANGES, Range, Ranges, ranges_of
-from amqpstore_server.statistics.series import OBJECTS, TOTALS, Series
+from amqpstore_server.statistics.ranges import NO_RANGES, SampleRange, SampleRanges, ranges_of
+from amqpstore_server.statistics.series import OBJECTS, TOTALS, CounterSeries
 
 
 def test_a_sample_holds_until_the_next_one() -> None:
-    series = Series(OBJECTS, 2)
+    series = CounterSeries(OBJECTS, 2)
     series.add(10_000, (1, 2))
     series.add(15_000, (1, 2))
     series.add(40_000, (5, 2))
@@ -20,21 +20,21 @@ def test_a_sample_holds_until_the_next_one() -> None:
 
 
 def test_before_the_first_sample_its_values_are_answered() -> None:
-    series = Series(OBJECTS, 1)
+    series = CounterSeries(OBJECTS, 1)
     series.add(10_000, (7,))
     series.add(20_000, (9,))
     assert series.at(0) == (7,)
 
 
 def test_the_last_sample_of_a_step_is_kept() -> None:
-    series = Series(OBJECTS, 1)
+    series = CounterSeries(OBJECTS, 1)
     for time, value in ((10_000, 1), (11_000, 50), (200_000, 60)):
         series.add(time, (value,))
     assert series.at(150_000) == (50,)
 
 
 def test_a_rate_is_that_of_the_last_five_seconds() -> None:
-    series = Series(TOTALS, 1)
+    series = CounterSeries(TOTALS, 1)
     for second in range(60):
         series.add(second * 1000, (second * second,))
     assert series.rates() == ((59 * 59 - 54 * 54) / 5,)
@@ -44,14 +44,14 @@ def test_a_rate_is_that_of_the_last_five_seconds() -> None:
 
 
 def test_one_sample_has_no_rate() -> None:
-    series = Series(OBJECTS, 1)
+    series = CounterSeries(OBJECTS, 1)
     assert series.rates() == (0.0,)
     series.add(1000, (5,))
     assert series.rates() == (0.0,)
 
 
 def test_what_is_older_gets_coarser_and_then_is_gone() -> None:
-    series = Series(OBJECTS, 1)
+    series = CounterSeries(OBJECTS, 1)
     for step in range(2000):
         series.add(step * 5000, (step,))
     now_ms = 1999 * 5000
@@ -63,7 +63,7 @@ def test_what_is_older_gets_coarser_and_then_is_gone() -> None:
 
 
 def test_less_memory_is_a_shorter_past() -> None:
-    series = Series(OBJECTS, 1)
+    series = CounterSeries(OBJECTS, 1)
     for step in range(500):
         series.add(step * 5000, (step,), 0.001)
     assert [len(ring.times) for ring in series._rings] == [13, 13]
@@ -71,9 +71,9 @@ def test_less_memory_is_a_shorter_past() -> None:
 
 def test_ranges_are_asked_for_as_in_rabbitmq() -> None:
     query = {"lengths_age": "60", "lengths_incr": "5", "msg_rates_age": "600"}
-    assert ranges_of(query) == Ranges(lengths=Range(60, 5))
+    assert ranges_of(query) == SampleRanges(lengths=SampleRange(60, 5))
     assert ranges_of({}) == NO_RANGES
-    assert list(Range(10, 5).times_ms(1_003_999)) == [1_000_000, 995_000, 990_000]
+    assert list(SampleRange(10, 5).times_ms(1_003_999)) == [1_000_000, 995_000, 990_000]
 
 
 @pytest.mark.parametrize(

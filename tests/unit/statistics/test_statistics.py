@@ -8,14 +8,14 @@ import pytest
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol import methods
 from amqpstore_server.statistics import sampler as sampling
-from amqpstore_server.statistics.ranges import Range, Ranges
+from amqpstore_server.statistics.ranges import SampleRange, SampleRanges
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.unit.broker.simulated import Client
 
-RANGE = Range(20, 5)
-RANGES = Ranges(RANGE, RANGE, RANGE)
+RANGE = SampleRange(20, 5)
+RANGES = SampleRanges(RANGE, RANGE, RANGE)
 
 
 class Observed:
