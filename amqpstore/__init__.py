@@ -42,7 +42,7 @@ The modules, from the disk upwards:
 - `batches`: the one rule for what a batch is, and where a torn tail starts.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
   large they are; `stored_runs`, `rereading`, `large_reads`: reads of their messages that are on
-  disk, retries of failed ones, and reads of large ones in parts.
+  disk, retries of failed ones, and reads of large ones in parts; `browsing`: reads that leave them.
 - `memory`, `unacked`, `transient`: which ready and unacked messages stay in memory, and where
   transient messages go that must leave it.
 - `transaction`, `prepared`: transactions, and those that wait for a decision; `arguments`: checks

@@ -18,7 +18,7 @@ from amqpstore.clock import Clock
 from amqpstore.descriptors import is_shortage
 from amqpstore.errors import DamageError, MessageDamagedError, ReadLaterError
 from amqpstore.filenames import index_path
-from amqpstore.index import IndexReader, live_runs
+from amqpstore.index import Entries, IndexReader, live_runs
 from amqpstore.large_reads import LargeReads
 from amqpstore.log import Log
 from amqpstore.memory import Memory
@@ -303,8 +303,13 @@ class StoredRuns:
     def runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
         """Return what is ready and in an index file only. Raises: DamageError, OSError."""
         state = queue.index[file.number]
-        entries = self._index.entries(queue.id, state)
-        return live_runs(entries, state, file.first, file.end)
+        return live_runs(self.entries_of(queue, file), state, file.first, file.end)
+
+    def entries_of(self, queue: Queue, file: PagedFile) -> Entries:
+        """Return all entries of an index file, also those that are acked. Raises: DamageError,
+        OSError.
+        """
+        return self._index.entries(queue.id, queue.index[file.number])
 
     def page_in(self, queue: Queue, file: PagedFile) -> Unread | None:
         """Read what is in an index file only into memory."""

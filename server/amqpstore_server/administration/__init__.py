@@ -2,5 +2,8 @@
 
 - `operations`: list, set and delete users, virtual hosts, permissions and policies; import
   definitions; `exporting`: export them. `work`: how such work is carried out in steps.
-- `requests`: the operations as requests in JSON; `framing`: their form on the admin socket.
+- `messages`: browse, move, copy, delete and replay the messages of a queue; `rendering`: messages
+  in JSON.
+- `requests`, `message_requests`: the operations as requests in JSON; `request`: what all of them
+  are; `framing`: their form on the admin socket.
 """

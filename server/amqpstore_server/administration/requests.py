@@ -10,11 +10,19 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration.exporting import export_definitions, of_vhost
+from amqpstore_server.administration.message_requests import (
+    BrowseMessages,
+    CopyMessages,
+    DeleteMessages,
+    MoveMessages,
+    ReplayMessages,
+)
 from amqpstore_server.administration.operations import (
     Administration,
     AdministrationError,
     By,
 )
+from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
 from amqpstore_server.definitions import (
     Permission,
@@ -26,14 +34,7 @@ from amqpstore_server.definitions import (
 )
 
 
-class _Request(msgspec.Struct, tag_field="do", forbid_unknown_fields=True, kw_only=True):
-    """A request; `done` carries it out, and returns the answer."""
-
-    def done(self, administration: Administration, by: By) -> Work[Any]:
-        raise NotImplementedError
-
-
-class ListUsers(_Request, tag="users list"):
+class ListUsers(OperatorRequest, tag="users list"):
     """All users."""
 
     def done(self, administration: Administration, _by: By) -> Work[Any]:
@@ -41,7 +42,7 @@ class ListUsers(_Request, tag="users list"):
         return administration.users()
 
 
-class SetUser(_Request, tag="users set"):
+class SetUser(OperatorRequest, tag="users set"):
     """Add a user, or change the password or the tags of one. None leaves what there is."""
 
     name: str
@@ -65,7 +66,7 @@ class SetUser(_Request, tag="users set"):
         yield from administration.set_user(by, user, must_exist=not self.is_new, keeps=keeps)
 
 
-class DeleteUser(_Request, tag="users delete"):
+class DeleteUser(OperatorRequest, tag="users delete"):
     """Delete a user."""
 
     name: str
@@ -74,7 +75,7 @@ class DeleteUser(_Request, tag="users delete"):
         yield from administration.delete_user(by, self.name)
 
 
-class SetUserLimits(_Request, tag="users set-limits"):
+class SetUserLimits(OperatorRequest, tag="users set-limits"):
     """Set the limits of a user, in place of those it has."""
 
     name: str
@@ -84,7 +85,7 @@ class SetUserLimits(_Request, tag="users set-limits"):
         yield from administration.set_user_limits(by, self.name, self.limits)
 
 
-class SetVhostLimits(_Request, tag="vhosts set-limits"):
+class SetVhostLimits(OperatorRequest, tag="vhosts set-limits"):
     """Set the limits of a virtual host, in place of those it has."""
 
     name: str
@@ -94,7 +95,7 @@ class SetVhostLimits(_Request, tag="vhosts set-limits"):
         yield from administration.set_vhost_limits(by, self.name, self.limits)
 
 
-class ListVhosts(_Request, tag="vhosts list"):
+class ListVhosts(OperatorRequest, tag="vhosts list"):
     """All virtual hosts."""
 
     def done(self, administration: Administration, _by: By) -> Work[Any]:
@@ -102,7 +103,7 @@ class ListVhosts(_Request, tag="vhosts list"):
         return administration.vhosts()
 
 
-class AddVhost(_Request, tag="vhosts add"):
+class AddVhost(OperatorRequest, tag="vhosts add"):
     """Create a virtual host; `owner` gets all permissions in it."""
 
     name: str
@@ -112,7 +113,7 @@ class AddVhost(_Request, tag="vhosts add"):
         yield from administration.add_vhost(by, VirtualHostDefinition(name=self.name), self.owner)
 
 
-class DeleteVhost(_Request, tag="vhosts delete"):
+class DeleteVhost(OperatorRequest, tag="vhosts delete"):
     """Delete a virtual host with everything in it."""
 
     name: str
@@ -121,7 +122,7 @@ class DeleteVhost(_Request, tag="vhosts delete"):
         yield from administration.delete_vhost(by, self.name)
 
 
-class ListPermissions(_Request, tag="permissions list"):
+class ListPermissions(OperatorRequest, tag="permissions list"):
     """The permissions, and those for routing keys."""
 
     user: str = ""
@@ -135,7 +136,7 @@ class ListPermissions(_Request, tag="permissions list"):
         }
 
 
-class SetPermission(_Request, tag="permissions set"):
+class SetPermission(OperatorRequest, tag="permissions set"):
     """Set the permissions of a user."""
 
     user: str
@@ -155,7 +156,7 @@ class SetPermission(_Request, tag="permissions set"):
         yield from administration.set_permission(by, asked)
 
 
-class ClearPermission(_Request, tag="permissions clear"):
+class ClearPermission(OperatorRequest, tag="permissions clear"):
     """Take all permissions in a virtual host from a user."""
 
     user: str
@@ -165,7 +166,7 @@ class ClearPermission(_Request, tag="permissions clear"):
         yield from administration.clear_permission(by, self.user, self.vhost)
 
 
-class SetTopicPermission(_Request, tag="permissions set-topic"):
+class SetTopicPermission(OperatorRequest, tag="permissions set-topic"):
     """Restrict the routing keys of a user at an exchange."""
 
     user: str
@@ -185,7 +186,7 @@ class SetTopicPermission(_Request, tag="permissions set-topic"):
         yield from administration.set_topic_permission(by, asked)
 
 
-class ClearTopicPermission(_Request, tag="permissions clear-topic"):
+class ClearTopicPermission(OperatorRequest, tag="permissions clear-topic"):
     """Remove the restriction of routing keys at an exchange, or at all."""
 
     user: str
@@ -196,7 +197,7 @@ class ClearTopicPermission(_Request, tag="permissions clear-topic"):
         yield from administration.clear_topic_permission(by, self.user, self.vhost, self.exchange)
 
 
-class ListPolicies(_Request, tag="policies list"):
+class ListPolicies(OperatorRequest, tag="policies list"):
     """The policies, or the operator policies."""
 
     vhost: str = ""
@@ -207,7 +208,7 @@ class ListPolicies(_Request, tag="policies list"):
         return administration.policies(self.vhost, operator=self.operator)
 
 
-class SetPolicy(_Request, tag="policies set"):
+class SetPolicy(OperatorRequest, tag="policies set"):
     """Add a policy, or change it."""
 
     vhost: str
@@ -230,7 +231,7 @@ class SetPolicy(_Request, tag="policies set"):
         yield from administration.set_policy(by, asked, operator=self.operator)
 
 
-class ClearPolicy(_Request, tag="policies clear"):
+class ClearPolicy(OperatorRequest, tag="policies clear"):
     """Remove a policy."""
 
     vhost: str
@@ -241,20 +242,20 @@ class ClearPolicy(_Request, tag="policies clear"):
         yield from administration.clear_policy(by, self.vhost, self.name, operator=self.operator)
 
 
-class Explain(_Request, tag="exchanges explain"):
+class Explain(OperatorRequest, tag="exchanges explain"):
     """Where a message would go, and why."""
 
     vhost: str
     exchange: str
     routing_key: str
-    properties: dict[str, Any] = {}
+    properties: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def done(self, administration: Administration, _by: By) -> Work[Any]:
         yield None
         return administration.explain(self.vhost, self.exchange, self.routing_key, self.properties)
 
 
-class ExportDefinitions(_Request, tag="definitions export"):
+class ExportDefinitions(OperatorRequest, tag="definitions export"):
     """The definitions of everything, or of one virtual host."""
 
     vhost: str = ""
@@ -268,7 +269,7 @@ class ExportDefinitions(_Request, tag="definitions export"):
         return found
 
 
-class ImportDefinitions(_Request, tag="definitions import"):
+class ImportDefinitions(OperatorRequest, tag="definitions import"):
     """Add and change what a file says; with `vhost`, a file of one virtual host."""
 
     content: Any
@@ -308,6 +309,11 @@ _ANY = (
     | Explain
     | ExportDefinitions
     | ImportDefinitions
+    | BrowseMessages
+    | MoveMessages
+    | CopyMessages
+    | DeleteMessages
+    | ReplayMessages
 )
 
 _DECODER = msgspec.json.Decoder(_ANY)

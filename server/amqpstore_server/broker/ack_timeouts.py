@@ -8,7 +8,10 @@ messages. A message is found up to a second and a 32nd of the timeout late, and 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
+
+from amqpstore import Queue, Run
 
 _LOOK_EVERY_MS = 1000
 """The least time between two looks at one channel."""
@@ -31,6 +34,9 @@ class WatchedChannel(Protocol):
         """The tag of its oldest unacked message and how many ms that one may stay so; 0 if for
         ever. None if it has none.
         """
+
+    def unacked_in(self, queue: object) -> Iterator[tuple[Queue, Run]]:
+        """Yield what its client has of a queue: runs, and the store's queues they belong to."""
 
     def ack_timed_out(self, timeout_ms: int) -> None:
         """Close the channel."""

@@ -13,8 +13,9 @@ class BrokerLimits(NamedTuple):
     `max_read_back_bytes` the most bytes of bodies that a transaction reads back from disk to move
     them to other queues. A limit of a queue drops `max_dropped` messages at once. In one turn
     consumers are given about `max_handed_out` messages, and of the bindings of deleted queues and
-    exchanges `max_unbound` are removed. `max_move_cost` is what a turn may spend, in about
-    microseconds, on moving settled messages to other queues.
+    exchanges `max_unbound` are removed. An operator's move is made in transactions of
+    `max_selected` messages. `max_move_cost` is what a turn may spend, in about microseconds, on
+    moving settled messages to other queues.
 
     x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
     a field table, and each further move copies all of them. `max_failed_branches` rolled-back
@@ -28,6 +29,7 @@ class BrokerLimits(NamedTuple):
     max_dropped: int = 16_384
     max_handed_out: int = 1024
     max_unbound: int = 256
+    max_selected: int = 512
     max_move_cost: int = 3000
     max_deaths: int = 100
     max_failed_branches: int = 1000

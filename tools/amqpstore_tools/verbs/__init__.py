@@ -3,7 +3,8 @@
 - `serve`, `bench`, `drill`: run, measure and stress the broker or the engine; `config`: the
   configuration that `serve` uses.
 - `users`, `vhosts`, `permissions`, `policies`, `definitions`: what operators define, on a running
-  broker or a stopped one; `exchanges`: where a message would go there.
+  broker or a stopped one; `exchanges`: where a message would go there; `messages`: the messages of
+  a queue.
 - `inspect`, `stats`, `check`, `repair`, `compact`, `upgrade`: inspect a data directory, and
   maintain it.
 - `copy`, `restore`, `export`, `import_`, `publish`: copies of stores and of messages.

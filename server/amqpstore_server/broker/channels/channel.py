@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+import amqpstore
 from amqpstore import Message, Run
 from amqpstore.runs import RunList
 from amqpstore_server.broker.ack_timeouts import TagNotes
@@ -372,6 +374,13 @@ class Channel:
         if timeout_ms is None:
             timeout_ms = self.vhost.context.consumer_timeout_ms
         return delivery.first_sequence, timeout_ms
+
+    def unacked_in(self, queue: object) -> Iterator[tuple[amqpstore.Queue, Run]]:
+        """Yield what its client has of a queue, also what is acked in a transaction only."""
+        settled = self.transaction.settled if self.transaction is not None else ()
+        for delivery in chain(self._unacked, self._redeliveries, settled):
+            if delivery.queue is queue:
+                yield delivery.store_queue, delivery.run
 
     def ack_timed_out(self, timeout_ms: int) -> None:
         """Have the channel closed: an ack is overdue. Unacked messages are requeued."""

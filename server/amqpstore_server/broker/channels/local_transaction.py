@@ -6,6 +6,7 @@ acks and rejections, with the resulting dead letters, become one transaction of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from amqpstore import Message, MessageDamagedError, ReadLaterError
@@ -150,6 +151,11 @@ class LocalTransaction:
     def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Add an ack or a rejection; the delivery counts as unacked until the commit."""
         self._settled.append(_Settled(delivery, requeue))
+
+    @property
+    def settled(self) -> Iterator[Delivery]:
+        """The deliveries that it acks or rejects."""
+        return (one.delivery for one in self._settled)
 
     @property
     def has_settled(self) -> bool:

@@ -1,5 +1,6 @@
 """What the broker reads of a message, and the headers it adds to dead letters.
 
 - `envelope`: exchange, routing keys and the properties that matter, such as priority.
+- `filters`: which messages an operator means.
 - `deaths`: the headers that say which queues a message left without being consumed, and why.
 """

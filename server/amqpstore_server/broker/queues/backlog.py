@@ -151,6 +151,17 @@ class Backlog:
             return self._way_out(self._queue, [taken], reason)
         return False
 
+    def withdraw(
+        self, store_queue: amqpstore.Queue, first_sequence: int, count: int
+    ) -> list[Taken]:
+        """Take what is ready of some neighbours off the queue, without a delivery. They have their
+        messages only if these are in memory. Raises: ReadLaterError.
+        """
+        runs = self._store.withdraw_range(store_queue, first_sequence, count)
+        if self._queue.settings.max_length_bytes is not None:
+            self.ready_bytes -= sum(map(self._store.stored.run_bytes, runs))
+        return [Taken(store_queue, run) for run in runs]
+
     def purge(self) -> int:
         """Remove all ready messages. Returns how many there were."""
         self.ready_bytes = 0

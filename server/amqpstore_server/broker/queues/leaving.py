@@ -59,6 +59,10 @@ class Leaving:
         if len(self._line) == 1:
             self.pump()
 
+    def waiting(self) -> list[Taken]:
+        """Return the runs that wait for their turn."""
+        return [taken for taken, _ in self._line]
+
     def pump(self) -> None:
         """Let some of them leave. The queue is touched again while there are more."""
         context = self._context

@@ -84,6 +84,10 @@ class Priorities:
         """Return the store queues of all priorities except the lowest, each with its priority."""
         return [(key, self._by_priority[key]) for key in sorted(self._by_priority) if key]
 
+    def levels(self) -> list[tuple[int, amqpstore.Queue]]:
+        """Return the store queues of all priorities, the highest first, each with its priority."""
+        return [(key, self._by_priority[key]) for key in sorted(self._by_priority, reverse=True)]
+
     def remove(self, priority: int) -> None:
         """Delete the store queue of a priority other than 0; it is empty.
 

@@ -4,5 +4,7 @@
 - `dead_letter`: messages that leave a queue without being consumed.
 - `exchange_queues`: messages that leave the queues in which exchanges keep them.
 - `history`, `replay`: copies of consumed messages, and their return to a queue.
+- `selected`, `dead_letter_replay`: messages that an operator moves, copies or deletes, and dead
+  letters that he sends back.
 - `prepared_work`: prepared transactions that nobody has decided yet.
 """

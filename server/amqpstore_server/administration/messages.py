@@ -1,0 +1,235 @@
+"""The operations of an operator on the messages of a queue, which stay unread by its consumers.
+
+To browse takes the permission to read a queue, to move or copy messages also the one to write to
+the target, by its name; to delete messages, like a purge, the one to read. A replay takes the one
+to read, and for each letter the one to write to the queue or the exchange that it goes to. An
+exclusive queue is its connection's: it can be browsed, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from amqpstore_server.administration.operations import AdministrationError, By, MissingError
+from amqpstore_server.administration.rendering import rendered
+from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.audit import audit
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.errors import AccessRefusedError
+from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
+from amqpstore_server.broker.queues.browsing import MessagePosition, PageRequest, browse
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.transactions.dead_letter_replay import (
+    MAX_REPLAYS,
+    Return,
+    replaying_dead_letters,
+)
+from amqpstore_server.broker.transactions.selected import Handled, Selection, deleting, moving
+
+MAX_PAGE = 1000
+MAX_PAYLOAD_BYTES = 1 << 20
+_MAX_SCANNED = 10_000_000
+
+
+class Rights(Protocol):
+    """What an operator may do in a virtual host."""
+
+    def check(self, permission: str, kind: str, name: str) -> None:
+        """Raises: AccessRefusedError."""
+
+
+class _Everything:
+    """The rights of somebody who may do everything."""
+
+    def check(self, permission: str, kind: str, name: str) -> None:
+        pass
+
+
+EVERYTHING = _Everything()
+
+
+class Browsing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which page of a queue: up to `limit` messages from position `start` on, or after `offset`
+    ready ones.
+
+    With `filter` no more than `max_scanned` are looked at. Bodies are cut after
+    `max_payload_bytes`.
+    """
+
+    start: str | int | None = None
+    offset: int = 0
+    limit: int = 100
+    filter: MessageFilter | None = None
+    max_scanned: int = 100_000
+    max_payload_bytes: int = 4096
+
+
+class Selecting(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which messages: those at some positions, or all; of them those that a filter means, and the
+    first `limit` of them. Positions or a filter have to be given.
+    """
+
+    positions: list[str | int] | None = None
+    filter: MessageFilter | None = None
+    limit: int | None = None
+
+
+class Replaying(Selecting, kw_only=True):
+    """Which dead letters, and how they go back: to the `queue` they died in, or through the
+    `exchange` they had come from.
+    """
+
+    to: Literal["queue", "exchange"] = "queue"
+    max_replays: int = MAX_REPLAYS
+
+
+class Messages:
+    """The operations on messages that one operator asks for."""
+
+    def __init__(self, broker: Broker, rights: Rights, by: By) -> None:
+        self._broker = broker
+        self._rights = rights
+        self._by = by
+
+    def queue(self, vhost: str, name: str) -> Queue:
+        """Return a queue. Raises: MissingError."""
+        if vhost not in self._broker.vhosts:
+            raise MissingError(f"no vhost '{vhost}'")
+        queue = self._broker.vhosts[vhost].queues.get(name)
+        if queue is None:
+            raise MissingError(f"no queue '{name}' in vhost '{vhost}'")
+        return queue
+
+    def browse(self, queue: Queue, asked: Browsing) -> Work[dict[str, Any]]:
+        """Return a page of messages, which stay where they are and as they are.
+
+        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        """
+        self._rights.check("read", "queue", queue.name)
+        _check_range("limit", asked.limit, 1, MAX_PAGE)
+        _check_range("offset", asked.offset, 0)
+        _check_range("max_scanned", asked.max_scanned, 1, _MAX_SCANNED)
+        _check_range("max_payload_bytes", asked.max_payload_bytes, 0, MAX_PAYLOAD_BYTES)
+        wanted = PageRequest(
+            None if asked.start is None else MessagePosition.of(asked.start),
+            asked.offset,
+            asked.limit,
+            _matcher(asked.filter),
+            asked.max_scanned,
+        )
+        page = yield from browse(self._broker.context, queue, wanted)
+        messages = yield from rendered(page.messages, asked.max_payload_bytes)
+        return {
+            "messages": messages,
+            "next": None if page.next is None else str(page.next),
+            "scanned": page.scanned,
+            "ready": queue.ready_count,
+            "unacked": page.unacked,
+        }
+
+    def move(
+        self, vhost: str, queue: Queue, target: Queue, asked: Selecting, *, copies: bool = False
+    ) -> Work[dict[str, Any]]:
+        """Move messages to the end of another queue, or put copies of them there.
+
+        Durable when it returns, and atomic in pieces: see `broker.transactions.selected`.
+        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        """
+        self._rights.check("read", "queue", queue.name)
+        self._rights.check("write", "queue", target.name)
+        self._check_usable(vhost, target)
+        if not copies:
+            self._check_usable(vhost, queue)
+            if queue is target:
+                raise AdministrationError(f"queue '{queue.name}' is the target as well")
+        selection = _selection(asked)
+        handled = yield from moving(self._broker.context, queue, target, selection, copies=copies)
+        event = "messages copied" if copies else "messages moved"
+        self._audit(event, vhost, queue, handled, target=target.name)
+        return _answer("copied" if copies else "moved", handled)
+
+    def delete(self, vhost: str, queue: Queue, asked: Selecting) -> Work[dict[str, Any]]:
+        """Delete messages; they become no dead letters. Durable when it returns.
+
+        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        """
+        self._rights.check("read", "queue", queue.name)
+        queue.check_owner(None)
+        queue.check_served(vhost)
+        handled = yield from deleting(self._broker.context, queue, _selection(asked))
+        self._audit("messages deleted", vhost, queue, handled)
+        return _answer("deleted", handled)
+
+    def replay(self, vhost: str, queue: Queue, asked: Replaying) -> Work[dict[str, Any]]:
+        """Send dead letters back to where they died. Durable when it returns.
+
+        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        """
+        self._rights.check("read", "queue", queue.name)
+        self._check_usable(vhost, queue)
+        _check_range("max_replays", asked.max_replays, 1)
+        where = self._broker.vhosts[vhost]
+        handled = yield from replaying_dead_letters(
+            self._broker.context,
+            where.router,
+            where.queues,
+            queue,
+            _selection(asked),
+            Return(asked.to == "exchange", asked.max_replays, self._may_write),
+        )
+        self._audit("dead letters replayed", vhost, queue, handled)
+        return _answer("replayed", handled)
+
+    def _may_write(self, kind: str, name: str) -> bool:
+        try:
+            self._rights.check("write", kind, name)
+        except AccessRefusedError:
+            return False
+        return True
+
+    def _check_usable(self, vhost: str, queue: Queue) -> None:
+        """Make sure that messages may be put in a queue, and taken off it, by this broker's
+        operators. Raises: BrokerError.
+        """
+        self._broker.vhosts[vhost].check_usable(queue)
+        queue.check_owner(None)
+        queue.check_served(vhost)
+
+    def _audit(self, event: str, vhost: str, queue: Queue, handled: Handled, **what: Any) -> None:
+        by = self._by
+        count = handled.count
+        audit(event, by=by.who, door=by.door, vhost=vhost, queue=queue.name, count=count, **what)
+
+
+def _answer(done: str, handled: Handled) -> dict[str, Any]:
+    return {done: handled.count, "left": dict(handled.left), "stopped": handled.stopped}
+
+
+def _selection(asked: Selecting) -> Selection:
+    """Raises: AdministrationError."""
+    if asked.positions is None and asked.filter is None:
+        raise AdministrationError("which messages? positions or a filter have to be given")
+    if asked.limit is not None:
+        _check_range("limit", asked.limit, 1)
+    positions = None
+    if asked.positions is not None:
+        positions = [MessagePosition.of(one) for one in asked.positions]
+    return Selection(positions, _matcher(asked.filter), asked.limit)
+
+
+def _matcher(wanted: MessageFilter | None) -> Matcher | None:
+    """Raises: AdministrationError."""
+    if wanted is None or wanted == MessageFilter():
+        return None
+    try:
+        return Matcher(wanted)
+    except ValueError as error:
+        raise AdministrationError(f"invalid filter: {error}") from None
+
+
+def _check_range(name: str, value: int, least: int, most: int = 1 << 62) -> None:
+    """Raises: AdministrationError."""
+    if not least <= value <= most:
+        raise AdministrationError(f"invalid {name}: {value} is not from {least} to {most}")

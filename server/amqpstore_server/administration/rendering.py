@@ -1,0 +1,105 @@
+"""Messages in JSON, in the form of RabbitMQ's management API, and a few fields more."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from decimal import Decimal
+from typing import Any
+
+from amqpstore import Message
+from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.messages.envelope import visible
+from amqpstore_server.broker.queues.browsing import SeenMessage
+from amqpstore_server.protocol.content import BasicProperties, decode_properties
+
+_STEP_BYTES = 1 << 18
+_STEP_MESSAGES = 128
+
+_MAX_PAYLOADS_BYTES = 16 << 20
+"""What the bodies of one answer may have; those after them are cut to nothing."""
+
+_LONGEST_CHARACTER = 4
+
+
+def rendered(seen: Sequence[SeenMessage], most_bytes: int) -> Work[list[dict[str, Any]]]:
+    """Return messages, with `most_bytes` of each body at most."""
+    found = []
+    room = _MAX_PAYLOADS_BYTES
+    size = 0
+    for index, one in enumerate(seen, 1):
+        row: dict[str, Any] = {
+            "position": str(one.position),
+            "state": "unacked" if one.is_unacked else "ready",
+            "redelivered": one.delivery_count > 0,
+            "delivery_count": one.delivery_count,
+        }
+        if one.expires_ms:
+            row["expires_at"] = one.expires_ms
+        if one.message is None:
+            row["error"] = "cannot be read: see the log of the broker"
+        else:
+            most = min(most_bytes, room)
+            row |= message_row(one.message, most)
+            room -= min(most, len(one.message.body))
+            size += min(most, len(one.message.body))
+        found.append(row)
+        if size >= _STEP_BYTES or not index % _STEP_MESSAGES:
+            size = 0
+            yield None
+    return found
+
+
+def message_row(message: Message, most_bytes: int) -> dict[str, Any]:
+    """Return a message as JSON; its body is cut after so many bytes."""
+    envelope = message.envelope
+    body = message.body[:most_bytes]
+    is_cut = len(body) < len(message.body)
+    text = _text(body, is_cut=is_cut)
+    return {
+        "exchange": envelope.exchange,
+        "routing_key": envelope.routing_key,
+        "properties": properties_row(visible(envelope.properties)),
+        "payload": base64.b64encode(body).decode() if text is None else text,
+        "payload_encoding": "base64" if text is None else "string",
+        "payload_bytes": len(message.body),
+        "truncated": is_cut,
+    }
+
+
+def _text(body: bytes, *, is_cut: bool) -> str | None:
+    """Return the text in a body, without a character that is cut; None if it is not text."""
+    for end in range(len(body), max(len(body) - _LONGEST_CHARACTER, -1), -1):
+        try:
+            return body[:end].decode()
+        except UnicodeDecodeError:
+            if not is_cut:
+                return None
+    return None
+
+
+def properties_row(raw: bytes) -> dict[str, Any]:
+    """Return properties as JSON; those that are not there are left out."""
+    properties = decode_properties(raw)
+    found = {field.name: getattr(properties, field.name) for field in fields(BasicProperties)}
+    return {name: _plain(value) for name, value in found.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a field table as JSON has it; bytes that are not text are base64."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes | bytearray):
+        text = _text(bytes(value), is_cut=False)
+        return base64.b64encode(value).decode() if text is None else text
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return value

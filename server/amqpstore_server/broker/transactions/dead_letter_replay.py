@@ -1,0 +1,223 @@
+"""Dead letters that an operator sends back to where they died: to the queue that the newest entry
+of x-death names, or once more through the exchange that it names.
+
+A letter goes back as it was before it died. All headers about its deaths are removed: otherwise the
+queues between, which it was dead-lettered through without a rejection, would take it for a cycle
+and drop it. In their place `x-replay-count` counts its replays, and one that was replayed too often
+stays: it would come back for ever. So does one that would arrive in the queue that it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from amqpstore import Message
+from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.messages.deaths import LANDMARK
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.transactions.selected import (
+    DISK_FULL,
+    GONE,
+    UNREADABLE,
+    Handled,
+    Selection,
+    commit,
+    durable,
+    put_back,
+    room,
+    selected,
+    take,
+)
+from amqpstore_server.broker.transactions.transaction import Plan, Transaction, plan
+from amqpstore_server.protocol.content import decode_properties, edit_properties
+from amqpstore_server.protocol.field_table import Int64
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.context import BrokerContext
+    from amqpstore_server.broker.queues.backlog import Taken
+    from amqpstore_server.broker.queues.browsing import SeenMessage
+    from amqpstore_server.broker.queues.queue import Queue
+    from amqpstore_server.broker.routing import Router
+
+REPLAY_COUNT = "x-replay-count"
+MAX_REPLAYS = 10
+
+_PIECE = 64
+"""Letters in one transaction: each has properties of its own, and a route."""
+
+_OF_DEATHS = (
+    "x-death",
+    LANDMARK,
+    *(
+        f"x-{when}-death-{what}"
+        for when in ("first", "last")
+        for what in ("reason", "queue", "exchange")
+    ),
+)
+
+
+class _Left(Exception):  # noqa: N818 - it is no error
+    """The letter stays where it is; the text says why."""
+
+
+class Return(NamedTuple):
+    """How letters go back: `through_exchange`, or straight to their queue. `may_write` tells
+    whether the operator may publish to an exchange or a queue; a letter that was replayed
+    `max_replays` times stays.
+    """
+
+    through_exchange: bool
+    max_replays: int
+    may_write: Callable[[str, str], bool]
+
+
+def replaying_dead_letters(
+    context: BrokerContext,
+    router: Router,
+    queues: Mapping[str, Queue],
+    queue: Queue,
+    selection: Selection,
+    how: Return,
+) -> Generator[None, None, Handled]:
+    """Send selected dead letters back. What cannot go back stays, and the others go on.
+
+    Durable when it returns. Raises: ReadLaterError.
+    """
+    handled = Handled()
+    letters = _Letters(context, router, queues, queue, how)
+    for piece in selected(context, queue, selection, min(_PIECE, context.limits.max_selected)):
+        if piece is None:
+            yield
+            continue
+        yield from room(context)
+        if queue.is_deleted or queue.is_set_aside:
+            handled.stopped = GONE
+            break
+        letters.send_back(piece, handled)
+        if handled.stopped:
+            break
+    yield from durable(context)
+    return handled
+
+
+class _Letters:
+    """The dead letters in one queue."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        router: Router,
+        queues: Mapping[str, Queue],
+        queue: Queue,
+        how: Return,
+    ) -> None:
+        self._context = context
+        self._router = router
+        self._queues = queues
+        self._queue = queue
+        self._how = how
+
+    def send_back(self, piece: Sequence[SeenMessage], handled: Handled) -> None:
+        """Send a piece back, in one transaction."""
+        readable = [one for one in piece if one.message is not None]
+        if len(readable) < len(piece):
+            handled.left[UNREADABLE] += len(piece) - len(readable)
+        found = [
+            (one, [message])
+            for taken, messages in take(self._queue, readable)
+            for one, message in _each(taken, messages)
+        ]
+        going: list[tuple[Taken, list[Message]]] = []
+        staying: list[tuple[Taken, list[Message]]] = []
+        transaction = Transaction(self._context)
+        try:
+            for taken, messages in found:
+                try:
+                    transaction.publish(self._plan(messages[0]))
+                except _Left as reason:
+                    handled.left[str(reason)] += 1
+                    staying.append((taken, messages))
+                else:
+                    transaction.ack(self._queue, taken)
+                    going.append((taken, messages))
+            commit(self._context, transaction)
+        except Exception as error:
+            transaction.undo()
+            put_back(self._queue, found)
+            if not isinstance(error, ResourceExhaustedError):
+                raise
+            handled.stopped = DISK_FULL
+            return
+        put_back(self._queue, staying)
+        handled.count += len(going)
+
+    def _plan(self, letter: Message) -> Plan:
+        """Plan where a letter goes. Raises: _Left."""
+        envelope = letter.envelope
+        properties = decode_properties(envelope.properties)
+        headers = properties.headers or {}
+        name, exchange, keys = _origin(headers)
+        count = headers.get(REPLAY_COUNT)
+        count = count if isinstance(count, int) and not isinstance(count, bool) else 0
+        if count >= self._how.max_replays:
+            raise _Left(f"replayed {count} times already")
+        raw = edit_properties(
+            envelope.properties,
+            headers={REPLAY_COUNT: Int64(count + 1)},
+            without_headers=_OF_DEATHS,
+        )
+        # Of what an envelope reads nothing is changed.
+        parsed = ParsedEnvelope(exchange, keys[0], raw, properties, tuple(keys[1:]))
+        route = self._routed(parsed) if self._how.through_exchange else self._to_queue(name)
+        planned = plan(route, parsed, [Message(parsed, letter.body)])
+        if not planned.accepted:
+            raise _Left("a queue is full")
+        return planned
+
+    def _to_queue(self, name: str) -> Route:
+        target = self._queues.get(name)
+        if target is None or target.is_internal:
+            raise _Left(f"no queue '{name}'")
+        self._check(target)
+        if not self._how.may_write("queue", name):
+            raise _Left(f"no permission to write to queue '{name}'")
+        return Route([target])
+
+    def _routed(self, parsed: ParsedEnvelope) -> Route:
+        exchange = parsed.exchange
+        if not self._how.may_write("exchange", exchange):
+            raise _Left(f"no permission to write to exchange '{exchange}'")
+        route = self._router.route(parsed)
+        if not route.queues:
+            raise _Left(f"exchange '{exchange}' routes it nowhere")
+        for target in route.queues:
+            self._check(target)
+        return route
+
+    def _check(self, target: Queue) -> None:
+        if target is self._queue:
+            raise _Left("it would come back to this queue")
+        if target.is_set_aside:
+            raise _Left(f"queue '{target.name}' has failed")
+
+
+def _origin(headers: Mapping[str, Any]) -> tuple[str, str, list[str]]:
+    """Return the queue in which a letter died last, and the exchange and the routing keys by which
+    it had come there. Raises: _Left.
+    """
+    deaths = headers.get("x-death")
+    death = deaths[0] if isinstance(deaths, list) and deaths else None
+    if isinstance(death, Mapping):
+        queue, exchange, keys = (death.get(key) for key in ("queue", "exchange", "routing-keys"))
+        keys = [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+        if isinstance(queue, str) and isinstance(exchange, str) and keys:
+            return queue, exchange, keys
+    raise _Left("no x-death that says where it was")
+
+
+def _each(taken: Taken, messages: Sequence[Message]) -> list[tuple[Taken, Message]]:
+    """Return the messages of a run one by one, each taken by itself."""
+    heads = [(taken._replace(run=taken.run.split(1)), message) for message in messages[:-1]]
+    return [*heads, (taken, messages[-1])]

@@ -1,0 +1,345 @@
+"""Messages of a queue that an operator selects, to be moved, copied or deleted.
+
+Only ready messages are selected, of those that are in the queue when the request comes; unacked
+ones stay with whoever has them. They are found and handled in pieces, of up to 512 messages and
+about 1 MiB each, and others have their turn in between. A piece is one transaction: after a crash
+each message is in exactly one place, and a piece is handled as a whole or not at all. A whole
+selection of any size is not one transaction, because its messages are written again for their new
+queue: all of them would be in memory, and in one batch that holds up everybody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore import Envelope, Message, ReadLaterError
+from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.queues.browsing import SEEN_AT_ONCE, MessagePosition, SeenMessage, Walk
+from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.transactions.transaction import Transaction, plan
+from amqpstore_server.protocol.content import BasicProperties, decode_properties
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.context import BrokerContext
+    from amqpstore_server.broker.messages.filters import Matcher
+    from amqpstore_server.broker.queues.backlog import Taken
+    from amqpstore_server.broker.queues.queue import Queue
+
+_PIECE_BYTES = 1 << 20
+
+_PATIENCE = 20_000
+"""How many turns of others are waited for the disk, before this work waits for it alone."""
+
+_IS_READ = 1 << 11 | 1 << 8
+"""The flags of the properties priority and expiration, which say where a message goes in a queue.
+"""
+
+DISK_FULL = "the disk is full"
+UNREADABLE = "cannot be read"
+GONE = "a queue was deleted, or has failed"
+
+Steps = Generator[None, None, None]
+
+
+class Selection(NamedTuple):
+    """The messages at these positions, or all; of them those that `matcher` means, and only the
+    first `limit`.
+    """
+
+    positions: Sequence[MessagePosition] | None = None
+    matcher: Matcher | None = None
+    limit: int | None = None
+
+
+class Handled:
+    """What has become of a selection: how many messages were handled, and how many were left where
+    they are, by reason; `stopped` says why the rest was not tried, or is empty.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.left: Counter[str] = Counter()
+        self.stopped = ""
+
+
+def selected(
+    context: BrokerContext, queue: Queue, selection: Selection, most: int
+) -> Iterator[list[SeenMessage] | None]:
+    """Yield the selected messages in pieces, and None where others may have their turn.
+
+    Each of them was in the queue when it was read, and is wherever it may be by now.
+    Raises: ReadLaterError.
+    """
+    left = selection.limit
+    piece: list[SeenMessage] = []
+    size = 0
+    for seen in _candidates(context, queue, selection.positions):
+        for one in seen or ():
+            if left == 0:
+                break
+            if selection.matcher is not None and (
+                one.message is None
+                or not selection.matcher.matches(one.message, one.delivery_count)
+            ):
+                continue
+            left = None if left is None else left - 1
+            piece.append(one)
+            size += len(one.message.body) if one.message else 0
+            if len(piece) >= most or size >= _PIECE_BYTES:
+                yield piece
+                piece, size = [], 0
+        if left == 0:
+            break
+        yield None
+    if piece:
+        yield piece
+
+
+def _candidates(
+    context: BrokerContext, queue: Queue, positions: Sequence[MessagePosition] | None
+) -> Iterator[list[SeenMessage]]:
+    """Yield what is in a queue now, or at some positions of it, a step at a time."""
+    walk = Walk(context, queue, until_now=True)
+    if positions is None:
+        while not walk.is_done:
+            context.work["selected"] = None
+            yield walk.step()
+        return
+    for first, count in _ranges(positions):
+        walk.position, walk.is_done = first, False
+        end = first._replace(sequence=first.sequence + count)
+        while not walk.is_done and walk.position.order < end.order:
+            context.work["selected"] = None
+            most = min(end.sequence - walk.position.sequence, SEEN_AT_ONCE)
+            seen = walk.step(max(most, 1) if walk.position.priority == end.priority else 1)
+            yield [one for one in seen if first.order <= one.position.order < end.order]
+
+
+def _ranges(positions: Sequence[MessagePosition]) -> Iterator[tuple[MessagePosition, int]]:
+    """Yield neighbours: the first position, and how many there are."""
+    first: MessagePosition | None = None
+    count = 0
+    for position in sorted(set(positions), key=lambda one: one.order):
+        if first and position == first._replace(sequence=first.sequence + count):
+            count += 1
+            continue
+        if first:
+            yield first, count
+        first, count = position, 1
+    if first:
+        yield first, count
+
+
+def take(queue: Queue, piece: Sequence[SeenMessage]) -> list[tuple[Taken, list[Message]]]:
+    """Take what is still ready of a piece off its queue: runs, each with its messages.
+
+    Raises: ReadLaterError; nothing is taken then.
+    """
+    messages = {one.position: one.message for one in piece}
+    found: list[tuple[Taken, list[Message]]] = []
+    levels = dict(queue.priorities.levels())
+    for first, count in _ranges(list(messages)):
+        if (store_queue := levels.get(first.priority)) is None:
+            continue
+        try:
+            runs = queue.backlog.withdraw(store_queue, first.sequence, count)
+        except ReadLaterError:
+            put_back(queue, found)
+            raise
+        for taken in runs:
+            there = [
+                messages[first._replace(sequence=sequence)]
+                for sequence in range(taken.run.first_sequence, taken.run.end)
+            ]
+            found.append((taken, [one for one in there if one is not None]))
+    return found
+
+
+def put_back(queue: Queue, found: Iterable[tuple[Taken, list[Message]]]) -> None:
+    """Put back what was taken: it is as if it had never left."""
+    for taken, _ in found:
+        queue.backlog.put_back(taken)
+    queue.touch()
+
+
+def moving(
+    context: BrokerContext, queue: Queue, target: Queue, selection: Selection, *, copies: bool
+) -> Generator[None, None, Handled]:
+    """Move selected messages to the end of another queue, or put copies of them there, in order.
+
+    They arrive there as if they were published now: its limits and its TTL apply, and so does an
+    expiration of their own, from now on. The rest stays if the target refuses one because it is
+    full. Durable when it returns. Raises: ReadLaterError.
+    """
+    handled = Handled()
+    for piece in selected(context, queue, selection, context.limits.max_selected):
+        if piece is None:
+            yield
+            continue
+        yield from room(context)
+        readable = [one for one in piece if one.message is not None]
+        if len(readable) < len(piece):
+            handled.left[UNREADABLE] += len(piece) - len(readable)
+        if queue.is_deleted or target.is_deleted or queue.is_set_aside or target.is_set_aside:
+            handled.stopped = GONE
+            break
+        if copies:
+            _copy(context, target, [one.message for one in readable if one.message], handled)
+        else:
+            _move(context, queue, target, readable, handled)
+        if handled.stopped:
+            break
+    yield from durable(context)
+    return handled
+
+
+def _move(
+    context: BrokerContext,
+    queue: Queue,
+    target: Queue,
+    piece: Sequence[SeenMessage],
+    handled: Handled,
+) -> None:
+    """Move a piece, in one transaction."""
+    found = take(queue, piece)
+    transaction = Transaction(context)
+    try:
+        messages = [one for _, there in found for one in there]
+        accepted = _add(transaction, target, messages)
+        if accepted < len(messages):
+            handled.stopped = f"queue '{target.name}' is full"
+            found = _first_of(queue, found, accepted)
+        for taken, _ in found:
+            transaction.ack(queue, taken)
+        commit(context, transaction)
+    except Exception as error:
+        transaction.undo()
+        put_back(queue, found)
+        if not isinstance(error, ResourceExhaustedError):
+            raise
+        handled.stopped = DISK_FULL
+    else:
+        handled.count += accepted
+
+
+def _copy(
+    context: BrokerContext, target: Queue, messages: Sequence[Message], handled: Handled
+) -> None:
+    """Put copies of a piece in a queue, in one transaction."""
+    transaction = Transaction(context)
+    try:
+        accepted = _add(transaction, target, messages)
+        commit(context, transaction)
+    except Exception as error:
+        transaction.undo()
+        if not isinstance(error, ResourceExhaustedError):
+            raise
+        handled.stopped = DISK_FULL
+    else:
+        handled.count += accepted
+        if accepted < len(messages):
+            handled.stopped = f"queue '{target.name}' is full"
+
+
+def commit(context: BrokerContext, transaction: Transaction) -> None:
+    """Commit a piece. Raises: ResourceExhaustedError."""
+    if not transaction.is_empty:
+        context.moves += 1
+        transaction.commit()
+
+
+def _first_of(
+    queue: Queue, found: Sequence[tuple[Taken, list[Message]]], most: int
+) -> list[tuple[Taken, list[Message]]]:
+    """Return the first messages of what was taken; the others are put back."""
+    kept, others = [], []
+    for taken, messages in found:
+        if 0 < most < len(messages):
+            kept.append((taken._replace(run=taken.run.split(most)), messages[:most]))
+            others.append((taken, messages[most:]))
+        elif most:
+            kept.append((taken, messages))
+        else:
+            others.append((taken, messages))
+        most -= min(most, len(messages))
+    put_back(queue, others)
+    return kept
+
+
+def _add(transaction: Transaction, target: Queue, messages: Sequence[Message]) -> int:
+    """Add messages for the end of one queue to a transaction, until it refuses one. Returns how
+    many it accepts.
+    """
+    route = Route([target])
+    accepted = 0
+    for _, group in groupby(messages, key=_traits):
+        alike = list(group)
+        planned = plan(route, _parsed(alike[0].envelope), alike)
+        # Now, as it counts for the room that the next ones have.
+        transaction.publish(planned)
+        accepted += planned.accepted
+        if planned.accepted < len(alike):
+            break
+    return accepted
+
+
+def _traits(message: Message) -> tuple[bool, int | None, str | None]:
+    """Return what a queue reads of a message; neighbours with equal traits are handled together."""
+    envelope = message.envelope
+    if not int.from_bytes(envelope.properties[:2], "big") & _IS_READ:
+        return envelope.persistent, None, None
+    properties = decode_properties(envelope.properties)
+    return envelope.persistent, properties.priority, properties.expiration
+
+
+def _parsed(envelope: Envelope) -> ParsedEnvelope:
+    properties = BasicProperties()
+    if envelope.properties:
+        properties = decode_properties(envelope.properties)
+    return ParsedEnvelope(envelope.exchange, envelope.routing_key, envelope.properties, properties)
+
+
+def deleting(
+    context: BrokerContext, queue: Queue, selection: Selection
+) -> Generator[None, None, Handled]:
+    """Delete selected messages: they become no dead letters. Durable when it returns.
+
+    Raises: ReadLaterError.
+    """
+    handled = Handled()
+    for piece in selected(context, queue, selection, context.limits.max_selected):
+        if piece is None:
+            yield
+            continue
+        if queue.is_deleted or queue.is_set_aside:
+            handled.stopped = GONE
+            break
+        for taken, _ in take(queue, piece):
+            context.store.ack(*taken)
+            handled.count += taken.run.count
+    yield from durable(context)
+    return handled
+
+
+def room(context: BrokerContext) -> Steps:
+    """Wait until the disk has caught up with what was moved."""
+    for _ in range(_PATIENCE):
+        if context.has_room:
+            return
+        yield
+    context.flush()
+
+
+def durable(context: BrokerContext) -> Steps:
+    """Wait until everything that was done so far is durable."""
+    waiting = [True]
+    context.when_durable(waiting.clear)
+    for _ in range(_PATIENCE):
+        if not waiting:
+            return
+        yield
+    context.flush()

@@ -1,0 +1,127 @@
+"""Operators look at messages and handle them while a broker runs, and while it is killed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from amqpstore import Queue, Store
+from amqpstore_tools.__main__ import main
+from tests.broker_process import BrokerProcess
+from tests.interop.pika_client import connect, drain, ready, wait_until
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+class Operator:
+    """Somebody who types commands."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.data = str(directory / "data")
+        self.broker = BrokerProcess(self.data, str(directory / "log"))
+        self._capsys = capsys
+
+    def types(self, *arguments: str) -> Any:
+        code = main(["messages", *arguments, "--json", "--data", self.data])
+        out, err = self._capsys.readouterr()
+        assert code == 0, err
+        return json.loads(out)
+
+    def reads(self, *arguments: str) -> str:
+        main(["messages", *arguments, "--data", self.data])
+        return self._capsys.readouterr().out
+
+
+@pytest.fixture
+def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Operator:
+    return Operator(tmp_path, capsys)
+
+
+def publish(url: str, queue: str, count: int) -> None:
+    with connect(url) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        channel.tx_select()
+        for number in range(count):
+            channel.basic_publish("", queue, str(number).encode(), PERSISTENT)
+        channel.tx_commit()
+
+
+def test_messages_of_a_running_broker_and_a_stopped_one(operator: Operator) -> None:
+    with operator.broker as broker:
+        broker.start()
+        url = broker.url
+        publish(url, "orders", 10)
+        publish(url, "parked", 0)
+        with connect(url) as connection:
+            connection.channel().basic_get("orders")
+            page = operator.types("browse", "orders", "--limit", "3")
+            assert [(row["payload"], row["state"]) for row in page["messages"]] == [
+                ("0", "unacked"),
+                ("1", "ready"),
+                ("2", "ready"),
+            ]
+            assert operator.types("move", "orders", "parked", "--all", "--limit", "2")["moved"] == 2
+        wanted = json.dumps({"body": {"pattern": "^[5-7]$"}})
+        assert operator.types("delete", "orders", "--filter", wanted)["deleted"] == 3
+        assert "4711" not in operator.reads("browse", "orders")
+        broker.terminate()
+    assert operator.types("copy", "parked", "orders", "--position", "2")["copied"] == 1
+    table = operator.reads("browse", "orders", "--limit", "2")
+    assert "to go on: --start 5" in table
+    with operator.broker as broker:
+        broker.start()
+        url = broker.url
+        with connect(url) as connection:
+            channel = connection.channel()
+            assert [one.body for one in drain(channel, "orders")] == [
+                b"0",
+                b"3",
+                b"4",
+                b"8",
+                b"9",
+                b"2",
+            ]
+            assert [one.body for one in drain(channel, "parked")] == [b"1", b"2"]
+
+
+def test_a_kill_in_a_large_move_leaves_each_message_in_one_place(operator: Operator) -> None:
+    count = 20_000
+    with operator.broker as broker:
+        broker.start()
+        publish(broker.url, "orders", count)
+        publish(broker.url, "parked", 0)
+        command = [sys.executable, "-m", "amqpstore_tools", "messages", "move", "orders", "parked"]
+        connection = connect(broker.url)
+        channel = connection.channel()
+        moving = subprocess.Popen(
+            [*command, "--all", "--data", operator.data],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_until(channel, lambda: ready(channel, "parked") > 0)
+        broker.kill()
+        moving.wait()
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            connection.process_data_events(30)
+    left, moved = (in_store(operator.data, name) for name in ("orders", "parked"))
+    assert [*moved, *left] == list(range(count))
+    assert moved
+
+
+def in_store(directory: str, name: str) -> list[int]:
+    """The numbers in a queue."""
+    with Store.open(directory) as store:
+        queues = [one for one in store.queues.values() if _name_of(one) == name]
+        parts = store.stored.browse(queues[0])
+        return [int(message.body) for part in parts for message in part]
+
+
+def _name_of(queue: Queue) -> str:
+    definition = queue.definition
+    assert isinstance(definition, dict)
+    return str(definition["name"])

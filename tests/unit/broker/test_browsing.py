@@ -1,0 +1,241 @@
+"""A queue is browsed page by page: nothing is consumed, and nothing changes."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from amqpstore_server.administration.operations import AdministrationError, MissingError
+from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
+from amqpstore_server.protocol.field_table import Timestamp
+from tests.simulated_broker import SimulatedBroker
+from tests.unit.broker.operator import Operator
+from tests.unit.broker.simulated import Client
+
+ALL: dict[str, Any] = {}
+
+
+@pytest.fixture
+def broker() -> Iterator[SimulatedBroker]:
+    simulated = SimulatedBroker()
+    yield simulated
+    simulated.store.abandon()
+
+
+@pytest.fixture
+def client(broker: SimulatedBroker) -> Client:
+    return Client(broker)
+
+
+@pytest.fixture
+def operator(broker: SimulatedBroker) -> Operator:
+    return Operator(broker)
+
+
+def test_pages_show_everything_in_order_and_change_nothing(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    broker.queue("orders")
+    client.publish("", "orders", *map(str, range(25)))
+    broker.settle()
+    page = operator.page("orders", limit=10)
+    assert [row["payload"] for row in page["messages"]] == [str(one) for one in range(10)]
+    assert (page["ready"], page["unacked"], page["next"]) == (25, 0, "11")
+    first = page["messages"][0]
+    assert first == {
+        "position": "1",
+        "state": "ready",
+        "redelivered": False,
+        "delivery_count": 0,
+        "exchange": "",
+        "routing_key": "orders",
+        "properties": {"delivery_mode": 2},
+        "payload": "0",
+        "payload_encoding": "string",
+        "payload_bytes": 1,
+        "truncated": False,
+    }
+    assert operator.sees("orders", limit=7) == [str(one) for one in range(25)]
+    assert operator.page("orders", offset=20, limit=3)["messages"][0]["payload"] == "20"
+    assert operator.page("orders", offset=99)["messages"] == []
+    assert operator.page("orders", start=24)["messages"][0]["payload"] == "23"
+    assert broker.ready("orders") == [str(one) for one in range(25)]
+    client.consume("orders", "tag", prefetch=1)
+    broker.settle()
+    assert client.redelivered == [False]
+
+
+def test_a_cursor_stays_valid_while_the_queue_changes(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    broker.queue("orders")
+    client.publish("", "orders", "a", "b", "c", "d", "e")
+    broker.settle()
+    following = operator.page("orders", limit=3)["next"]
+    for body in ("a", "b", "c", "d"):
+        assert client.get("orders") == body
+        client.ack(body)
+    client.publish("", "orders", "f")
+    broker.settle()
+    assert operator.sees("orders", start=following) == ["e", "f"]
+
+
+def test_unacked_messages_are_shown_as_such_in_their_places(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    broker.queue("orders")
+    client.publish("", "orders", *"abcdefg")
+    broker.settle()
+    consumer = Client(broker)
+    for _ in range(3):
+        consumer.get("orders")
+    consumer.requeue("b")
+    broker.settle()
+    assert operator.sees("orders") == ["[a]", "b", "[c]", "d", "e", "f", "g"]
+    assert operator.sees("orders", limit=2) == ["[a]", "b", "[c]", "d", "e", "f", "g"]
+    page = operator.page("orders", limit=2)
+    assert (page["ready"], page["unacked"]) == (5, 2)
+    assert [row["redelivered"] for row in page["messages"]] == [False, True]
+    for _ in range(5):
+        consumer.get("orders")
+    assert operator.sees("orders", limit=2) == [f"[{one}]" for one in "abcdefg"]
+    transacted = Client(broker)
+    consumer.channel.recover(requeue=True)
+    transacted.channel.select_transactions()
+    assert transacted.get("orders") == "a"
+    transacted.ack("a")
+    assert operator.sees("orders", limit=3)[0] == "[a]"
+    transacted.channel.commit()
+    broker.settle()
+    assert operator.sees("orders") == list("bcdefg")
+
+
+def test_priorities_are_walked_from_the_highest_to_the_lowest(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    broker.queue("orders", max_priority=9)
+    for body, priority in (("a", 0), ("b", 5), ("c", 9), ("d", 5), ("e", 0)):
+        client.publish("", "orders", body, priority=priority)
+    broker.settle()
+    assert operator.sees("orders", limit=1) == ["c", "b", "d", "a", "e"]
+    assert operator.sees("orders", offset=2) == ["d", "a", "e"]
+    assert [row["position"] for row in operator.page("orders")["messages"]] == [
+        "9:1",
+        "5:1",
+        "5:2",
+        "1",
+        "2",
+    ]
+    assert operator.sees("orders", start="5:2") == ["d", "a", "e"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (ALL, "abc"),
+        ({"properties": {"message_id": "m-b"}}, "b"),
+        ({"properties": {"message-id": {"pattern": "^m-[ab]$"}}}, "ab"),
+        ({"properties": {"message_id": {"exists": False}}}, "c"),
+        ({"properties": {"message_id": None}}, "c"),
+        ({"properties": {"timestamp": {"min": 100, "max": 150}}}, "a"),
+        ({"properties": {"timestamp": {"min": 100}}}, "ab"),
+        ({"properties": {"priority": {"min": 1}}}, "b"),
+        ({"properties": {"type": {"contains": "der"}}}, "a"),
+        ({"headers": {"n": 1}}, "a"),
+        ({"headers": {"n": {"exists": True}}}, "ab"),
+        ({"headers": {"flag": True}}, "b"),
+        ({"headers": {"n": True}}, ""),
+        ({"headers": {"amount": {"min": 1.4, "max": 1.6}}}, "b"),
+        ({"routing_key": "orders", "exchange": ""}, "abc"),
+        ({"routing_key": {"pattern": "^x"}}, ""),
+        ({"body": {"contains": "b"}}, "b"),
+        ({"body": {"pattern": "[bc]"}}, "bc"),
+        ({"redelivered": False}, "abc"),
+        ({"redelivered": True}, ""),
+    ],
+)
+def test_a_filter_means_what_it_says(
+    broker: SimulatedBroker,
+    client: Client,
+    operator: Operator,
+    wanted: dict[str, Any],
+    found: str,
+) -> None:
+    broker.queue("orders")
+    headers = {"n": 1}, {"n": 2, "flag": True, "amount": Decimal("1.5")}
+    client.publish(
+        "", "orders", "a", message_id="m-a", timestamp=120, type="order", headers=headers[0]
+    )
+    client.publish(
+        "", "orders", "b", message_id="m-b", timestamp=170, priority=3, headers=headers[1]
+    )
+    client.publish("", "orders", "c")
+    broker.settle()
+    assert operator.sees("orders", filter=wanted) == list(found)
+
+
+def test_a_filter_looks_at_so_many_and_says_where_to_go_on(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    broker.queue("orders")
+    client.publish("", "orders", *map(str, range(1000)))
+    broker.settle()
+    wanted = {"body": {"contains": "999"}}
+    page = operator.page("orders", filter=wanted, max_scanned=300)
+    assert (page["messages"], page["scanned"], page["next"]) == ([], 384, "385")
+    assert operator.sees("orders", filter=wanted, max_scanned=300) == ["999"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"limit": 0}, "invalid limit: 0 is not from 1 to 1000"),
+        ({"offset": -1}, "invalid offset"),
+        ({"filter": {"properties": {"colour": 1}}}, "no property 'colour'"),
+        ({"filter": {"body": {"pattern": "("}}}, "not a regular expression"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    broker: SimulatedBroker, operator: Operator, asked: dict[str, Any], said: str
+) -> None:
+    broker.queue("orders")
+    with pytest.raises(AdministrationError, match=said):
+        operator.page("orders", **asked)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1:2:3", ":1", "٣", "9" * 30])
+def test_a_position_is_a_number_or_two(
+    broker: SimulatedBroker, operator: Operator, text: str
+) -> None:
+    broker.queue("orders")
+    with pytest.raises(PreconditionFailedError, match="is not the position of a message"):
+        operator.page("orders", start=text)
+
+
+def test_bodies_are_cut_and_what_is_not_text_is_base64(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    broker.queue("orders")
+    client.publish("", "orders", "größe")
+    headers = {"at": Timestamp(5), "raw": b"\xff", "deep": {"list": [1, None, float("nan")]}}
+    client.publish("", "orders", "x", headers=headers)
+    broker.settle()
+    cut, other = operator.page("orders", max_payload_bytes=3)["messages"]
+    assert (cut["payload"], cut["payload_bytes"], cut["truncated"]) == ("gr", 7, True)
+    assert other["properties"]["headers"] == {
+        "at": 5,
+        "raw": "/w==",
+        "deep": {"list": [1, None, "nan"]},
+    }
+
+
+def test_a_queue_is_browsed_by_whoever_may_read_it(broker: SimulatedBroker) -> None:
+    broker.queue("orders")
+    row = {"configure": ".*", "write": ".*", "read": "^other$"}
+    broker.broker.define_permissions("anna", "/", row)
+    anna = Operator(broker, broker.broker.access("anna", "/"))
+    with pytest.raises(AccessRefusedError, match="read access to queue 'orders'"):
+        anna.page("orders")
+    with pytest.raises(MissingError, match="no queue 'gone'"):
+        anna.page("gone")
