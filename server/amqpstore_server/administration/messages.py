@@ -8,13 +8,15 @@ exclusive queue is its connection's: it can be browsed, and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from amqpstore import ReadLaterError
 from amqpstore_server.administration.operations import AdministrationError, By, MissingError
 from amqpstore_server.administration.rendering import rendered
-from amqpstore_server.administration.work import Work
+from amqpstore_server.administration.work import ResultT, Work
 from amqpstore_server.broker.audit import audit
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.errors import AccessRefusedError
@@ -105,7 +107,7 @@ class Messages:
     def browse(self, queue: Queue, asked: Browsing) -> Work[dict[str, Any]]:
         """Return a page of messages, which stay where they are and as they are.
 
-        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        Raises: AdministrationError, AccessRefusedError.
         """
         self._rights.check("read", "queue", queue.name)
         _check_range("limit", asked.limit, 1, MAX_PAGE)
@@ -119,7 +121,7 @@ class Messages:
             _matcher(asked.filter),
             asked.max_scanned,
         )
-        page = yield from browse(self._broker.context, queue, wanted)
+        page = yield from _readable(browse(self._broker.context, queue, wanted))
         messages = yield from rendered(page.messages, asked.max_payload_bytes)
         return {
             "messages": messages,
@@ -135,7 +137,7 @@ class Messages:
         """Move messages to the end of another queue, or put copies of them there.
 
         Durable when it returns, and atomic in pieces: see `broker.transactions.selected`.
-        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        Raises: AdministrationError, AccessRefusedError.
         """
         self._rights.check("read", "queue", queue.name)
         self._rights.check("write", "queue", target.name)
@@ -145,7 +147,9 @@ class Messages:
             if queue is target:
                 raise AdministrationError(f"queue '{queue.name}' is the target as well")
         selection = _selection(asked)
-        handled = yield from moving(self._broker.context, queue, target, selection, copies=copies)
+        handled = yield from _readable(
+            moving(self._broker.context, queue, target, selection, copies=copies)
+        )
         event = "messages copied" if copies else "messages moved"
         self._audit(event, vhost, queue, handled, target=target.name)
         return _answer("copied" if copies else "moved", handled)
@@ -153,25 +157,25 @@ class Messages:
     def delete(self, vhost: str, queue: Queue, asked: Selecting) -> Work[dict[str, Any]]:
         """Delete messages; they become no dead letters. Durable when it returns.
 
-        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        Raises: AdministrationError, AccessRefusedError.
         """
         self._rights.check("read", "queue", queue.name)
         queue.check_owner(None)
         queue.check_served(vhost)
-        handled = yield from deleting(self._broker.context, queue, _selection(asked))
+        handled = yield from _readable(deleting(self._broker.context, queue, _selection(asked)))
         self._audit("messages deleted", vhost, queue, handled)
         return _answer("deleted", handled)
 
     def replay(self, vhost: str, queue: Queue, asked: Replaying) -> Work[dict[str, Any]]:
         """Send dead letters back to where they died. Durable when it returns.
 
-        Raises: AdministrationError, AccessRefusedError, ReadLaterError.
+        Raises: AdministrationError, AccessRefusedError.
         """
         self._rights.check("read", "queue", queue.name)
         self._check_usable(vhost, queue)
         _check_range("max_replays", asked.max_replays, 1)
         where = self._broker.vhosts[vhost]
-        handled = yield from replaying_dead_letters(
+        work = replaying_dead_letters(
             self._broker.context,
             where.router,
             where.queues,
@@ -179,6 +183,7 @@ class Messages:
             _selection(asked),
             Return(asked.to == "exchange", asked.max_replays, self._may_write),
         )
+        handled = yield from _readable(work)
         self._audit("dead letters replayed", vhost, queue, handled)
         return _answer("replayed", handled)
 
@@ -201,6 +206,16 @@ class Messages:
         by = self._by
         count = handled.count
         audit(event, by=by.who, door=by.door, vhost=vhost, queue=queue.name, count=count, **what)
+
+
+def _readable(work: Generator[None, None, ResultT]) -> Work[ResultT]:
+    """Do work that reads messages. Raises: AdministrationError, if one cannot be read now: what was
+    done so far stays.
+    """
+    try:
+        return (yield from work)
+    except ReadLaterError as error:
+        raise AdministrationError(str(error)) from error
 
 
 def _answer(done: str, handled: Handled) -> dict[str, Any]:

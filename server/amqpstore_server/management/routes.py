@@ -39,6 +39,10 @@ QUERY_TYPES: dict[str, dict[str, Any]] = {
     "page_size": {"type": "integer", "minimum": 1, "maximum": 500},
     "use_regex": {"type": "boolean"},
     "sort_reverse": {"type": "boolean"},
+    "offset": {"type": "integer", "minimum": 0},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 1000},
+    "max_scanned": {"type": "integer", "minimum": 1, "maximum": 10_000_000},
+    "max_payload_bytes": {"type": "integer", "minimum": 0, "maximum": 1 << 20},
 }
 """The types of parameters that are not texts."""
 

@@ -1,14 +1,15 @@
 """The routes of the API, a module for each resource.
 
 - `whoami`: who is logged in; `description`: the routes themselves, for OpenAPI.
-- `vhosts`, `queues`: what is in the broker.
+- `vhosts`, `queues`: what is in the broker; `messages`: of a queue.
 """
 
-from amqpstore_server.management.resources import description, queues, vhosts, whoami
+from amqpstore_server.management.resources import description, messages, queues, vhosts, whoami
 from amqpstore_server.management.routes import ApiRoute
 
 _OWN: tuple[ApiRoute, ...] = (
     *queues.ROUTES,
+    *messages.ROUTES,
     *vhosts.ROUTES,
     *whoami.ROUTES,
 )

@@ -13,6 +13,7 @@ from amqpstore import Queue, Store
 from amqpstore_tools.__main__ import main
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import connect, drain, ready, wait_until
+from tests.management_client import ManagementClient, managed, management_url
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -87,6 +88,48 @@ def test_messages_of_a_running_broker_and_a_stopped_one(operator: Operator) -> N
                 b"2",
             ]
             assert [one.body for one in drain(channel, "parked")] == [b"1", b"2"]
+
+
+def test_messages_over_http(operator: Operator) -> None:
+    with managed(operator.broker) as broker:
+        broker.start()
+        publish(broker.url, "orders", 10)
+        publish(broker.url, "parked", 0)
+        with ManagementClient(management_url(broker)) as api:
+            orders = "/queues/%2F/orders/messages"
+            wanted = json.dumps({"body": {"pattern": "[3-6]"}})
+            page = api.get(orders, limit=2, filter=wanted)
+            assert [row["payload"] for row in page["messages"]] == ["3", "4"]
+            page = api.get(orders, limit=2, start=page["next"], max_payload_bytes=0)
+            assert page["messages"][0]["truncated"]
+            moved = api.post(f"{orders}/move", {"target": "parked", "positions": [1, "2"]})
+            assert moved == {"moved": 2, "left": {}, "stopped": ""}
+            assert api.post(f"{orders}/copy", {"target": "parked", "positions": [3]})["copied"] == 1
+            assert api.post(f"{orders}/delete", {"filter": {}, "limit": 7})["deleted"] == 7
+            assert api.post(f"{orders}/replay", {"filter": {}})["left"]
+            parked = api.get("/queues/%2F/parked/messages")["messages"]
+            assert [row["payload"] for row in parked] == ["0", "1", "2"]
+            for path, body, status in (
+                (f"{orders}/move", {"target": "parked"}, 400),
+                (f"{orders}/move", {"target": "gone", "filter": {}}, 404),
+                (f"{orders}/delete", {"filter": {"colour": 1}}, 400),
+                (f"{orders}/delete", {"positions": ["x"]}, 400),
+                ("/queues/%2F/gone/messages/delete", {"filter": {}}, 404),
+            ):
+                api.expect(status, "POST", path, body)
+            api.expect(400, "GET", orders, params={"filter": "[]"})
+            api.expect(400, "GET", orders, params={"limit": "many"})
+            password = Path(operator.data).parent / "password"
+            password.write_text("a password")
+            of_bert = ("bert", "--data", operator.data)
+            add = ["users", "add", *of_bert, "--tag", "management"]
+            assert main([*add, "--password-file", str(password)]) == 0
+            rights = ["--configure", ".*", "--write", ".*", "--read", "^parked$"]
+            assert main(["permissions", "set", *of_bert, *rights]) == 0
+            with api.as_user("bert", "a password") as bert:
+                bert.expect(401, "GET", orders)
+                bert.expect(401, "POST", f"{orders}/delete", {"filter": {}})
+                assert len(bert.get("/queues/%2F/parked/messages")["messages"]) == 3
 
 
 def test_a_kill_in_a_large_move_leaves_each_message_in_one_place(operator: Operator) -> None:
