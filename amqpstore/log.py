@@ -97,6 +97,7 @@ class Batch:
         "sealed_ms",
         "segment",
         "starts_segment",
+        "steps",
         "summary",
         "waiters",
     )
@@ -112,6 +113,7 @@ class Batch:
         self.segment: Segment | None = None
         self.summary: BatchSummary | None = None
         self.starts_segment = False
+        self.steps: list[tuple[int, int]] = []
         self.fills = False
         self.is_appended = False
         self.first_offset = 0
@@ -335,6 +337,8 @@ class Log:
         )
         buffers.append(transaction)
         segment.size += sum(batch.lengths) + len(transaction)
+        if batch.messages:
+            batch.steps = segment.steps(batch.first_id, batch.lengths, batch.first_offset)
         batch.summary = BatchSummary(
             operations,
             batch.first_id,
@@ -476,7 +480,7 @@ class Log:
 
     def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
         if batch.messages:
-            segment.note_batch(batch.first_id, batch.lengths, batch.first_offset)
+            segment.note_steps(batch.first_id, len(batch.messages), batch.steps)
         next_id = batch.first_id + len(batch.messages)
         # The position and the list of batches move together: a checkpoint at a position whose
         # batches it does not have would leave messages that neither it nor recovery applies.

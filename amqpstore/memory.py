@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 _MAX_WRITTEN_ASIDE = 128
 """Transient runs that are written out before others have their turn: each is a write to a file."""
 
+_MAX_DROPPED = 2048
+"""Runs whose bodies are dropped before others have their turn."""
+
 _LEAST_SHARE_BYTES = 64 << 10
 """About one read of a connection."""
 
@@ -81,14 +84,16 @@ class Memory:
     def drop_excess(self, next_message_id: int) -> None:
         """Drop excess bodies that are durable: ids below `next_message_id` are.
 
-        Transient messages are written to `transient/`, some of them in each call; if that fails
+        Some of them in each call. Transient messages are written to `transient/`; if that fails
         they stay.
         """
         if self._transient_excess:
             for _ in range(min(len(self._transient_excess), _MAX_WRITTEN_ASIDE)):
                 self._write_aside(*self._transient_excess.popleft())
         excess = self._excess
-        while excess and excess[0][1].end_id <= next_message_id:
+        left = _MAX_DROPPED
+        while excess and left and excess[0][1].end_id <= next_message_id:
+            left -= 1
             queue, run = excess.popleft()
             memory_bytes = run.memory_bytes
             if run.messages is not None and self.is_excess(queue) and queue.ready.let_go(run):

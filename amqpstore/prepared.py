@@ -28,7 +28,7 @@ from amqpstore.catalog import Value
 from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
 from amqpstore.message import Envelope, Message
 from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run, body_bytes
+from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.tables import PreparedRow
 
 if TYPE_CHECKING:
@@ -42,11 +42,27 @@ _MARKER = Message(Envelope("", ""), b"prepared")
 
 
 class Publish(NamedTuple):
-    """Messages, all of them persistent or none, and the queues they go to: see `Store.enqueue`."""
+    """Messages, all of them persistent or none, and the queues they go to: see `Store.enqueue`.
+
+    Their sizes, see `runs`, are known beforehand, so that a commit of many takes little time.
+    """
 
     placements: Sequence[Placement]
     messages: list[Message]
     priority: int
+    body_bytes: int
+    overhead_bytes: int
+
+    @classmethod
+    def of(
+        cls, placements: Sequence[Placement], messages: list[Message], priority: int = 0
+    ) -> Publish:
+        """Return a publish of messages that are not sized yet."""
+        return cls(placements, messages, priority, body_bytes(messages), overhead_bytes(messages))
+
+    def needed_bytes(self) -> int:
+        """Return about how many bytes of the log it takes. Raises: as `publish_bytes`."""
+        return publish_bytes(self.placements, self.messages, self.priority, self.body_bytes)
 
 
 class _Group(NamedTuple):
@@ -110,7 +126,7 @@ class Prepared:
                 if (queue := self._store.queues.get(queue_id))
             ]
             if messages and placed:
-                publishes.append(Publish(placed, messages, priority))
+                publishes.append(Publish.of(placed, messages, priority))
         return publishes
 
     def commit(self, publishes: Sequence[Publish]) -> None:
@@ -121,10 +137,7 @@ class Prepared:
         """
         self.check()
         store = self._store
-        needed_bytes = sum(
-            publish_bytes(placements, messages, priority, body_bytes(messages))
-            for placements, messages, priority in publishes
-        )
+        needed_bytes = sum([publish.needed_bytes() for publish in publishes])
         store.check_writable(publishing=bool(publishes), needed_bytes=needed_bytes)
         # All of this is one batch. A crash before it is durable leaves the queue full, and the
         # transaction undecided; one before `_remove` leaves it empty: the next start removes it.
@@ -196,9 +209,8 @@ class Prepared:
 def put_all(store: Store, publishes: Iterable[Publish]) -> list[tuple[Queue, Run]]:
     """Put messages in queues, where they are not ready yet: see `Store.put`. Returns the runs."""
     withheld: list[tuple[Queue, Run]] = []
-    for placements, messages, priority in publishes:
-        size = body_bytes(messages)
-        store.put(placements, messages, size, priority=priority, withheld=withheld)
+    for placements, messages, priority, size, overhead in publishes:
+        store.put(placements, messages, size, overhead, priority=priority, withheld=withheld)
     return withheld
 
 
@@ -208,8 +220,9 @@ def prepare(
     """Put a transaction into the log's open batch, undecided: see `Transaction.prepare`."""
     groups = []
     sequence = 2
-    kept: list[tuple[list[Message], bool]] = []
-    for placements, messages, priority in publishes:
+    kept: list[tuple[Publish, bool]] = []
+    for publish in publishes:
+        placements, messages, priority, _, _ = publish
         count = max(
             len(messages) if one.most is None else min(one.most, len(messages))
             for one in placements
@@ -218,7 +231,9 @@ def prepare(
             continue
         placed = [(one.queue.id, one.expires_ms, one.most) for one in placements]
         groups.append(_Group(sequence, count, priority, placed))
-        kept.append((messages[:count], any(one.queue.keeps_transient for one in placements)))
+        if count < len(messages):
+            publish = Publish.of(placements, messages[:count])
+        kept.append((publish, any(one.queue.keeps_transient for one in placements)))
         sequence += count
     row = PreparedRow(
         label,
@@ -229,10 +244,10 @@ def prepare(
     # marker: the next start removes both, as nothing was promised.
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
     place = [Placement(hidden)]
-    store.put(place, [_MARKER], len(_MARKER.body))
-    for messages, keeps_transient in kept:
+    store.put(place, [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
+    for (_, messages, _, size, overhead), keeps_transient in kept:
         store.set_keeps_transient(hidden, keeps=keeps_transient)
-        store.put(place, messages, body_bytes(messages))
+        store.put(place, messages, size, overhead)
     for _, run in acks:
         # As after a restart: they were delivered, and nobody has them.
         run.delivery_count += 1

@@ -120,18 +120,36 @@ class Segment:
 
     def note_batch(self, first_id: int, lengths: Sequence[int], offset: int) -> None:
         """Note where the records of contiguous ids start: back to back from `offset` on."""
-        self.note(first_id, offset)
-        self.end_id = first_id + len(lengths)
+        self.note_steps(first_id, len(lengths), self.steps(first_id, lengths, offset))
+
+    def steps(self, first_id: int, lengths: Sequence[int], offset: int) -> list[tuple[int, int]]:
+        """Return which of these records the offset table will have: ids and offsets.
+
+        Any thread may ask, while nobody notes anything.
+        """
         step_bytes = self._limits.table_step_bytes
+        last = self.table_offsets[-1] if self.table_offsets else offset - step_bytes
+        found: list[tuple[int, int]] = []
+        if offset >= last + step_bytes:
+            found = [(first_id, offset)]
+            last = offset
         if len(lengths) * max(lengths) < step_bytes:
-            return
+            return found
         ends = list(accumulate(lengths, initial=offset))
         place = 0
-        while (place := bisect_right(ends, self.table_offsets[-1] + step_bytes, place + 1)) < len(
-            lengths
-        ):
-            self.table_ids.append(first_id + place)
-            self.table_offsets.append(ends[place])
+        while (place := bisect_right(ends, last + step_bytes, place + 1)) < len(lengths):
+            found.append((first_id + place, ends[place]))
+            last = ends[place]
+        return found
+
+    def note_steps(self, first_id: int, count: int, steps: list[tuple[int, int]]) -> None:
+        """Note `count` messages of contiguous ids, and the result of `steps` for them."""
+        for message_id, offset in steps:
+            self.table_ids.append(message_id)
+            self.table_offsets.append(offset)
+        if not self.end_id:
+            self.first_id = first_id
+        self.end_id = first_id + count
 
     def read(
         self, first_id: int, count: int, decoder: MessageDecoder, large: LargeReads | None = None

@@ -310,7 +310,9 @@ class Store:
         whole_bytes = body_bytes(messages)
         needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
         self.check_writable(publishing=True, needed_bytes=needed_bytes)
-        return self.put(placements, messages, whole_bytes, priority=priority)
+        return self.put(
+            placements, messages, whole_bytes, overhead_bytes(messages), priority=priority
+        )
 
     def spread(
         self, places: Mapping[Queue, Sequence[int]], messages: list[Message], *, priority: int = 0
@@ -374,19 +376,19 @@ class Store:
         placements: Sequence[Placement],
         messages: list[Message],
         whole_bytes: int,
+        whole_overhead: int,
         *,
         priority: int = 0,
         withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
         """Enqueue messages that were checked before: a transaction must not stop half-way.
 
-        Args: whole_bytes, of all bodies; withheld, a list that the runs are added to instead of
-        being ready, until `make_ready`.
+        Args: whole_bytes, of all bodies; whole_overhead, see `overhead_bytes`; withheld, a list
+        that the runs are added to instead of being ready, until `make_ready`.
         """
         first_id = 0
         persistent = messages[0].envelope.persistent
         whole = len(messages)
-        whole_overhead = overhead_bytes(messages)
         for queue, expires_ms, most in placements:
             count, placed, placed_bytes, overhead = whole, messages, whole_bytes, whole_overhead
             if most is not None and most < whole:

@@ -7,13 +7,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from amqpstore.arguments import check_messages, publish_bytes
+from amqpstore.arguments import check_messages
 from amqpstore.catalog import Value
 from amqpstore.errors import TransactionEndedError
 from amqpstore.message import Message
 from amqpstore.prepared import Prepared, Publish, prepare, put_all
 from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run, body_bytes
+from amqpstore.runs import Run
 
 if TYPE_CHECKING:
     from amqpstore.store import Store
@@ -51,9 +51,13 @@ class Transaction:
         self, placements: Sequence[Placement], messages: list[Message], *, priority: int = 0
     ) -> None:
         """Enqueue as `Store.enqueue` does. Raises: TransactionEndedError, ValueError."""
+        self.enqueue_sized(Publish.of(placements, messages, priority))
+
+    def enqueue_sized(self, publish: Publish) -> None:
+        """Do as `enqueue`, in little time however many messages there are."""
         self._check()
-        self._needed_bytes += publish_bytes(placements, messages, priority, body_bytes(messages))
-        self._publishes.append(Publish(placements, messages, priority))
+        self._needed_bytes += publish.needed_bytes()
+        self._publishes.append(publish)
 
     def ack(self, queue: Queue, run: Run) -> None:
         """Ack a run that was taken, if the transaction commits.

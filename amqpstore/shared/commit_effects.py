@@ -35,7 +35,7 @@ def when_durable(
     """Once a commit is durable, and so its messages are ready, wake receivers and trim the
     histories. To be called after the commit.
     """
-    for placements, messages, _ in publishes:
+    for placements, messages, *_ in publishes:
         for placement in placements:
             if named := queues.of_id(placement.queue.id):
                 store.when_durable(partial(named.arrivals.arrived, len(messages)))

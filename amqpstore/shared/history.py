@@ -12,12 +12,11 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from amqpstore.arguments import publish_bytes
 from amqpstore.errors import DiskFullError, MessageDamagedError, ReadLaterError
 from amqpstore.message import Envelope, Message
 from amqpstore.prepared import Publish
 from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run, body_bytes
+from amqpstore.runs import Run
 from amqpstore.shared.locked_store import LockedStore
 from amqpstore.store import Store
 
@@ -78,13 +77,13 @@ class History:
         placements = [Placement(self.queue, 0 if ttl_ms is None else now_ms + ttl_ms)]
         if not messages:
             return []
-        needed_bytes = publish_bytes(placements, messages, 0, body_bytes(messages))
+        copies = Publish.of(placements, messages)
         try:
-            store.check_writable(publishing=True, needed_bytes=needed_bytes)
+            store.check_writable(publishing=True, needed_bytes=copies.needed_bytes())
         except DiskFullError as error:
             _log.warning("no history is kept of this queue: %s", error)
             return []
-        return [Publish(placements, messages, 0)]
+        return [copies]
 
     def trim(self, store: Store, now_ms: int) -> None:
         """Remove copies that are too old, or too many."""

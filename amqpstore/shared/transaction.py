@@ -82,7 +82,7 @@ class SharedTransaction:
             if not all(message.envelope.persistent for message in whole):
                 raise StoreError("messages sent in a transaction must be persistent")
             if whole:
-                self._sends.append(Publish([Placement(found.queue)], whole, 0))
+                self._sends.append(Publish.of([Placement(found.queue)], whole))
 
     def receive(
         self, queue: str, *, limit: int = 1, timeout_s: float | None = None
@@ -239,16 +239,16 @@ class SharedTransaction:
         now_ms = self._locked_store.store.clock.wall_ms()
         transaction = self._engine_transaction(store)
         for copy in commit_effects.copies(store, self._queues, self._received, now_ms):
-            transaction.enqueue(copy.placements, copy.messages)
+            transaction.enqueue_sized(copy)
         transaction.commit()
         commit_effects.when_durable(store, self._queues, self._sends, self._received, now_ms)
 
     def _engine_transaction(self, store: Store) -> Transaction:
         transaction = store.transaction()
-        for placements, messages, _ in self._sends:
-            if placements[0].queue.deleted:
-                raise QueueNotFoundError(messages[0].envelope.routing_key)
-            transaction.enqueue(placements, messages)
+        for send in self._sends:
+            if send.placements[0].queue.deleted:
+                raise QueueNotFoundError(send.messages[0].envelope.routing_key)
+            transaction.enqueue_sized(send)
         for queue, run in self._received:
             transaction.ack(queue, run)
         return transaction

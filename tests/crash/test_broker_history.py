@@ -306,7 +306,7 @@ def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
             add(self, plan._replace(messages=[message]))
             self.commit()
             sync_at_once(self._context.store)
-            self._plans = []
+            self._columns, self._open = [], {}
 
     patch.setattr(BrokerTransaction, "publish", publish)
 

@@ -268,7 +268,7 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, acks_first: bool) -> None:
 
     def commit(self: amqpstore.transaction.Transaction) -> None:
         def publish() -> None:
-            for placements, messages, priority in self._publishes:
+            for placements, messages, priority, *_ in self._publishes:
                 self._store.enqueue(placements, messages, priority=priority)
 
         def ack() -> None:
@@ -300,7 +300,7 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
         self.commit()
         sync_at_once(self._context.store)
         self._taken = taken
-        self._plans = []
+        self._columns, self._open = [], {}
 
     patch.setattr(BrokerTransaction, "publish", published)
 
@@ -347,7 +347,7 @@ def acks_behind_the_promise(patch: pytest.MonkeyPatch) -> None:
     """Acks are received, and not on disk, when the commit is reported (as in RabbitMQ)."""
 
     def commit(self: amqpstore.transaction.Transaction) -> None:
-        for placements, messages, priority in self._publishes:
+        for placements, messages, priority, *_ in self._publishes:
             self._store.enqueue(placements, messages, priority=priority)
         for queue, run in self._acks:
             self._store.when_durable(partial(self._store.ack, queue, run))
@@ -380,6 +380,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
         placements: Sequence[Placement],
         messages: list[Message],
         whole_bytes: int,
+        whole_overhead: int,
         *,
         priority: int = 0,
         withheld: list[tuple[Queue, Run]] | None = None,
@@ -391,6 +392,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
                 [placement],
                 messages,
                 whole_bytes,
+                whole_overhead,
                 priority=priority,
                 withheld=withheld,
             )

@@ -69,6 +69,8 @@ class BrokerContext:
     """What it has cost to move messages from a queue to others in this turn: see `leaving`."""
     handed_out: int = 0
     """Messages that consumers were given in this turn."""
+    pending_moves: int = 0
+    """Transactions that moved messages and are not durable yet."""
     flush: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,8 +97,13 @@ class BrokerContext:
         """Whether messages may move between queues, as far as the disk is concerned.
 
         Publishers are slowed down by their connections; such moves would not be by anything else.
+        Once a batch is durable, the rest of all moves in it is done in one go.
         """
-        return self.store.log.pending_bytes < self.limits.max_pending_bytes
+        limits = self.limits
+        return (
+            self.store.log.pending_bytes < limits.max_pending_bytes
+            and self.pending_moves < limits.max_pending_moves
+        )
 
     def wait_for_room(self, work: Callable[[], object]) -> None:
         """Call `work` once the bytes that wait for the disk now are written."""
@@ -123,10 +130,17 @@ class BrokerContext:
         """Count messages that left these queues of the store; call the result to take them off the
         count.
         """
-        ids = Counter(store_queue_ids)
-        self.moved += ids
+        ids = [*store_queue_ids]
+        moved = self.moved
+        for one in ids:
+            moved[one] += 1
+        self.pending_moves += 1
 
         def has_moved() -> None:
-            self.moved -= ids
+            self.pending_moves -= 1
+            for one in ids:
+                moved[one] -= 1
+                if not moved[one]:
+                    del moved[one]
 
         return has_moved

@@ -8,7 +8,8 @@ from typing import NamedTuple
 class BrokerLimits(NamedTuple):
     """How much the broker does at once, and remembers. They are not configured: tests lower them.
 
-    While more than `max_pending_bytes` wait for the disk, messages stop moving between queues.
+    While more than `max_pending_bytes` wait for the disk, or `max_pending_moves` transactions that
+    move messages between queues, messages stop moving between queues.
     `max_replay_bytes` is the most memory of one replay, which is one batch of the log;
     `max_read_back_bytes` the most bytes of bodies that a transaction reads back from disk to move
     them to other queues. A limit of a queue drops `max_dropped` messages at once. In one turn
@@ -24,6 +25,7 @@ class BrokerLimits(NamedTuple):
     """
 
     max_pending_bytes: int = 32 << 20
+    max_pending_moves: int = 128
     max_replay_bytes: int = 64 << 20
     max_read_back_bytes: int = 64 << 20
     max_dropped: int = 16_384

@@ -69,6 +69,34 @@ def test_messages_with_properties_of_their_own_leave_a_few_in_each_turn(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_leaves_in_one_turn_is_handled_together_in_its_new_queue(
+    simulated: SimulatedBroker, kind: str
+) -> None:
+    settle_all(simulated, kind)
+    simulated.broker.pump()
+    moves = simulated.context.pending_moves
+    assert moves <= 4
+    simulated.store.sync()
+    found = simulated.vhost.queues[KINDS[kind][0]].priorities.lowest.ready
+    assert found.count == 2 * (COST // OWN + 1)
+    assert len(found) <= moves
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_more_move_than_can_be_counted_in_together_once_they_are_durable(
+    simulated: SimulatedBroker, kind: str
+) -> None:
+    simulated.context.limits = simulated.context.limits._replace(max_pending_moves=2)
+    settle_all(simulated, kind)
+    simulated.work()  # nothing becomes durable
+    assert simulated.context.pending_moves == 2
+    simulated.store.sync()
+    assert simulated.context.pending_moves == 0
+    simulated.settle()
+    assert moved(simulated, kind) == BODIES
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_messages_that_are_alike_leave_together(simulated: SimulatedBroker, kind: str) -> None:
     settle_all(simulated, kind, own=False)
     assert moved(simulated, kind) == BODIES

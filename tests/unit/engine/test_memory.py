@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import amqpstore.memory
 from amqpstore import Envelope, Message, Placement, Queue, Run, Store
 from amqpstore.runs import overhead_bytes
 from tests.unit.engine.stores import TRANSIENT, Disk, bodies, drain, messages, take
@@ -50,6 +51,22 @@ def test_bodies_within_the_budget_stay(disk: Disk) -> None:
     publish(store, queue, 140)
     assert in_memory(queue) == 140_000
     check(store)
+    store.abandon()
+
+
+def test_bodies_of_many_runs_are_dropped_a_few_at_a_time(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqpstore.memory, "_MAX_DROPPED", 100)
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.set_lazy(queue, lazy=True)
+    for _ in range(250):
+        store.publish([queue], messages(BODY), expires_ms=EXPIRES_MS << 40)
+    for left in (150_000, 50_000, 0):
+        store.sync()
+        assert in_memory(queue) == left
+        check(store)
     store.abandon()
 
 

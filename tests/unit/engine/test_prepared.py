@@ -7,7 +7,6 @@ import pytest
 from amqpstore import (
     Placement,
     Prepared,
-    Publish,
     Run,
     Store,
     TransactionEndedError,
@@ -149,7 +148,7 @@ def test_the_owner_may_place_what_was_prepared_elsewhere(disk: Disk) -> None:
     other = store.create_queue("other")
     prepared = only(store)
     (publish,) = prepared.publishes()
-    prepared.commit([Publish([Placement(other)], publish.messages, 0)])
+    prepared.commit([publish._replace(placements=[Placement(other)])])
     store.sync()
     assert drain(store, other) == [b"one", b"two"]
     store.abandon()

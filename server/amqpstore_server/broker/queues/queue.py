@@ -298,13 +298,17 @@ class Queue:
         self.backlog.arrived(accepted, placement.expires_ms)
         return self.settings.is_limited or 0 < placement.expires_ms <= self._context.clock.wall_ms()
 
-    def expect(self, messages: Sequence[Message], placement: Placement, sign: int = 1) -> None:
-        """Count messages that will arrive once a transaction is durable; a sign of -1 subtracts
-        them again.
+    def expect(self, count: int, byte_count: int) -> None:
+        """Count messages that will arrive once a transaction is durable, with the bytes of their
+        bodies; negative numbers take them off the count.
         """
-        accepted = messages if placement.most is None else messages[: placement.most]
-        self._coming += sign * len(accepted)
-        self._coming_bytes += sign * sum([len(message.body) for message in accepted])
+        self._coming += count
+        self._coming_bytes += byte_count
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether messages of a transaction will arrive."""
+        return self._coming > 0
 
     @property
     def dead_letters_refused(self) -> bool:

@@ -12,7 +12,7 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.transactions.transaction import Plan, when_moved
+from amqpstore_server.broker.transactions.transaction import Column, when_moved
 from amqpstore_server.protocol.content import decode_properties
 
 
@@ -45,18 +45,16 @@ class PreparedWork:
             publishes = prepared.publishes()
         except (ReadLaterError, UndecidableError) as error:
             raise ResourceExhaustedError(str(error)) from None
-        plans = [plan for publish in publishes if (plan := self._plan(publish))]
-        for plan in plans:
-            plan.expect()
-        placed = [Publish(plan.placements, plan.messages, plan.envelope.priority) for plan in plans]
+        columns = [column for publish in publishes if (column := self._column(publish))]
+        placed = [placed for column in columns if (placed := column.publish())]
         try:
             prepared.commit(placed)
         except DiskFullError as error:
-            for plan in plans:
-                plan.expect(-1)
+            for column in columns:
+                column.expect_no_more()
             raise ResourceExhaustedError(str(error)) from None
         left = {store_queue.id for store_queue, _ in prepared.locked}
-        when_moved(self._context, left, plans, on_durable, or_else)
+        when_moved(self._context, left, columns, on_durable, or_else)
 
     def rollback(self) -> None:
         """Roll back, durably on return; the messages that it would have acked are ready again, as
@@ -67,7 +65,7 @@ class PreparedWork:
                 queue.backlog.put_back(Taken(store_queue, run))
                 queue.touch()
 
-    def _plan(self, publish: Publish) -> Plan | None:
+    def _column(self, publish: Publish) -> Column | None:
         """Return where messages go now; None if they have no route."""
         messages = publish.messages
         envelope = messages[0].envelope
@@ -85,4 +83,4 @@ class PreparedWork:
                 placements.append(queue.unlimited_placement(parsed)._replace(most=prepared.most))
         if not queues:
             return None
-        return Plan(parsed, messages, queues, placements, len(messages), len(messages))
+        return Column(queues, placements, messages, parsed.priority)

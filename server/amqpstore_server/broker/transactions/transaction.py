@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from amqpstore import DiskFullError, Message, Placement, Prepared
+from amqpstore import DiskFullError, Message, Placement, Prepared, Publish
+from amqpstore.runs import body_bytes, overhead_bytes
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError, ResourceExhaustedError
 from amqpstore_server.broker.faults import Contained
@@ -19,6 +20,14 @@ from amqpstore_server.broker.queues.queue import Queue
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.routing import Route
+
+_MAX_COLUMN_BYTES = 1 << 20
+_MAX_COLUMN = 4096
+"""A column has about this many bytes and messages at most: it leaves memory as a whole."""
+
+_Places = tuple[object, ...]
+"""What messages of a column have in common: whether they are persistent, their priority, and where
+they go."""
 
 
 class Plan(NamedTuple):
@@ -35,26 +44,11 @@ class Plan(NamedTuple):
     delivered: int
     accepted: int
 
-    def expect(self, sign: int = 1) -> None:
-        """Add the messages to the counts of their queues before the commit; a sign of -1 subtracts
-        them."""
-        for queue, placement in zip(self.queues, self.placements, strict=True):
-            queue.expect(self.messages, placement, sign)
-
     def arrived(self) -> None:
         """Tell the queues that the messages are in them."""
         for queue, placement in zip(self.queues, self.placements, strict=True):
             if not queue.is_deleted:
                 queue.arrived(self.messages, placement)
-
-    def moved_in(self) -> None:
-        """Tell the queues that the messages are in them and no longer expected; each queue deals
-        with the rest in its turn."""
-        for queue, placement in zip(self.queues, self.placements, strict=True):
-            with Contained(queue):
-                queue.expect(self.messages, placement, -1)
-                if not queue.is_deleted:
-                    queue.moved_in(self.messages, placement)
 
 
 def plan(
@@ -79,12 +73,95 @@ def plan(
     return Plan(envelope, messages, queues, placements, delivered, refused_from)
 
 
+class Column:
+    """Messages of a transaction that go to the same places; their properties may differ.
+
+    To the store and its log they are one publish, so that the price of a message does not depend
+    on how much it differs from its neighbours.
+    """
+
+    __slots__ = ("_body_bytes", "_messages", "_overhead_bytes", "placements", "priority", "queues")
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        placements: Sequence[Placement],
+        messages: list[Message],
+        priority: int,
+    ) -> None:
+        self.queues = queues
+        self.placements = placements
+        self.priority = priority
+        self._messages: list[Message] = []
+        self._body_bytes = self._overhead_bytes = 0
+        self.add(messages)
+
+    def add(self, messages: list[Message]) -> None:
+        """Add messages, and count them as expected in their queues."""
+        size = body_bytes(messages)
+        self._messages += messages
+        self._body_bytes += size
+        self._overhead_bytes += overhead_bytes(messages)
+        for queue, placement in zip(self.queues, self.placements, strict=True):
+            _expect(queue, placement, messages, size)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more messages should be added."""
+        return self._body_bytes >= _MAX_COLUMN_BYTES or len(self._messages) >= _MAX_COLUMN
+
+    def publish(self) -> Publish | None:
+        """Return what is to be published, to the queues that still exist; None if that is
+        nothing.
+        """
+        placements = [
+            one
+            for one in self.placements
+            if (one.most is None or one.most) and not one.queue.deleted
+        ]
+        if not placements:
+            return None
+        return Publish(
+            placements, self._messages, self.priority, self._body_bytes, self._overhead_bytes
+        )
+
+    def expect_no_more(self) -> None:
+        """Take the messages off the counts of what is expected in their queues."""
+        for queue, placement in zip(self.queues, self.placements, strict=True):
+            _expect(queue, placement, self._messages, self._body_bytes, -1)
+
+    def moved_in(self) -> None:
+        """Tell the queues that the messages are in them and no longer expected; each queue deals
+        with the rest in its turn."""
+        messages = self._messages
+        for queue, placement in zip(self.queues, self.placements, strict=True):
+            with Contained(queue):
+                _expect(queue, placement, messages, self._body_bytes, -1)
+                if not queue.is_deleted:
+                    queue.moved_in(messages, placement)
+
+
+def _expect(
+    queue: Queue, placement: Placement, messages: list[Message], size: int, sign: int = 1
+) -> None:
+    """Count messages as expected in a queue, or with a sign of -1 not any more. Args: size, of all
+    their bodies.
+    """
+    count = len(messages)
+    if placement.most is not None and placement.most < count:
+        count, size = placement.most, body_bytes(messages[: placement.most])
+    queue.expect(sign * count, sign * size)
+
+
 class Transaction:
     """Collects operations; nothing changes before `commit` or `prepare`."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._plans: list[Plan] = []
+        self._columns: list[Column] = []
+        self._open: dict[_Places, Column] = {}
+        """Those to which messages may be added: nothing later goes to their queues."""
+        self._last_of: dict[Queue, _Places] = {}
         self._taken: list[Taken] = []
         self.queues: dict[int, Queue] = {}
         """The queues concerned, by the ids of their queues in the store."""
@@ -92,7 +169,7 @@ class Transaction:
     @property
     def is_empty(self) -> bool:
         """Whether it has no operations."""
-        return not self._plans and not self._taken
+        return not self._columns and not self._taken
 
     def add(
         self, queue: Queue, envelope: ParsedEnvelope, messages: list[Message], placement: Placement
@@ -103,10 +180,30 @@ class Transaction:
 
     def publish(self, plan: Plan) -> None:
         """Put messages in queues."""
-        if any(one.most is None or one.most for one in plan.placements):
-            self._plans.append(plan)
-            self.queues.update((queue.priorities.lowest.id, queue) for queue in plan.queues)
-            plan.expect()
+        placements = plan.placements
+        if not any(one.most is None or one.most for one in placements):
+            return
+        is_limited = any(one.most is not None for one in placements)
+        persistent = plan.messages[0].envelope.persistent
+        places = (persistent, plan.envelope.priority, *placements)
+        column = self._open.get(places)
+        if column is None or column.is_full or is_limited:
+            self._begin(places, plan, is_open=not is_limited)
+        else:
+            column.add(plan.messages)
+
+    def _begin(self, places: _Places, plan: Plan, *, is_open: bool) -> None:
+        """Begin a column."""
+        column = Column(plan.queues, plan.placements, plan.messages, plan.envelope.priority)
+        self._columns.append(column)
+        for queue in plan.queues:
+            self.queues[queue.priorities.lowest.id] = queue
+            # The order in each queue is that of the calls.
+            if earlier := self._last_of.get(queue):
+                self._open.pop(earlier, None)
+            self._last_of[queue] = places
+        if is_open:
+            self._open[places] = column
 
     def ack(self, queue: Queue, taken: Taken) -> None:
         """Ack a run that was taken off a queue."""
@@ -122,9 +219,11 @@ class Transaction:
 
     def undo(self) -> None:
         """Undo: the transaction will not be committed."""
-        for plan in self._plans:
-            plan.expect(-1)
-        self._plans.clear()
+        columns, self._columns = self._columns, []
+        self._open.clear()
+        self._last_of.clear()
+        for column in columns:
+            column.expect_no_more()
 
     def commit(
         self,
@@ -137,9 +236,9 @@ class Transaction:
         Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
         store_transaction = self._context.store.transaction()
-        for plan in self._plans:
-            placements = [one for one in plan.placements if one.most is None or one.most]
-            store_transaction.enqueue(placements, plan.messages, priority=plan.envelope.priority)
+        for column in self._columns:
+            if publish := column.publish():
+                store_transaction.enqueue_sized(publish)
         for store_queue, run in self._taken:
             store_transaction.ack(store_queue, run)
         try:
@@ -148,7 +247,7 @@ class Transaction:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
         left = {store_queue.id for store_queue, _ in self._taken}
-        when_moved(self._context, left, self._plans, on_durable, or_else)
+        when_moved(self._context, left, self._columns, on_durable, or_else)
 
     def prepare(self, label: dict[str, Any]) -> Prepared:
         """Make it durable and undecided: see `amqpstore.Transaction.prepare`.
@@ -157,13 +256,14 @@ class Transaction:
         Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
         store_transaction = self._context.store.transaction()
-        for plan in self._plans:
-            placements = [
-                Placement(queue.priorities.lowest, most=placement.most)
-                for queue, placement in zip(plan.queues, plan.placements, strict=True)
-                if placement.most is None or placement.most
-            ]
-            store_transaction.enqueue(placements, plan.messages, priority=plan.envelope.priority)
+        for column in self._columns:
+            if publish := column.publish():
+                placements = [
+                    Placement(queue.priorities.lowest, most=placement.most)
+                    for queue, placement in zip(column.queues, column.placements, strict=True)
+                    if placement in publish.placements
+                ]
+                store_transaction.enqueue_sized(publish._replace(placements=placements))
         for store_queue, run in self._taken:
             store_transaction.ack(store_queue, run)
         self.undo()
@@ -198,17 +298,17 @@ def move(
 def when_moved(
     context: BrokerContext,
     left: set[int],
-    plans: Sequence[Plan],
+    columns: Sequence[Column],
     on_durable: Callable[[], None] | None = None,
     or_else: Callable[[], None] | None = None,
 ) -> None:
     """After a transaction that moved messages from the store's queues `left`: update counts and
     make the messages available.
     """
-    if plans:
+    if columns:
         context.when_durable(context.moving(left))
-    for plan in plans:
-        context.when_durable(plan.moved_in)
+    for column in columns:
+        context.when_durable(column.moved_in)
     if on_durable:
         context.when_durable(on_durable, or_else)
 
