@@ -51,7 +51,7 @@ from amqpstore.records import (
     encode_segment_header,
     encode_transaction,
 )
-from amqpstore.segments import Segment, Unread
+from amqpstore.segments import Segment, TableSteps, Unread
 from amqpstore.space import Space, is_no_space
 from amqpstore.tables import START, Position
 
@@ -72,6 +72,8 @@ would be held for up to 10 ms.
 
 _MESSAGE_BYTES = 100
 """Approximate size of a message besides its body and its envelope."""
+
+_NO_STEPS: TableSteps = ([], [])
 
 
 class Batch:
@@ -113,7 +115,7 @@ class Batch:
         self.segment: Segment | None = None
         self.summary: BatchSummary | None = None
         self.starts_segment = False
-        self.steps: list[tuple[int, int]] = []
+        self.steps = _NO_STEPS
         self.fills = False
         self.is_appended = False
         self.first_offset = 0
@@ -479,9 +481,9 @@ class Log:
             raise first_error
 
     def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
-        if batch.messages:
-            segment.note_steps(batch.first_id, len(batch.messages), batch.steps)
         next_id = batch.first_id + len(batch.messages)
+        if batch.messages:
+            segment.note_steps(batch.first_id, next_id, batch.steps)
         # The position and the list of batches move together: a checkpoint at a position whose
         # batches it does not have would leave messages that neither it nor recovery applies.
         self.position = Position(segment.number, summary.end_bytes, batch.lsn + 1, next_id)

@@ -34,6 +34,9 @@ _MAX_SURVEYED = 4096
 Unread = MessageDamagedError | ReadLaterError
 """Why a message could not be read: because of the disk, or for now because of this process."""
 
+TableSteps = tuple[list[int], list[int]]
+"""Ids and offsets for an offset table: see `Segment`."""
+
 
 class Segment:
     """Segment `number` at `path`; `size` bytes of it were written or are about to be.
@@ -120,36 +123,40 @@ class Segment:
 
     def note_batch(self, first_id: int, lengths: Sequence[int], offset: int) -> None:
         """Note where the records of contiguous ids start: back to back from `offset` on."""
-        self.note_steps(first_id, len(lengths), self.steps(first_id, lengths, offset))
+        self.note_steps(first_id, first_id + len(lengths), self.steps(first_id, lengths, offset))
 
-    def steps(self, first_id: int, lengths: Sequence[int], offset: int) -> list[tuple[int, int]]:
-        """Return which of these records the offset table will have: ids and offsets.
+    def steps(self, first_id: int, lengths: Sequence[int], offset: int) -> TableSteps:
+        """Return which of these records the offset table will have.
 
         Any thread may ask, while nobody notes anything.
         """
         step_bytes = self._limits.table_step_bytes
         last = self.table_offsets[-1] if self.table_offsets else offset - step_bytes
-        found: list[tuple[int, int]] = []
+        ids: list[int] = []
+        offsets: list[int] = []
         if offset >= last + step_bytes:
-            found = [(first_id, offset)]
+            ids = [first_id]
+            offsets = [offset]
             last = offset
-        if len(lengths) * max(lengths) < step_bytes:
-            return found
-        ends = list(accumulate(lengths, initial=offset))
-        place = 0
-        while (place := bisect_right(ends, last + step_bytes, place + 1)) < len(lengths):
-            found.append((first_id + place, ends[place]))
-            last = ends[place]
-        return found
+        count = len(lengths)
+        if count * max(lengths) >= step_bytes:
+            ends = list(accumulate(lengths, initial=offset))
+            place = 0
+            while (place := bisect_right(ends, last + step_bytes, place + 1)) < count:
+                last = ends[place]
+                ids.append(first_id + place)
+                offsets.append(last)
+        return ids, offsets
 
-    def note_steps(self, first_id: int, count: int, steps: list[tuple[int, int]]) -> None:
-        """Note `count` messages of contiguous ids, and the result of `steps` for them."""
-        for message_id, offset in steps:
-            self.table_ids.append(message_id)
-            self.table_offsets.append(offset)
+    def note_steps(self, first_id: int, end_id: int, steps: TableSteps) -> None:
+        """Note messages of contiguous ids, and the result of `steps` for them."""
+        ids, offsets = steps
+        if ids:
+            self.table_ids.extend(ids)
+            self.table_offsets.extend(offsets)
         if not self.end_id:
             self.first_id = first_id
-        self.end_id = first_id + count
+        self.end_id = end_id
 
     def read(
         self, first_id: int, count: int, decoder: MessageDecoder, large: LargeReads | None = None
