@@ -201,6 +201,7 @@ class App:
             make_name=partial(secrets.token_urlsafe, 16),
             exchange_types={**EXCHANGE_TYPES, **plugged_in()},
             name_rule=config.names,
+            node=f"amqpstore@{socket.gethostname()}",
             consumer_timeout_ms=config.consumer_timeout_s * 1000,
         )
         self.context = context

@@ -71,6 +71,7 @@ class SocketConnection:
         address = sock.getpeername()
         self.host: str = address[0]
         self._is_loopback = is_loopback(self.host)
+        local = sock.getsockname()
         peer = f"{self.host}:{address[1]}"
         self._tls: TlsSocket | None = None
         if tls_context is not None:
@@ -85,6 +86,7 @@ class SocketConnection:
             may_impersonate=logins.may_impersonate,
             on_output=self._has_output,
             now=self._accepted_at,
+            name=f"{peer} -> {local[0]}:{local[1]}",
         )
         self._octets = (self.amqp.octets, broker.context.octets)
         self._expires_at = math.inf

@@ -62,6 +62,10 @@ class Connected(Protocol):
         """Close the connection, and tell the client why."""
 
 
+STOPPED = "stopped"
+"""The door of commands on the store of a broker that does not run."""
+
+
 class By(NamedTuple):
     """Who asks for an operation, and the door through which."""
 
@@ -193,6 +197,7 @@ class Administration:
                     "queues": sum(not queue.is_internal for queue in vhost.queues.values()),
                     "exchanges": len(vhost.exchanges),
                     "limits": dict(vhost.limits),
+                    "tracing": vhost.firehose.is_on,
                     "deleted": is_deleted,
                 }
                 for vhost, is_deleted in found
@@ -213,6 +218,18 @@ class Administration:
         granted = {(owner, name): dict(ALL)} if owner else {}
         self._store(Defined([name], granted))
         self._changed(by, "vhost added", vhost=name)
+        yield None
+
+    def set_tracing(self, by: By, name: str, *, on: bool) -> Work[None]:
+        """Turn the firehose of a virtual host on or off. A start turns it off. Raises:
+        AdministrationError.
+        """
+        self.check_vhost(name)
+        if by.door == STOPPED:
+            raise AdministrationError("the broker does not run, and its start turns tracing off")
+        if self.broker.vhosts[name].firehose.is_on is not on:
+            self.broker.vhosts[name].firehose.is_on = on
+            self._changed(by, "tracing on" if on else "tracing off", vhost=name)
         yield None
 
     def delete_vhost(self, by: By, name: str) -> Work[None]:

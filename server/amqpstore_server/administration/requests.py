@@ -113,6 +113,16 @@ class AddVhost(OperatorRequest, tag="vhosts add"):
         yield from administration.add_vhost(by, VirtualHostDefinition(name=self.name), self.owner)
 
 
+class SetTracing(OperatorRequest, tag="vhosts trace"):
+    """Turn the firehose of a virtual host on or off."""
+
+    name: str
+    on: bool
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        yield from administration.set_tracing(by, self.name, on=self.on)
+
+
 class DeleteVhost(OperatorRequest, tag="vhosts delete"):
     """Delete a virtual host with everything in it."""
 
@@ -297,6 +307,7 @@ _ANY = (
     | SetVhostLimits
     | ListVhosts
     | AddVhost
+    | SetTracing
     | DeleteVhost
     | ListPermissions
     | SetPermission

@@ -14,6 +14,7 @@ from amqpstore_server.amqp.publishing import PublishedPart, by_target, in_turn
 from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
@@ -62,7 +63,8 @@ class AmqpChannel:
         self.state = ChannelState.OPEN
         self._context = context
         self._outbox = context.outbox
-        self._broker = Channel(context.vhost, context, self, context.transacted)
+        origin = Origin(context.name, number, context.access.user)
+        self._broker = Channel(context.vhost, context, self, context.transacted, origin)
         self._gets = Gets(self._broker, self._answer_get)
         self._topology = Topology(
             context.vhost, context.access, context, context.log.peer, self._send
@@ -138,7 +140,12 @@ class AmqpChannel:
         time, and nothing may be refused or returned.
         """
         broker, access = self._broker, self._context.access
-        if broker.reply_to or broker.transaction is not None or access.has_topics:
+        if (
+            broker.reply_to
+            or broker.transaction is not None
+            or access.has_topics
+            or broker.firehose.is_on
+        ):
             return None
         plain = publishes.headers[0].plain
         if plain is None:

@@ -75,7 +75,8 @@ _DEFINING = (methods.ExchangeDeclare.class_id, methods.QueueDeclare.class_id)
 class ServerConnection:
     """The server's side of one connection.
 
-    Args: peer, the client's name in the log; product, the name and version the server gives itself;
+    Args: peer, the client's name in the log; name, that of the connection, as RabbitMQ writes it:
+    "PEER -> ADDRESS"; product, the name and version the server gives itself;
     may_impersonate, whether a user may publish with another user's user-id; on_output, called when
     the outbox stops being empty; now, seconds on the clock whose readings `receive` and `tick` get
     too.
@@ -95,7 +96,9 @@ class ServerConnection:
         may_impersonate: Callable[[str], bool],
         on_output: Callable[[], None],
         now: float,
+        name: str = "",
     ) -> None:
+        self.name = name or peer
         self.outbox = Outbox(on_output)
         self.peer = peer
         self.log = ClientLog(peer)
@@ -518,6 +521,7 @@ class ServerConnection:
             self._close(ConnectionEvent.REFUSED, refused, now)
             return
         context = ChannelContext(
+            name=self.name,
             log=self.log,
             vhost=vhost,
             access=access,

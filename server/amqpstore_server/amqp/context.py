@@ -18,12 +18,14 @@ class ChannelContext:
     """The parts of an open connection that its channels use; also the owner of its exclusive
     queues.
 
-    `access` has the user's permissions on `vhost`, `envelopes` the envelopes of what the connection
-    publishes, `transacted` the memory used by its transactions, `frame_max` the client's frame
-    limit. `shares_prefetch` tells whether basic.qos limits the whole channel even without `global`
-    (see `product`). `break_off` ends the connection after an internal error.
+    `name` is that of the connection; `access` has the user's permissions on `vhost`, `envelopes`
+    the envelopes of what the connection publishes, `transacted` the memory used by its
+    transactions, `frame_max` the client's frame limit. `shares_prefetch` tells whether basic.qos
+    limits the whole channel even without `global` (see `product`). `break_off` ends the connection
+    after an internal error.
     """
 
+    name: str
     log: ClientLog
     vhost: VirtualHost
     access: Access

@@ -38,7 +38,8 @@ class BrokerContext:
     the store, messages in transactions that are not durable yet; `flush` makes everything durable
     at once. `waiting_for_room` has work to do when the disk has caught up; `background` has work in
     steps that nobody waits for, and a turn does one of them. `name_rule` is the rule for names, see
-    `broker.names`. `consumer_timeout_ms` is the time in which a delivery has to be
+    `broker.names`; `node` is the name of the broker, as RabbitMQ has one for each node.
+    `consumer_timeout_ms` is the time in which a delivery has to be
     acked where neither the consumer nor the queue says another; 0 means any time.
     Whatever may take long notes its name in `work`, see `holds`. `churn` counts what comes and
     goes, `octets` the bytes of all connections.
@@ -50,6 +51,7 @@ class BrokerContext:
     make_name: Callable[[], str]
     exchange_types: Mapping[str, type[Exchange]]
     name_rule: str = "lenient"
+    node: str = "amqpstore@localhost"
     limits: BrokerLimits = BROKER_LIMITS
     consumer_timeout_ms: int = 1_800_000
     ack_timeouts: AckTimeouts = field(default_factory=AckTimeouts)

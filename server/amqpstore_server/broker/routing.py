@@ -196,6 +196,20 @@ class Router:
         """Return the route of a message that starts at an exchange, whatever its envelope says."""
         return self._walk([exchange], envelope.address[1], properties)[0]
 
+    def own_routes(self, messages: list[Message]) -> Iterator[tuple[Route, list[Message]]]:
+        """Yield the routes of the broker's own messages, which are alike and have one address, each
+        with the messages that take it. Internal exchanges are allowed, and nothing is remembered: a
+        remembered route is open to clients.
+        """
+        envelope = cast("ParsedEnvelope", messages[0].envelope)
+        properties = decode_properties(envelope.properties)
+        route, is_shared, _ = self._find(envelope, properties)
+        if is_shared:
+            yield route, messages
+            return
+        for message in messages:
+            yield self.route(cast("ParsedEnvelope", message.envelope)), [message]
+
     def followed(
         self, envelope: ParsedEnvelope, properties: BasicProperties
     ) -> tuple[Route, list[RouteStep]]:

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 import amqpstore
 from amqpstore.catalog import Change
 from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.channels.firehose import TRACE_EXCHANGE, Firehose
+from amqpstore_server.broker.channels.outlet import CLOSED
+from amqpstore_server.broker.channels.own_publishes import OwnPublishes
+from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import (
@@ -78,7 +82,10 @@ _PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
     REPLAY_EXCHANGE: "x-replay",
+    TRACE_EXCHANGE: "topic",
 }
+_INTERNAL = (TRACE_EXCHANGE,)
+"""Those that clients cannot publish to."""
 
 
 class VirtualHost:
@@ -99,7 +106,6 @@ class VirtualHost:
         self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
         self.dead_letters = DeadLetters(context, self.router)
         self.policies = Policies(name)
-        self.branches = Branches(name, context, self.dead_letters)
         self.histories = Histories(context, self.queues, self._create_history)
         self.replays = Replays(context, self.queues, self.histories)
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
@@ -110,10 +116,25 @@ class VirtualHost:
                 "name": predeclared,
                 "type": type_name,
                 "auto_delete": False,
-                "internal": False,
+                "internal": predeclared in _INTERNAL,
                 "arguments": {},
             }
             self.restore_exchange(row)
+        copies = self._own_publishes("the copies of the firehose")
+        self.firehose = Firehose(name, context.node, self.exchanges, copies)
+        self.branches = Branches(name, context, self.dead_letters, self.firehose)
+
+    def _own_publishes(self, what: str, at_once: int = 0) -> OwnPublishes:
+        # Not counted as what clients publish.
+        publisher = Publisher(
+            self.context,
+            self.dead_letters,
+            self.replays,
+            CLOSED,
+            ChannelCounters(),
+            ChannelCounters(),
+        )
+        return OwnPublishes(self.context, self.router, publisher, what, at_once)
 
     # Exchanges.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from amqpstore_server.protocol.errors import FrameError, MalformedError
 from amqpstore_server.protocol.field_table import (
+    Encoded,
     FieldValue,
     decode_own_table,
     decode_table,
@@ -116,6 +117,8 @@ _OWN_FLAGS = tuple(
 )
 """For properties that `decode_content_header` has accepted before."""
 
+_READERS = {name: read for name, read, _ in _PROPERTIES}
+
 NOT_PLAIN = frozenset({"reply_to", "expiration", "user_id"})
 """Besides delivery-mode and priority, the properties that concern the broker."""
 
@@ -178,6 +181,19 @@ def encode_properties(properties: BasicProperties) -> bytes:
             parts.append(write(value))
     parts[0] = write_short(flags)
     return b"".join(parts)
+
+
+def as_table(raw: bytes) -> dict[str, FieldValue]:
+    """Return the properties as a field table, by name; the headers in it stay as they are
+    encoded.
+    """
+    found: dict[str, FieldValue] = {}
+    for name, start, end in _spans(raw):
+        if name == "headers":
+            found[name] = Encoded(b"F" + raw[start:end])
+        else:
+            found[name] = _READERS[name](raw, start)[0]
+    return found
 
 
 def edit_properties(

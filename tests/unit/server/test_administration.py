@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.administration.operations import (
+    STOPPED,
     Administration,
     AdministrationError,
     By,
@@ -326,3 +327,13 @@ def deleted_on(disk: Any, whole: int) -> str:
         return outcome
     finally:
         server.store.abandon()
+
+
+def test_tracing_is_of_a_running_broker(server: Administered) -> None:
+    administration = server.administration
+    server.do(administration.set_tracing(BY, "shop", on=True))
+    assert [row["tracing"] for row in administration.vhosts()] == [False, True]
+    with pytest.raises(AdministrationError, match="the broker does not run"):
+        server.do(administration.set_tracing(By("", STOPPED), "shop", on=False))
+    with pytest.raises(MissingError):
+        server.do(administration.set_tracing(BY, "none", on=True))

@@ -18,6 +18,7 @@ from amqpstore import DiskFullError, NotAStoreError, Store
 from amqpstore.filenames import MARKER
 from amqpstore_server.administration.framing import LENGTH, MAX_BYTES, address_in, framed
 from amqpstore_server.administration.operations import (
+    STOPPED,
     Administration,
     AdministrationError,
     By,
@@ -102,7 +103,7 @@ def _on_store(directory: str, content: bytes) -> Any:
         # Of a broker that was killed: it must not be lost because this is the first to open it.
         keep_report(store, datetime.now(UTC), broker.set_aside)
         administration = Administration(broker, Users(store))
-        result = done(carried_out(content, administration, By("", "stopped")))
+        result = done(carried_out(content, administration, By("", STOPPED)))
         # What was restored may have expired, and been moved to another queue.
         store.sync()
     except BaseException as error:

@@ -32,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limits(one, "max-connections and max-queues")
     one = add_action(
         actions,
+        "trace",
+        "copy all messages of a virtual host to its exchange amq.rabbitmq.trace, or stop that",
+    )
+    one.add_argument("name", metavar="VHOST")
+    one.add_argument("state", choices=("on", "off"), help="a start of the broker turns it off")
+    one = add_action(
+        actions,
         "delete",
         "delete a virtual host with all its queues and messages, and close its connections",
     )
@@ -48,6 +55,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if not arguments.json:
         for row in rows:
             row["name"] += "  (being deleted)" if row["deleted"] else ""
+            row["name"] += "  (traced)" if row["tracing"] else ""
     show_rows(arguments, "vhosts", rows, "name", "queues", "exchanges", "limits")
 
 
@@ -66,4 +74,15 @@ def _set_limits(arguments: argparse.Namespace) -> None:
     tell(arguments, f"limits of vhost {arguments.name} set")
 
 
-_ACTIONS = {"list": _list, "add": _add, "set-limits": _set_limits, "delete": _delete}
+def _trace(arguments: argparse.Namespace) -> None:
+    ask(arguments, name=arguments.name, on=arguments.state == "on")
+    tell(arguments, f"tracing of vhost {arguments.name} is {arguments.state}")
+
+
+_ACTIONS = {
+    "list": _list,
+    "add": _add,
+    "set-limits": _set_limits,
+    "trace": _trace,
+    "delete": _delete,
+}

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from amqpstore import Prepared
+from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, TransactedChannel
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import (
@@ -112,7 +113,10 @@ class _Branch:
 class Branches:
     """The branches of a virtual host."""
 
-    def __init__(self, vhost: str, context: BrokerContext, dead_letters: DeadLetters) -> None:
+    def __init__(
+        self, vhost: str, context: BrokerContext, dead_letters: DeadLetters, firehose: Firehose
+    ) -> None:
+        self._firehose = firehose
         self._vhost = vhost
         self._context = context
         self._dead_letters = dead_letters
@@ -236,7 +240,12 @@ class Branches:
         if branch.prepared is not None:
             if one_phase:
                 branch.check_unprepared()
-            branch.prepared.commit(done, or_else)
+            columns = branch.prepared.commit(done, or_else)
+            if self._firehose.is_on:
+                # Who published it may have left long ago.
+                origin = Origin(user=branch.user)
+                for column in columns:
+                    self._firehose.published(origin, column.queues, column.messages)
             self._forget(branch)
             return
         if not one_phase:
@@ -246,6 +255,8 @@ class Branches:
         transaction = self._gathered(branch)
         if transaction is not None:
             transaction.commit(done, or_else)
+            for work in branch.works.values():
+                work.trace()
             self._finish(branch)
         self._forget(branch)
         if transaction is None:

@@ -13,6 +13,7 @@ from amqpstore import Message, Run
 from amqpstore.runs import RunList
 from amqpstore_server.broker.ack_timeouts import TagNotes
 from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.channels.firehose import NOWHERE, Firehose, Origin
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, UncommittedBytes
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
 from amqpstore_server.broker.channels.publishing import Flags, Publisher
@@ -51,6 +52,7 @@ class ChannelHost(Protocol):
     replays: Replays
     branches: Branches
     counters: ChannelCounters
+    firehose: Firehose
 
     def reply_queue(self, connection: object) -> Queue:
         """Create a queue for direct replies, which is deleted with its consumer."""
@@ -62,7 +64,8 @@ class ChannelHost(Protocol):
 class Channel:
     """One channel of a connection. `connection` is any object: it owns exclusive queues.
 
-    `uncommitted` counts the memory of the transactions of all channels of the connection.
+    `origin` says who that is. `uncommitted` counts the memory of the transactions of all channels
+    of the connection.
     `window` limits what all its consumers together may have unacked; `consumer_window` is the limit
     of each new consumer. Nothing is delivered while it `is_paused`. `transaction` is the
     uncommitted work of a transacted channel, or of a channel in a branch (see `branches`);
@@ -75,8 +78,11 @@ class Channel:
         connection: object,
         outlet: Outlet,
         uncommitted: UncommittedBytes | None = None,
+        origin: Origin = NOWHERE,
     ) -> None:
         self.vhost = vhost
+        self.firehose = vhost.firehose
+        self.origin = origin
         self.uncommitted = uncommitted or UncommittedBytes()
         self.connection = connection
         self.outlet = outlet
@@ -117,8 +123,11 @@ class Channel:
                 pass
             return
         publisher = self._publisher if self.transaction is None else self.transaction
+        is_traced = self.firehose.is_on and self.transaction is None
         for route, parsed, part in self.vhost.router.routes(envelope, messages):
             publisher.publish(route, parsed, part, flags)
+            if is_traced:
+                self.firehose.published(self.origin, route.queues, part)
 
     def publish_column(
         self, routes: Iterable[tuple[Route, list[int]]], messages: list[Message]
@@ -223,7 +232,10 @@ class Channel:
             if consumer.shares_limit:
                 # The consumer served last goes to the end of the line: see `resume`.
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
-        self.outlet.deliver(consumer, first_tag, shown(queue, run))
+        run = shown(queue, run)
+        self.outlet.deliver(consumer, first_tag, run)
+        if self.firehose.is_on:
+            self._trace(queue, run)
 
     def _count_redelivered(self, queue: Queue, count: int) -> None:
         for counters in (self.counters, self.totals, queue.counters):
@@ -262,7 +274,16 @@ class Channel:
             queue.unacked_count += 1
             self._unacked.append(Delivery(tag, queue, None, *taken))
             self._watch_acks()
-        return tag, shown(queue, taken.run)
+        run = shown(queue, taken.run)
+        if self.firehose.is_on:
+            self._trace(queue, run)
+        return tag, run
+
+    def _trace(self, queue: Queue, run: Run) -> None:
+        redelivered = run.delivery_count > 0
+        self.firehose.delivered(
+            self.origin, queue.name, run.messages or (), redelivered=redelivered
+        )
 
     def found_nothing(self, queue: Queue) -> None:
         """Count a get that was answered without a message."""

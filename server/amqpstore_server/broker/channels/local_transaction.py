@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from amqpstore import Message, MessageDamagedError, ReadLaterError
+from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
@@ -87,6 +88,12 @@ class TransactedChannel(Protocol):
 
     @property
     def outlet(self) -> Outlet: ...
+
+    @property
+    def firehose(self) -> Firehose: ...
+
+    @property
+    def origin(self) -> Origin: ...
 
     def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Finish a delivery: it was acked, requeued or dropped."""
@@ -180,7 +187,15 @@ class LocalTransaction:
             transaction.undo()
             raise
         transaction.commit(channel.outlet.committed, channel.outlet.failed)
+        self.trace()
         self.finish()
+
+    def trace(self) -> None:
+        """Copy the publishes for the firehose, if it is on: they are committed."""
+        channel = self._channel
+        if channel.firehose.is_on:
+            for sent in self._sent:
+                channel.firehose.published(channel.origin, sent.route.queues, sent.messages)
 
     def add_to(self, transaction: Transaction) -> None:
         """Add the work to a store transaction; unroutable mandatory messages are returned now.

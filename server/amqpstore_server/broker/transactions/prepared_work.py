@@ -31,9 +31,9 @@ class PreparedWork:
 
     def commit(
         self, on_durable: Callable[[], None], or_else: Callable[[], None] | None = None
-    ) -> None:
+    ) -> list[Column]:
         """Commit; `on_durable` is called once that is durable, and `or_else` if the callback
-        raises.
+        raises. Returns where its messages go.
 
         Messages enter their queues only now: TTLs, delays and priorities count from this time, and
         messages beyond a length limit are dropped at the head.
@@ -55,6 +55,7 @@ class PreparedWork:
             raise ResourceExhaustedError(str(error)) from None
         left = {store_queue.id for store_queue, _ in prepared.locked}
         when_moved(self._context, left, columns, on_durable, or_else)
+        return columns
 
     def rollback(self) -> None:
         """Roll back, durably on return; the messages that it would have acked are ready again, as

@@ -106,6 +106,11 @@ class Column:
             _expect(queue, placement, messages, size)
 
     @property
+    def messages(self) -> Sequence[Message]:
+        """All of them."""
+        return self._messages
+
+    @property
     def is_full(self) -> bool:
         """Whether no more messages should be added."""
         return self._body_bytes >= _MAX_COLUMN_BYTES or len(self._messages) >= _MAX_COLUMN

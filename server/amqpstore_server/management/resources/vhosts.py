@@ -14,7 +14,7 @@ VHOST_ROW: Columns[VirtualHost] = Columns(
         "description": lambda _: "",
         "tags": lambda _: [],
         "metadata": lambda _: {"description": "", "tags": []},
-        "tracing": lambda _: False,
+        "tracing": lambda vhost: vhost.firehose.is_on,
         "cluster_state": lambda _: {},
     }
 )

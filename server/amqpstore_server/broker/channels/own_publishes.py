@@ -1,0 +1,96 @@
+"""Publishes the broker's own messages: copies for the firehose, and events.
+
+They are collected and published in a later turn: whatever happens within a turn, also in the middle
+of a delivery, can be told without touching a queue there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, cast
+
+from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.errors import ResourceExhaustedError
+
+if TYPE_CHECKING:
+    from amqpstore import Message
+    from amqpstore_server.broker.channels.publishing import Publisher
+    from amqpstore_server.broker.context import BrokerContext
+    from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+    from amqpstore_server.broker.routing import Router
+
+_log = logging.getLogger(__name__)
+
+Make = Callable[[], "list[Message]"]
+"""Makes messages that are alike and have one exchange and routing key."""
+
+
+class OwnPublishes:
+    """The messages that wait to be published.
+
+    Args: publisher, tells nobody what becomes of them; what, they are, for the log; at_once, how
+    many are published in one turn, 0 for all.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        router: Router,
+        publisher: Publisher,
+        what: str,
+        at_once: int = 0,
+    ) -> None:
+        self._context = context
+        self._router = router
+        self._publisher = publisher
+        self._what = what
+        self._at_once = at_once
+        self._waiting: deque[tuple[int, Make]] = deque()
+        self._is_under_way = False
+        self._dropped = 0
+
+    def add(self, count: int, make: Make) -> None:
+        """Publish messages in a later turn. Args: count, of the messages that `make` makes."""
+        self._waiting.append((count, make))
+        if not self._is_under_way:
+            self._is_under_way = True
+            self._context.background.append(self._publishing())
+
+    def _publishing(self) -> Iterator[None]:
+        try:
+            while self._waiting:
+                self._context.work[self._what] = None
+                self._publish_some()
+                yield
+        finally:
+            # An error ends this; the next messages start it again.
+            self._is_under_way = False
+            if self._waiting:
+                self._waiting.clear()
+
+    def _publish_some(self) -> None:
+        left = self._at_once or sum(count for count, _ in self._waiting)
+        while self._waiting and left > 0:
+            count, make = self._waiting.popleft()
+            left -= count
+            try:
+                if messages := make():
+                    self._publish(messages)
+            except ResourceExhaustedError as error:
+                if not self._dropped:
+                    _log.warning("%s are dropped", self._what, extra={"reason": str(error)})
+                self._dropped += count
+                continue
+            if self._dropped:
+                _log.info("%s are published again", self._what, extra={"dropped": self._dropped})
+                self._dropped = 0
+
+    def _publish(self, messages: list[Message]) -> None:
+        """Raises: ResourceExhaustedError."""
+        flags = Flags()
+        for route, some in self._router.own_routes(messages):
+            if route.queues:
+                envelope = cast("ParsedEnvelope", some[0].envelope)
+                self._publisher.publish(route, envelope, some, flags)

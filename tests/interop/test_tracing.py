@@ -1,0 +1,169 @@
+"""Tracing with an unchanged client on a real broker: the firehose."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from amqpstore_tools.__main__ import main
+from tests.broker_process import BrokerProcess
+from tests.interop.pika_client import wait_until
+
+NODE = f"amqpstore@{socket.gethostname()}"
+
+
+class Traced:
+    """A broker, and a watcher of one of its exchanges."""
+
+    def __init__(self, directory: Path, broker: BrokerProcess) -> None:
+        self.data = str(directory / "data")
+        self.broker = broker
+        self._connections: list[pika.BlockingConnection] = []
+        self.connection = self.connect()
+        self.channel = self.connection.channel()
+
+    def connect(self, **more: Any) -> pika.BlockingConnection:
+        parameters = pika.ConnectionParameters("127.0.0.1", self.broker.port, **more)
+        self._connections.append(pika.BlockingConnection(parameters))
+        return self._connections[-1]
+
+    def close(self) -> None:
+        for connection in self._connections:
+            if connection.is_open:
+                connection.close()
+
+    def name_of(self, connection: pika.BlockingConnection) -> str:
+        """The name that the broker gives a connection."""
+        ours = connection._impl._transport._sock.getsockname()  # type: ignore[attr-defined]
+        return f"127.0.0.1:{ours[1]} -> 127.0.0.1:{self.broker.port}"
+
+    def watch(self, exchange: str, key: str = "#") -> "Watcher":
+        return Watcher(self.connection.channel(), exchange, key)
+
+
+class Watcher:
+    """What arrives from an exchange: routing key, body and headers."""
+
+    def __init__(self, channel: BlockingChannel, exchange: str, key: str) -> None:
+        self._channel = channel
+        self.seen: list[tuple[str, bytes, dict[str, Any]]] = []
+        self.properties: list[pika.BasicProperties] = []
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        channel.queue_bind(queue, exchange, key)
+        channel.basic_consume(queue, self._arrived, auto_ack=True)
+
+    def _arrived(
+        self, _: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes
+    ) -> None:
+        self.seen.append((method.routing_key, body, dict(properties.headers or {})))
+        self.properties.append(properties)
+
+    def keys(self, count: int) -> list[str]:
+        """The routing keys of the first ones, once they are there."""
+        wait_until(self._channel, lambda: len(self.seen) >= count)
+        return [key for key, _, _ in self.seen[:count]]
+
+    def first(self, key: str, **wanted: object) -> dict[str, Any]:
+        """The headers of the first one with a routing key and some headers, once it is there."""
+
+        def found() -> list[dict[str, Any]]:
+            return [
+                headers
+                for its_key, _, headers in self.seen
+                if its_key == key and wanted.items() <= headers.items()
+            ]
+
+        wait_until(self._channel, lambda: bool(found()))
+        return found()[0]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, BrokerProcess]]:
+    directory = tmp_path_factory.mktemp("traced")
+    with BrokerProcess(str(directory / "data"), str(directory / "log"), ()) as broker:
+        broker.start()
+        yield directory, broker
+
+
+@pytest.fixture
+def traced(running: tuple[Path, BrokerProcess]) -> Iterator[Traced]:
+    traced = Traced(*running)
+    try:
+        yield traced
+    finally:
+        assert main(["vhosts", "trace", "/", "off", "--data", traced.data]) == 0
+        traced.close()
+
+
+def test_the_firehose_has_what_clients_publish_and_get(traced: Traced) -> None:
+    watcher = traced.watch("amq.rabbitmq.trace")
+    connection = traced.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("q", durable=True)
+    channel.basic_publish("", "q", b"before")
+    channel.queue_purge("q")
+    trace = ("vhosts", "trace", "/", "on", "--data", traced.data)
+    assert main(list(trace)) == 0
+    properties = pika.BasicProperties(delivery_mode=2, headers={"h": 1, "BCC": ["nowhere"]})
+    channel.basic_publish("", "q", b"body", properties)
+    common = {
+        "exchange_name": "",
+        "routing_keys": ["q", "nowhere"],
+        "properties": {"headers": {"h": 1}, "delivery_mode": 2},
+        "node": NODE,
+        "vhost": "/",
+        "connection": traced.name_of(connection),
+        "channel": 1,
+        "user": "guest",
+    }
+    assert watcher.first("publish.") == {**common, "routed_queues": ["q"]}
+    channel.basic_get("q")
+    assert watcher.first("deliver.q") == {**common, "redelivered": 0}
+    connection.close()
+    assert watcher.seen[0][1] == b"body"
+    again = traced.connect().channel()
+    again.basic_consume("q", lambda *_: None)
+    assert watcher.first("deliver.q", redelivered=1)["connection"] != common["connection"]
+    assert main([*trace[:3], "off", *trace[4:]]) == 0
+    again.basic_publish("", "q", b"after")
+    again.queue_declare("q", passive=True)
+    assert b"after" not in [body for _, body, _ in watcher.seen]
+    assert watcher.properties[0].delivery_mode is None
+    assert main(["vhosts", "trace", "none", "on", "--data", traced.data]) == 1
+
+
+def test_columns_of_publishes_to_many_queues_are_all_copied(traced: Traced) -> None:
+    watcher = traced.watch("amq.rabbitmq.trace", "publish.#")
+    assert main(["vhosts", "trace", "/", "on", "--data", traced.data]) == 0
+    channel = traced.connect().channel()
+    for number in range(10):
+        channel.queue_declare(f"q{number}")
+    for number in range(500):
+        channel.basic_publish("", f"q{number % 10}", str(number).encode())
+    assert watcher.keys(500) == ["publish."] * 500
+    assert [int(body) for _, body, _ in watcher.seen] == list(range(500))
+
+
+def test_a_trace_that_nobody_reads_stops_nobody(traced: Traced) -> None:
+    traced.channel.queue_declare("unread")
+    traced.channel.queue_bind("unread", "amq.rabbitmq.trace", "#")
+    traced.channel.queue_declare("short", arguments={"x-max-length": 10})
+    traced.channel.queue_bind("short", "amq.rabbitmq.trace", "#")
+    assert main(["vhosts", "trace", "/", "on", "--data", traced.data]) == 0
+    channel = traced.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare("filled")
+    for _ in range(100):
+        channel.basic_publish("", "filled", b"x" * 1000)
+    asked = traced.channel.queue_declare
+
+    def counts() -> tuple[int, ...]:
+        names = ("filled", "unread", "short")
+        return tuple(asked(name, passive=True).method.message_count for name in names)
+
+    wait_until(traced.channel, lambda: counts() == (100, 100, 10))
