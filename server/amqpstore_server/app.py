@@ -64,6 +64,7 @@ _LAZY_COMMIT_S = 0.05
 """The longest time that acks wait for an fdatasync if nothing else needs one."""
 _STOP_S = 60.0
 """What the service manager is asked for beyond the drain: the last checkpoint takes its time."""
+_FIRST_PROCESS = 1
 _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
@@ -86,6 +87,8 @@ def serve(
     # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
     # process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if os.getpid() == _FIRST_PROCESS:
+        signal.signal(signal.SIGTERM, _end_at_once)
     definitions = load(config.definitions) if config.definitions else None
     store = Store.open(config.data, options=store_options(config))
     try:
@@ -98,6 +101,13 @@ def serve(
         raise
     store.close()
     _log.info("stopped")
+
+
+def _end_at_once(number: int, _frame: object) -> None:
+    """End as by the signal itself: the first process of a container gets none that it has no
+    handler for, and could not be stopped while it recovers the store.
+    """
+    os._exit(128 + number)
 
 
 def _cause(group: BaseExceptionGroup) -> BaseException:

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from cryptography import x509
 
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.small_files import read_small
@@ -70,14 +71,14 @@ class Certificates:
 
         return use
 
-    def user_of(self, certificate: bytes) -> str:
+    def user_of(self, certificate: bytes, log: ClientLog) -> str:
         """Return the user in a client's certificate (DER), which was verified; empty if it has
         none, or more than one.
         """
         try:
             return _user(x509.load_der_x509_certificate(certificate), self._login_from)
         except ValueError as error:
-            _log.warning("client certificate without a user", extra={"reason": str(error)})
+            log.warning("client certificate without a user", extra={"reason": str(error)})
             return ""
 
     def log_expiry(self, now: datetime) -> None:

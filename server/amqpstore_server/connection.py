@@ -15,11 +15,10 @@ import trio
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import Login
+from amqpstore_server.amqp.login import CheckedLogin, Login
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.faults import FATAL, called
-from amqpstore_server.broker.scopes import TokenRights
 from amqpstore_server.committer import Committer
 from amqpstore_server.doors import Visitor
 from amqpstore_server.first_users import is_loopback
@@ -73,9 +72,6 @@ class SocketConnection:
         self._is_loopback = is_loopback(self.host)
         local = sock.getsockname()
         peer = f"{self.host}:{address[1]}"
-        self._tls: TlsSocket | None = None
-        if tls_context is not None:
-            self._socket = self._tls = TlsSocket(sock, tls_context, peer)
         self._tls_handshakes = tls_handshakes
         self._accepted_at = trio.current_time()
         self.amqp = ServerConnection(
@@ -89,6 +85,9 @@ class SocketConnection:
             name=f"{peer} -> {local[0]}:{local[1]}",
         )
         self._octets = (self.amqp.octets, broker.context.octets)
+        self._tls: TlsSocket | None = None
+        if tls_context is not None:
+            self._socket = self._tls = TlsSocket(sock, tls_context, self.amqp.log)
         self._expires_at = math.inf
         self._tasks: trio.Nursery | None = None
         self._unsent: list[bytes | memoryview] = []
@@ -159,7 +158,7 @@ class SocketConnection:
         """Choose the mechanisms for this client."""
         has_tls = self._tls is not None
         mechanisms, user = self._logins.offered(
-            has_tls=has_tls, is_loopback=self._is_loopback, certificate=certificate
+            self.amqp.log, has_tls=has_tls, is_loopback=self._is_loopback, certificate=certificate
         )
         self.amqp.offer(mechanisms, user)
 
@@ -347,15 +346,15 @@ class SocketConnection:
         visitor.identified()
         login = self.amqp.login
         if self._tls is None and not self._is_loopback:
-            self._logins.warn(login, self.host, trio.current_time())
-        granted, rights = await self._checked(login)
-        if granted:
+            self._logins.warn(self.amqp.log.fields, login, trio.current_time())
+        found = await self._checked(login)
+        if found.granted:
             visitor.logged_in()
-        if rights is not None:
-            self._expires_at = rights.expires_at
-        self.amqp.logged_in(granted=granted, now=trio.current_time(), rights=rights)
+        if found.rights is not None:
+            self._expires_at = found.rights.expires_at
+        self.amqp.logged_in(found, trio.current_time())
 
-    async def _checked(self, login: Login) -> tuple[bool, TokenRights | None]:
+    async def _checked(self, login: Login) -> CheckedLogin:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_when_left)
             found = await self._logins.check(login, self.host, is_loopback=self._is_loopback)
@@ -369,10 +368,9 @@ class SocketConnection:
 
     async def _renew(self, token: str) -> None:
         """Check a new token, while the client goes on with the old one."""
-        rights = await self._logins.check_token(token, self.host)
-        if rights is not None and rights.user == self.amqp.user:
-            self._expires_at = rights.expires_at
-        self.amqp.renewed(rights, trio.current_time())
+        found = await self._logins.check_token(token, self.host)
+        if self.amqp.renewed(found, trio.current_time()) and found.rights is not None:
+            self._expires_at = found.rights.expires_at
 
     async def _end_when_left(self) -> None:
         """End the connection when its client goes away while nothing is read from it."""

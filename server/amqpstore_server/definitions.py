@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from amqpstore_server.broker.patterns import Pattern, PatternError
+from amqpstore_server.broker.policy import Policy
 from amqpstore_server.password_hashes import ARGON2, is_argon2
 from amqpstore_server.protocol.field_table import MAX_DEPTH
 
@@ -136,36 +137,29 @@ class TopicPermission(msgspec.Struct, kw_only=True):
             _check_expression(name, getattr(self, name), owner)
 
 
-class _PolicyValue(msgspec.Struct, kw_only=True):
-    """A policy without its name."""
-
-    pattern: str
-    apply_to: str = msgspec.field(name="apply-to", default="all")
-    priority: int = 0
-    settings: dict[str, Any] | list[tuple[str, Any]] = msgspec.field(name="definition")
-
-    def __post_init__(self) -> None:
-        _check_expression("pattern", self.pattern, f"policy '{getattr(self, 'name', '')}'")
-        _check_one_of("apply-to", self.apply_to, _APPLY_TO)
-        _check_numbers("priority", self.priority)
-        _check_numbers("definition", self.definition)
-
-    @property
-    def definition(self) -> dict[str, Any]:
-        """The settings by name. RabbitMQ 3.10 writes those of an operator policy as pairs."""
-        return dict(self.settings)
-
-
-class PolicyDefinition(_PolicyValue, kw_only=True):
+class PolicyDefinition(msgspec.Struct, kw_only=True):
     """A policy, or an operator policy, of a virtual host."""
 
     vhost: str
     name: str
+    pattern: str
+    apply_to: str = msgspec.field(name="apply-to", default="all")
+    priority: int = 0
+    settings: dict[str, Any] | list[tuple[str, Any]] = msgspec.field(name="definition")
+    """By name. RabbitMQ 3.10 writes those of an operator policy as pairs."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         _check_named(self.name)
         _check_key_part("name", self.name)
+        _check_expression("pattern", self.pattern, f"policy '{self.name}'")
+        _check_one_of("apply-to", self.apply_to, _APPLY_TO)
+        _check_numbers("priority", self.priority)
+        _check_numbers("definition", dict(self.settings))
+
+    @property
+    def policy(self) -> Policy:
+        """What the broker keeps of it."""
+        return Policy(self.name, self.pattern, self.apply_to, self.priority, dict(self.settings))
 
 
 class QueueDefinition(msgspec.Struct, kw_only=True):
@@ -301,25 +295,16 @@ def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Poli
                 },
             )
             continue
+        value = parameter.value
+        if isinstance(value, dict):
+            value = {**value, "vhost": parameter.vhost, "name": parameter.name}
         try:
-            value = msgspec.convert(parameter.value, _PolicyValue)
+            policy = msgspec.convert(value, PolicyDefinition)
         except msgspec.ValidationError as error:
             place = f"$.parameters[{number}].value"
             message, found, inner = str(error).rpartition(" - at `$")
             text = f"{message} - at `{place}{inner}" if found else f"{error} - at `{place}`"
             raise msgspec.ValidationError(text) from None
-        try:
-            policy = PolicyDefinition(
-                vhost=parameter.vhost,
-                name=parameter.name,
-                pattern=value.pattern,
-                apply_to=value.apply_to,
-                priority=value.priority,
-                settings=value.settings,
-            )
-        except ValueError as error:
-            place = f"$.parameters[{number}]"
-            raise msgspec.ValidationError(f"{error} - at `{place}`") from None
         yield policy
 
 

@@ -43,7 +43,7 @@ def define_administrator(broker: Broker, users: Users, hosts: Iterable[str]) -> 
     granted = {(ADMINISTRATOR, name): dict(ALL) for name in broker.vhosts}
     broker.define(Defined(permissions=granted), users.changes({ADMINISTRATOR: row}))
     users.have({ADMINISTRATOR: row})
-    audit("user set", by="", door="start", target=ADMINISTRATOR, tags="administrator")
+    audit("user set", by="amqpstore", door="start", target=ADMINISTRATOR, tags="administrator")
     return password
 
 

@@ -146,16 +146,14 @@ def _permissions(
 
 def _policies(defined: Iterable[PolicyDefinition]) -> list[Policy]:
     policies: dict[str, Policy] = {}
-    for policy in defined:
+    for policy in (one.policy for one in defined):
         for key, value in policy.definition.items():
             check = POLICY_KEYS.get(key)
             reason = check(value) if check else "this key is not supported"
             if reason:
                 extra = {"policy": policy.name, "key": key, "reason": reason}
                 _log.error("a policy key has no effect", extra=extra)
-        policies[policy.name] = Policy(
-            policy.name, policy.pattern, policy.apply_to, policy.priority, policy.definition
-        )
+        policies[policy.name] = policy
     return list(policies.values())
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import trio
 
-from amqpstore_server.amqp.login import EXTERNAL, PASSWORD_MECHANISMS, Login
-from amqpstore_server.broker.scopes import TokenRights
+from amqpstore_server.amqp.client_log import ClientLog
+from amqpstore_server.amqp.login import EXTERNAL, PASSWORD_MECHANISMS, CheckedLogin, Login
+from amqpstore_server.broker.scopes import TokenError
 from amqpstore_server.config import Config
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.users import DEFAULT_USER, Users
@@ -65,12 +67,12 @@ class Logins:
         self._plain_without_tls = config.plain_without_tls
 
     def offered(
-        self, *, has_tls: bool, is_loopback: bool, certificate: bytes | None
+        self, log: ClientLog, *, has_tls: bool, is_loopback: bool, certificate: bytes | None
     ) -> tuple[tuple[str, ...], str]:
         """Return the mechanisms for a client, and the user of its certificate."""
         user = ""
         if certificate is not None and self._certificates is not None:
-            user = self._certificates.user_of(certificate)
+            user = self._certificates.user_of(certificate, log)
         refused = set() if user else {EXTERNAL}
         if not self.accepts_passwords(has_tls=has_tls, is_loopback=is_loopback):
             refused.update(PASSWORD_MECHANISMS)
@@ -80,40 +82,43 @@ class Logins:
         """Tell whether a client may send a password the way it is connected."""
         return self._plain_without_tls != "refuse" or has_tls or is_loopback
 
-    def warn(self, login: Login, host: str, now: float) -> None:
-        """Log that a password came without TLS, for each peer once an hour."""
+    def warn(self, client: Mapping[str, object], login: Login, now: float) -> None:
+        """Log that a password came without TLS, for each peer once an hour.
+
+        Args: client, what the log says about the client, with its `peer`.
+        """
         if login.mechanism == EXTERNAL or self._plain_without_tls != "warn":
             return
+        host = str(client["peer"]).rpartition(":")[0]
         if now < self._warned.get(host, 0.0):
             return
         if len(self._warned) >= _MAX_WARNED:
             del self._warned[next(iter(self._warned))]
         self._warned.pop(host, None)
         self._warned[host] = now + _WARN_EVERY_S
-        extra = {"host": host, "user": login.user}
-        _log.warning("password sent without TLS", extra=extra)
+        _log.warning("password sent without TLS", extra={**client, "user": login.user})
 
-    async def check(
-        self, login: Login, host: str, *, is_loopback: bool
-    ) -> tuple[bool, TokenRights | None]:
+    async def check(self, login: Login, host: str, *, is_loopback: bool) -> CheckedLogin:
         """Tell whether a login is right, and what its token grants, if there is one."""
         if login.mechanism != EXTERNAL and self._tokens is not None:
             token = login.password.decode("utf-8", "replace")
             if self._tokens.is_token(token):
-                rights = await self.check_token(token, host)
-                return rights is not None, rights
+                return await self.check_token(token, host)
         if login.user == DEFAULT_USER and not is_loopback:
-            return False, None
+            return CheckedLogin(False, reason=f"{DEFAULT_USER} may log in from loopback only")
         if login.mechanism == EXTERNAL:
-            return self._users.row(login.user) is not None, None
-        return await self._is_right(login, host), None
+            return CheckedLogin(self._users.row(login.user) is not None)
+        return CheckedLogin(await self._is_right(login, host))
 
-    async def check_token(self, token: str, host: str) -> TokenRights | None:
-        """Return what a token grants; None, and the log says why, if it is not valid."""
+    async def check_token(self, token: str, host: str) -> CheckedLogin:
+        """Tell whether a token is valid, and what it grants."""
         if self._tokens is None:
-            return None
+            return CheckedLogin(False, reason="tokens are not accepted")
         async with self._checks.turn(host, ""):
-            return await self._tokens.rights(token, host)
+            try:
+                return CheckedLogin(True, await self._tokens.rights(token))
+            except TokenError as error:
+                return CheckedLogin(False, reason=f"token: {error}")
 
     async def _is_right(self, login: Login, host: str) -> bool:
         if not self._is_decided(login):

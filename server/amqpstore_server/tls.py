@@ -9,7 +9,6 @@ the client, one chunk. Reads are paused and deliveries stopped as on a plain con
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import ssl
 from collections.abc import Sequence
@@ -17,13 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.config import Config
 from amqpstore_server.login_checks import LoginChecks
 
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
-
-_log = logging.getLogger(__name__)
 
 TLS_KEYS = (
     "tls_certificate",
@@ -92,10 +90,10 @@ class TlsSocket:
     `certificate` is the client's certificate (DER), if it has sent one: it was verified.
     """
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, peer: str) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, log: ClientLog) -> None:
         self.certificate: bytes | None = None
         self._socket = sock
-        self._peer = peer
+        self._log = log
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -230,7 +228,7 @@ class TlsSocket:
 
     def _failed(self, reason: str) -> None:
         self._is_over = True
-        _log.warning("TLS failed", extra={"peer": self._peer, "reason": reason})
+        self._log.warning("TLS failed", extra={"reason": reason})
 
     def sendmsg(self, buffers: Sequence[bytes | memoryview], /) -> int:
         """Encrypt and send the buffers. Returns how many of their bytes have left; those that are

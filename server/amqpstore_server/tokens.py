@@ -13,7 +13,7 @@ from typing import Any
 import jwt
 import trio
 
-from amqpstore_server.broker.scopes import TokenRights, scopes_and_tags
+from amqpstore_server.broker.scopes import TokenError, TokenRights, scopes_and_tags
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.token_keys import Keys, KeysError, KeySource
@@ -28,10 +28,6 @@ _FETCH_AGAIN_S = 3600.0
 """Keys are fetched again after this time anyway: the issuer may have withdrawn one."""
 
 _MAX_USER_BYTES = 255
-
-
-class TokenError(Exception):
-    """A token is not valid. The message says why, without the token."""
 
 
 class Tokens:
@@ -63,15 +59,11 @@ class Tokens:
         """Tell whether a password looks like a token: three parts, the first a JSON object."""
         return password.startswith("eyJ") and password.count(".") == 2
 
-    async def rights(self, token: str, host: str) -> TokenRights | None:
-        """Return what a token grants; None, and the log says why, if it is not valid."""
-        try:
-            header = await trio.to_thread.run_sync(_header, token)
-            await self._find_key(header)
-            return await trio.to_thread.run_sync(self.verified, token)
-        except TokenError as error:
-            _log.warning("token refused", extra={"host": host, "reason": str(error)})
-            return None
+    async def rights(self, token: str) -> TokenRights:
+        """Return what a token grants. Raises: TokenError."""
+        header = await trio.to_thread.run_sync(_header, token)
+        await self._find_key(header)
+        return await trio.to_thread.run_sync(self.verified, token)
 
     def verified(self, token: str) -> TokenRights:
         """Return what a token grants. Raises: TokenError."""

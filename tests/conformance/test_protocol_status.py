@@ -10,6 +10,7 @@ from amqpstore import Store
 from amqpstore.catalog import Change
 from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.context import BrokerContext
@@ -62,7 +63,7 @@ class Client:
         tune_ok = methods.ConnectionTuneOk(channel_max=0, frame_max=0, heartbeat=0)
         self.connection.receive(PROTOCOL_HEADER, 0.0)
         self.ask(0, start_ok)
-        self.connection.logged_in(granted=True, now=0.0)
+        self.connection.logged_in(CheckedLogin(True), 0.0)
         self.ask(0, tune_ok, methods.ConnectionOpen(virtual_host="/"))
         self.ask(1, methods.ChannelOpen())
 

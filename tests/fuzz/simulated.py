@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 from amqpstore import Options
 from amqpstore_server.amqp.connection import ServerConnection
 from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import DEFAULT_VHOST
 from amqpstore_server.broker.permissions import ALL
@@ -133,7 +134,7 @@ class SimulatedClient:
         if self.connection.is_authenticating:
             login = self.connection.login
             granted = (login.user, login.password) == (USER, b"guest")
-            self.connection.logged_in(granted=granted, now=self.server.now_s)
+            self.connection.logged_in(CheckedLogin(granted), self.server.now_s)
         self.server.settle()
 
     def ask(self, channel: int, *asked: Method) -> list[Answer]:

@@ -320,3 +320,24 @@ def test_a_route_is_explained_by_a_running_broker(
             assert "x-match all: 1 of 1 headers match: 'eu'" in shown
             assert "morgue" in shown
             assert channel.queue_declare("orders", passive=True).method.message_count == 0
+
+
+def test_the_data_directory_is_that_of_the_configuration(
+    operator: Operator,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        monkeypatch.setenv("AMQPSTORE_DATA", operator.data)
+        assert main(["vhosts", "list", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["vhosts"][0]["name"] == "/"
+    monkeypatch.delenv("AMQPSTORE_DATA")
+    file = tmp_path / "amqpstore.toml"
+    file.write_text(f"data = '{operator.data}'\n")
+    monkeypatch.setenv("AMQPSTORE_CONFIG", str(file))
+    assert main(["users", "list", "--json"]) == 0
+    file.write_text("data = 5\n")
+    assert main(["users", "list"]) == 2
+    assert "name the data directory with --data" in capsys.readouterr().err

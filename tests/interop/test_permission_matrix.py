@@ -31,7 +31,8 @@ class Tried:
         self._client = client
 
     def permit(self, patterns: dict[str, str]) -> None:
-        request = {"do": "permissions set", "user": "guest", "vhost": "/", **patterns}
+        permission = {"user": "guest", "vhost": "/", **patterns}
+        request = {"do": "permissions set", "permission": permission}
         asked(self._broker.data_directory, request)
 
     def prepare(self) -> None:
@@ -114,9 +115,9 @@ def test_a_passive_declare_needs_any_of_the_three(tried: Tried, permission: str)
 def test_the_keys_in_the_headers_of_a_publish_count(tried: Tried, header: str) -> None:
     tried.prepare()
     names = {"user": "guest", "vhost": "/", "exchange": "amq.topic"}
-    topic = {"do": "permissions set-topic", **names, "write": "^a", "read": "^r"}
+    topic = {**names, "write": "^a", "read": "^r"}
     data = tried._broker.data_directory
-    asked(data, topic)
+    asked(data, {"do": "permissions set-topic", "permission": topic})
     publish = methods.BasicPublish(exchange="amq.topic", routing_key="a")
     assert tried.reply(publish, {header: ["a.b"]}) == 0
     assert tried.reply(publish, {header: ["a.b", "secret"]}) == 403
@@ -133,7 +134,7 @@ def test_the_exchanges_of_a_policy_need_no_permission_of_whoever_declares(tried:
     data = tried._broker.data_directory
     definition = {"dead-letter-exchange": "dlx", "alternate-exchange": "alt"}
     policy = {"vhost": "/", "name": "p", "pattern": "^new$", "definition": definition}
-    asked(data, {"do": "policies set", **policy})
+    asked(data, {"do": "policies set", "policy": policy})
     tried.permit({"configure": "^new$", "write": "", "read": ""})
     assert tried.reply(methods.QueueDeclare(queue="new")) == 0
     assert tried.reply(methods.ExchangeDeclare(exchange="new", type="fanout")) == 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.broker.broker import DEFAULT_VHOST
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
@@ -151,8 +152,8 @@ class Peer:
             connection.receive(sent(methods.ConnectionOpen(virtual_host="missing")), now)
         else:
             calls: dict[ConnectionEvent, Callable[[], None]] = {
-                ConnectionEvent.GRANTED: lambda: connection.logged_in(granted=True, now=now),
-                ConnectionEvent.REFUSED: lambda: connection.logged_in(granted=False, now=now),
+                ConnectionEvent.GRANTED: lambda: connection.logged_in(CheckedLogin(True), now),
+                ConnectionEvent.REFUSED: lambda: connection.logged_in(CheckedLogin(False), now),
                 ConnectionEvent.BLOCK: lambda: connection.block("low on disk"),
                 ConnectionEvent.UNBLOCK: connection.unblock,
                 ConnectionEvent.FAULT: connection.break_off,

@@ -79,7 +79,7 @@ def test_virtual_hosts_and_permissions_of_an_export(exported: Definitions) -> No
 def test_policies_of_an_export(exported: Definitions) -> None:
     unrouted, bounded = exported.policies
     assert (unrouted.name, unrouted.apply_to, unrouted.priority) == ("unrouted", "exchanges", 0)
-    assert unrouted.definition == {"alternate-exchange": "unrouted"}
+    assert unrouted.policy.definition == {"alternate-exchange": "unrouted"}
     assert bounded == PolicyDefinition(
         vhost="orders",
         name="bounded",
@@ -98,7 +98,8 @@ def test_policies_of_an_export(exported: Definitions) -> None:
 def test_an_operator_policy_is_one_though_its_settings_come_as_pairs(exported: Definitions) -> None:
     (roof,) = exported.operator_policies
     assert (roof.vhost, roof.name, roof.pattern) == ("orders", "roof", ".*")
-    assert (roof.apply_to, roof.priority, roof.definition) == ("queues", 1, {"max-length": 100000})
+    assert (roof.apply_to, roof.priority) == ("queues", 1)
+    assert roof.policy.definition == {"max-length": 100000}
 
 
 def test_the_topology_of_an_export(exported: Definitions) -> None:

@@ -118,7 +118,8 @@ def test_the_image_runs_the_broker_with_a_valid_configuration() -> None:
     found = dict(instructions())
     assert found["ENTRYPOINT"] == '["amqpstore"]'
     assert found["CMD"] == '["serve"]'
-    assert found["USER"] == "amqpstore"
+    # A number, which is not root's.
+    assert found["USER"] == "5672:5672"
     variables = dict(one.split("=", 1) for one in found["ENV"].split())
     del variables["PATH"]
     effective = config_of([], variables).load()

@@ -366,15 +366,15 @@ class Administration:
     def set_policy(self, by: By, asked: PolicyDefinition, *, operator: bool = False) -> Work[None]:
         """Add a policy, or change the one of that name. Raises: AdministrationError."""
         self.check_vhost(asked.vhost)
-        if not asked.definition:
+        policy = asked.policy
+        if not policy.definition:
             raise AdministrationError("a policy needs a definition with at least one key")
-        for key, value in asked.definition.items():
+        for key, value in policy.definition.items():
             check = POLICY_KEYS.get(key)
             if check is None:
                 raise AdministrationError(f"no policy key '{key}': there are {_keys()}")
             if reason := check(value):
                 raise AdministrationError(f"policy key '{key}': {reason}")
-        policy = Policy(asked.name, asked.pattern, asked.apply_to, asked.priority, asked.definition)
         others = self._policies_but(asked.name, asked.vhost, operator=operator)
         yield from self._storing(
             Defined(policies={(asked.vhost, operator): [*others, policy]}),

@@ -149,21 +149,10 @@ class ListPermissions(OperatorRequest, tag="permissions list"):
 class SetPermission(OperatorRequest, tag="permissions set"):
     """Set the permissions of a user."""
 
-    user: str
-    vhost: str
-    configure: str
-    write: str
-    read: str
+    permission: Permission
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        asked = Permission(
-            user=self.user,
-            vhost=self.vhost,
-            configure=self.configure,
-            write=self.write,
-            read=self.read,
-        )
-        yield from administration.set_permission(by, asked)
+        yield from administration.set_permission(by, self.permission)
 
 
 class ClearPermission(OperatorRequest, tag="permissions clear"):
@@ -179,21 +168,10 @@ class ClearPermission(OperatorRequest, tag="permissions clear"):
 class SetTopicPermission(OperatorRequest, tag="permissions set-topic"):
     """Restrict the routing keys of a user at an exchange."""
 
-    user: str
-    vhost: str
-    exchange: str
-    write: str
-    read: str
+    permission: TopicPermission
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        asked = TopicPermission(
-            user=self.user,
-            vhost=self.vhost,
-            exchange=self.exchange,
-            write=self.write,
-            read=self.read,
-        )
-        yield from administration.set_topic_permission(by, asked)
+        yield from administration.set_topic_permission(by, self.permission)
 
 
 class ClearTopicPermission(OperatorRequest, tag="permissions clear-topic"):
@@ -221,24 +199,11 @@ class ListPolicies(OperatorRequest, tag="policies list"):
 class SetPolicy(OperatorRequest, tag="policies set"):
     """Add a policy, or change it."""
 
-    vhost: str
-    name: str
-    pattern: str
-    definition: dict[str, Any]
-    apply_to: str = "all"
-    priority: int = 0
+    policy: PolicyDefinition
     operator: bool = False
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        asked = PolicyDefinition(
-            vhost=self.vhost,
-            name=self.name,
-            pattern=self.pattern,
-            apply_to=self.apply_to,
-            priority=self.priority,
-            settings=self.definition,
-        )
-        yield from administration.set_policy(by, asked, operator=self.operator)
+        yield from administration.set_policy(by, self.policy, operator=self.operator)
 
 
 class ClearPolicy(OperatorRequest, tag="policies clear"):
@@ -339,7 +304,9 @@ def carried_out(content: bytes, administration: Administration, by: By) -> Work[
     try:
         request = _DECODER.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AdministrationError(f"not a request: {error}") from None
+        # What a struct of the definitions says of its fields says enough.
+        reason = error.__cause__ or f"not a request: {error}"
+        raise AdministrationError(str(reason)) from None
     try:
         return (yield from request.done(administration, by))
     except ValueError as error:

@@ -66,9 +66,7 @@ class AmqpChannel:
         origin = Origin(context.name, number, context.access.user)
         self._broker = Channel(context.vhost, context, self, context.transacted, origin)
         self._gets = Gets(self._broker, self._answer_get)
-        self._topology = Topology(
-            context.vhost, context.access, context, context.log.peer, self._send
-        )
+        self._topology = Topology(context.vhost, context.access, context, context.log, self._send)
         self._distributed = Distributed(self._broker, context.access, self._send_late)
         self._consumer_tags = 0
 

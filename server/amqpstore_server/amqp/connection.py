@@ -17,7 +17,7 @@ from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.heartbeat import Heartbeat
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import Login
+from amqpstore_server.amqp.login import CheckedLogin, Login
 from amqpstore_server.amqp.negotiation import Negotiation
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.product import Product
@@ -211,27 +211,29 @@ class ServerConnection:
         self._negotiation.mechanisms = mechanisms
         self._negotiation.certificate_user = certificate_user
 
-    def logged_in(self, *, granted: bool, now: float, rights: TokenRights | None = None) -> None:
-        """Continue the handshake after the login was checked.
-
-        Args: rights, what the client's token grants, if it logged in with one.
-        """
+    def logged_in(self, found: CheckedLogin, now: float) -> None:
+        """Continue the handshake after the login was checked."""
         if not self.is_authenticating:
             return
         negotiation = self._negotiation
         negotiation.forget_password()
-        if granted:
-            if rights is not None:
-                self._rights = rights
-                negotiation.login = replace(negotiation.login, user=rights.user)
+        if found.granted:
+            if found.rights is not None:
+                self._rights = found.rights
+                negotiation.login = replace(negotiation.login, user=found.rights.user)
             self.log.fields["user"] = self.user
             audit("login", **self.log.fields, mechanism=negotiation.mechanism)
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
             self._shake_hands(now)
             return
+        why = {"reason": found.reason} if found.reason else {}
         audit_refusal(
-            "login refused", **self.log.fields, user=self.user, mechanism=negotiation.mechanism
+            "login refused",
+            **self.log.fields,
+            user=self.user,
+            mechanism=negotiation.mechanism,
+            **why,
         )
         if negotiation.has_capability("authentication_failure_close"):
             # A RabbitMQ extension: a client with this capability is told that the login failed, but
@@ -239,23 +241,26 @@ class ServerConnection:
             self._send(connection_close(negotiation.refusal()))
         self._move(ConnectionEvent.REFUSED)
 
-    def renewed(self, rights: TokenRights | None, now: float) -> None:
-        """Answer connection.update-secret.
-
-        Args: rights, what the new token grants; None if it is refused.
+    def renewed(self, found: CheckedLogin, now: float) -> bool:
+        """Answer connection.update-secret, after the new token was checked. Returns whether the
+        login was renewed.
         """
         self._is_renewing = False
+        rights = found.rights
         if self.state not in SERVED or self._rights is None:
-            return
+            return False
         if rights is None or rights.user != self._rights.user:
+            reason = found.reason if rights is None else f"it is a token of '{rights.user}'"
+            audit_refusal("token refused", **self.log.fields, reason=reason)
             method = methods.ConnectionUpdateSecret
             error = NotAllowed("the new secret was refused, see the log of the broker")
             self._failed(Failed(0, error.at(method.class_id, method.method_id)), now)
-            return
+            return False
         self._rights = rights
         if self._access is not None:
             self._access.change({"scopes": rights.scopes})
         self._send(methods.ConnectionUpdateSecretOk())
+        return True
 
     def go_on(self, now: float) -> None:
         """Handle input that waited while input was paused, until it has to wait again."""
@@ -517,7 +522,8 @@ class ServerConnection:
             usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)
-            audit_refusal("vhost refused", **self.log.fields, reason=refused.reply_text)
+            where = {"vhost": method.virtual_host, "reason": refused.reply_text}
+            audit_refusal("vhost refused", **self.log.fields, **where)
             self._close(ConnectionEvent.REFUSED, refused, now)
             return
         context = ChannelContext(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amqpstore_server.broker.scopes import TokenRights
 from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.field_table import decode_table
 
@@ -21,6 +22,17 @@ class Login:
     user: str
     password: bytes
     mechanism: str = ""
+
+
+@dataclass(frozen=True)
+class CheckedLogin:
+    """Whether a login, or a token, is right. `rights` is what a token grants; `reason` says to the
+    log what is wrong with it.
+    """
+
+    granted: bool
+    rights: TokenRights | None = None
+    reason: str = ""
 
 
 NOBODY = Login("", b"")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from amqpstore_server.amqp.arguments import plain, queue_arguments
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.broker.audit import audit
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED
@@ -30,7 +31,7 @@ _SERVER_NAMED = "amq.gen-"
 class Topology:
     """The methods of classes exchange and queue on one channel. `send` sends a method on it.
 
-    Args: owner, the connection, which owns exclusive queues; peer, its name in the log. What is
+    Args: owner, the connection, which owns exclusive queues; log, that of the client. What is
     durable and changes is in the audit log.
     """
 
@@ -39,13 +40,13 @@ class Topology:
         vhost: VirtualHost,
         access: Access,
         owner: object,
-        peer: str,
+        log: ClientLog,
         send: Callable[[methods.Method], None],
     ) -> None:
         self._vhost = vhost
         self._access = access
         self._owner = owner
-        self._peer = peer
+        self._log = log
         self._send = send
         self._last_queue = ""
 
@@ -126,14 +127,7 @@ class Topology:
 
     def _changed(self, event: str, **what: str) -> None:
         """Note a change of what is durable in the audit log."""
-        audit(
-            event,
-            by=self._access.user,
-            door="AMQP",
-            peer=self._peer,
-            vhost=self._vhost.name,
-            **what,
-        )
+        audit(event, by=self._access.user, door="AMQP", **self._log.fields, **what)
 
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         vhost, access = self._vhost, self._access

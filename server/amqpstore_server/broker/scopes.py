@@ -19,6 +19,10 @@ _TAG = "tag"
 MAX_SCOPES = 1000
 
 
+class TokenError(Exception):
+    """A token is not valid. The message says why, without the token."""
+
+
 class Wildcard:
     """A pattern in which each `*` stands for any text. A match takes linear time."""
 

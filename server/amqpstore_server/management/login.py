@@ -111,25 +111,24 @@ class HttpLogins:
         """
         scheme, _, credentials = (authorization or "").partition(" ")
         host = peer[0]
-        rights = None
         match scheme.lower():
             case "basic":
                 login = _basic(credentials)
-                if not self._takes_password(login, host, has_tls=has_tls, now=now):
+                if not self._takes_password(login, peer, has_tls=has_tls, now=now):
                     raise _unauthenticated("Passwords are accepted over TLS only")
-                granted, rights = await self._context.logins.check(
-                    login, host, is_loopback=is_loopback(host)
-                )
+                found = await self._context.logins.check(login, host, is_loopback=is_loopback(host))
                 user = login.user
             case "bearer":
-                rights = await self._context.logins.check_token(credentials.strip(), host)
-                granted, user = rights is not None, ""
+                found = await self._context.logins.check_token(credentials.strip(), host)
+                user = ""
             case _:
                 raise _unauthenticated("Login required")
+        rights = found.rights
         if rights is not None:
             user = rights.user
-        if not granted:
-            audit_refusal("login refused", peer=_shown(peer), user=user, mechanism=MECHANISM)
+        if not found.granted:
+            why = {"reason": found.reason} if found.reason else {}
+            audit_refusal("login refused", peer=_shown(peer), user=user, mechanism=MECHANISM, **why)
             raise _unauthenticated("Not_Authorized")
         tags = rights.tags if rights else self._context.administration.tags_of(user)
         identity = Identity(self._context.broker, user, tags, rights)
@@ -141,10 +140,12 @@ class HttpLogins:
         self._log(user, peer, now)
         return identity
 
-    def _takes_password(self, login: Login, host: str, *, has_tls: bool, now: float) -> bool:
-        if has_tls or is_loopback(host):
+    def _takes_password(
+        self, login: Login, peer: tuple[str, int], *, has_tls: bool, now: float
+    ) -> bool:
+        if has_tls or is_loopback(peer[0]):
             return True
-        self._context.logins.warn(login, host, now)
+        self._context.logins.warn({"peer": _shown(peer)}, login, now)
         return self._context.logins.accepts_passwords(has_tls=False, is_loopback=False)
 
     def _log(self, user: str, peer: tuple[str, int], now: float) -> None:

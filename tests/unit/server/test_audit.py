@@ -81,7 +81,7 @@ def test_who_comes_in_and_what_changes(caplog: pytest.LogCaptureFixture) -> None
             ask(1, methods.ExchangeDelete(exchange="e"))
         server.broker.define_permissions("guest", "/", {"configure": "", "write": "", "read": ""})
         ask(1, methods.QueueDeclare(queue="other", durable=True))
-    by = "by=guest door=AMQP peer=simulated vhost=/"
+    by = "by=guest door=AMQP peer=simulated user=guest vhost=/"
     assert events(caplog) == [
         "level=info event=login peer=simulated user=guest mechanism=PLAIN",
         'level=info event="connection opened" peer=simulated user=guest vhost=/',
@@ -113,7 +113,7 @@ def test_who_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert [one for one in events(caplog) if "refused" in one] == [
         'level=warning event="login refused" peer=simulated user=bert mechanism=PLAIN',
         (
-            'level=warning event="vhost refused" peer=simulated user=guest '
+            'level=warning event="vhost refused" peer=simulated user=guest vhost=nowhere '
             "reason=\"NOT_ALLOWED - vhost 'nowhere' not found\""
         ),
     ]

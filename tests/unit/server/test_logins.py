@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.login import Login
 from amqpstore_server.config import Config
 from amqpstore_server.logins import Logins
@@ -22,7 +23,7 @@ def logins(**settings: Any) -> Logins:
 @pytest.mark.parametrize("rule", ["warn", "refuse", "allow"])
 def test_password_mechanisms_can_need_tls(has_tls: bool, is_loopback: bool, rule: str) -> None:
     offered, user = logins(plain_without_tls=rule).offered(
-        has_tls=has_tls, is_loopback=is_loopback, certificate=None
+        ClientLog("192.0.2.1:1"), has_tls=has_tls, is_loopback=is_loopback, certificate=None
     )
     is_refused = rule == "refuse" and not (has_tls or is_loopback)
     assert offered == (() if is_refused else ("PLAIN", "AMQPLAIN"))
@@ -31,18 +32,22 @@ def test_password_mechanisms_can_need_tls(has_tls: bool, is_loopback: bool, rule
 
 def test_mechanisms_are_those_of_the_configuration() -> None:
     own = logins(mechanisms=["AMQPLAIN"])
-    assert own.offered(has_tls=True, is_loopback=True, certificate=None)[0] == ("AMQPLAIN",)
+    assert own.offered(ClientLog("192.0.2.1:1"), has_tls=True, is_loopback=True, certificate=None)[
+        0
+    ] == ("AMQPLAIN",)
     own.change(Config(mechanisms=["PLAIN"]), None)
-    assert own.offered(has_tls=True, is_loopback=True, certificate=None)[0] == ("PLAIN",)
+    assert own.offered(ClientLog("192.0.2.1:1"), has_tls=True, is_loopback=True, certificate=None)[
+        0
+    ] == ("PLAIN",)
 
 
 def test_each_peer_is_warned_of_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
     own = logins()
     for now in (0.0, 10.0, 3599.0):
-        own.warn(PLAIN, "192.0.2.1", now)
-    own.warn(PLAIN, "192.0.2.2", 20.0)
+        own.warn({"peer": "192.0.2.1:5"}, PLAIN, now)
+    own.warn({"peer": "192.0.2.2:5"}, PLAIN, 20.0)
     assert len(caplog.records) == 2
-    own.warn(PLAIN, "192.0.2.1", 3600.0)
+    own.warn({"peer": "192.0.2.1:6"}, PLAIN, 3600.0)
     assert len(caplog.records) == 3
     assert "secret" not in caplog.text
 
@@ -50,7 +55,7 @@ def test_each_peer_is_warned_of_once_an_hour(caplog: pytest.LogCaptureFixture) -
 def test_what_is_remembered_of_peers_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     own = logins()
     for number in range(5000):
-        own.warn(PLAIN, f"192.0.2.{number}", 0.0)
+        own.warn({"peer": f"192.0.2.{number}:5"}, PLAIN, 0.0)
     assert len(own._warned) <= 1000
 
 
@@ -60,5 +65,5 @@ def test_what_is_remembered_of_peers_is_bounded(caplog: pytest.LogCaptureFixture
 def test_nothing_is_said_where_no_password_may_come(
     rule: str, login: Login, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logins(plain_without_tls=rule).warn(login, "192.0.2.1", 0.0)
+    logins(plain_without_tls=rule).warn({"peer": "192.0.2.1:5"}, login, 0.0)
     assert not caplog.records

@@ -12,6 +12,7 @@ import trustme
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.tls import TlsError, TlsSocket
 
@@ -62,7 +63,7 @@ def pair() -> Generator[tuple[TlsSocket, Client]]:
         for one in (ours, theirs):
             one.setblocking(False)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        server, client = TlsSocket(ours, SERVER, "peer"), Client(theirs)
+        server, client = TlsSocket(ours, SERVER, ClientLog("peer:1")), Client(theirs)
         trio.run(_shake_hands, server, client)
         yield server, client
 
@@ -159,7 +160,9 @@ def test_bytes_that_are_not_of_tls_end_the_connection(caplog: pytest.LogCaptureF
             server.recv(1000)
         assert server.recv(1000) == b""
         assert server.recv(1000) == b""
-    assert [record.message for record in caplog.records] == ["TLS failed"]
+    (record,) = caplog.records
+    assert (record.message, record.__dict__["peer"]) == ("TLS failed", "peer:1")
+    assert record.__dict__["connection"] > 0
 
 
 @pytest.mark.trio
@@ -167,7 +170,7 @@ async def test_a_handshake_has_a_deadline(autojump_clock: trio.testing.MockClock
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         ours.setblocking(False)
-        server = TlsSocket(ours, SERVER, "peer")
+        server = TlsSocket(ours, SERVER, ClientLog("peer:1"))
         theirs.send(b"\x16\x03")
         with pytest.raises(TlsError, match="in time"):
             await server.shake_hands(trio.current_time() + 5, LoginChecks(), "host")

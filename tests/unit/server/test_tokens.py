@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
-from amqpstore_server.broker.scopes import TokenRights, Wildcard, scopes_and_tags
+from amqpstore_server.broker.scopes import TokenError, TokenRights, Wildcard, scopes_and_tags
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_sources import ConfigSources
-from amqpstore_server.tokens import TokenError, Tokens
+from amqpstore_server.tokens import Tokens
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.config_sources import ConfigSources
 from amqpstore_tools.administration.door import asked
 from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.terminal import console, say, shown, table
 
-DEFAULT_DATA = "data"
 DEFAULT_VHOST = "/"
 
 
@@ -21,16 +23,19 @@ def add_actions(parser: argparse.ArgumentParser) -> Any:
     return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
 
-def add_action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """Add an action, with the options that all have."""
+def add_action(
+    actions: Any, name: str, summary: str, act: Callable[[argparse.Namespace], None]
+) -> argparse.ArgumentParser:
+    """Add an action, with the options that all have. `act` carries it out."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
     parser.add_argument(
         "--data",
         metavar="DIR",
-        default=DEFAULT_DATA,
-        help="data directory, of a running broker or a stopped one (default: ./data)",
+        help="data directory, of a running broker or a stopped one (default: that of the "
+        "configuration, as `amqpstore config` shows it)",
     )
     add_json(parser, "what was named does not exist")
+    parser.set_defaults(act=act)
     return parser
 
 
@@ -60,9 +65,23 @@ def object_in(name: str, text: str) -> dict[str, Any]:
     return found
 
 
-def run_action(arguments: argparse.Namespace, action: Callable[[], None]) -> int:
-    """Run an action of a verb. Returns the exit code."""
-    return run_tool(f"{arguments.verb} {arguments.action}", action, as_json=arguments.json)
+def run_action(arguments: argparse.Namespace) -> int:
+    """Run the action that the arguments name. Returns the exit code."""
+
+    def act() -> None:
+        if arguments.data is None:
+            arguments.data = _configured_directory()
+        arguments.act(arguments)
+
+    return run_tool(f"{arguments.verb} {arguments.action}", act, as_json=arguments.json)
+
+
+def _configured_directory() -> str:
+    """Return the data directory of a broker that is started here without options."""
+    try:
+        return ConfigSources(environment=dict(os.environ)).load().config.data
+    except ConfigError as error:
+        raise UsageError(f"name the data directory with --data: {error}") from None
 
 
 def ask(arguments: argparse.Namespace, **request: Any) -> Any:

@@ -32,19 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions,
         "export",
         "write users, virtual hosts, permissions, policies, queues, exchanges and bindings",
+        _export,
     )
     one.add_argument(
         "file", metavar="FILE", nargs="?", default=_STANDARD, help="default: -, standard output"
     )
     add_vhost(one, None)
-    one = add_action(actions, "import", "add and change what a file says; nothing is deleted")
+    one = add_action(
+        actions, "import", "add and change what a file says; nothing is deleted", _import
+    )
     one.add_argument("file", metavar="FILE", help="file of definitions; - is standard input")
     add_vhost(one, None)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. Returns the exit code."""
-    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+    return run_action(arguments)
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -111,6 +114,3 @@ def _read(path: str) -> Any:
         return json.loads(read)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
-
-
-_ACTIONS = {"export": _export, "import": _import}

@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions,
         "explain",
         "explain where a message would go, and why; nothing is published",
+        _explain,
     )
     one.add_argument("exchange", metavar="EXCHANGE", help="its name, '' for the default exchange")
     one.add_argument("routing_key", metavar="ROUTING_KEY")
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. Returns the exit code."""
-    return run_action(arguments, lambda: _explain(arguments))
+    return run_action(arguments)
 
 
 def _explain(arguments: argparse.Namespace) -> None:

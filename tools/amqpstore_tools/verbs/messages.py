@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from amqpstore_tools.administration.options import (
@@ -28,7 +29,7 @@ _FILTER = """a JSON object, such as '{"headers": {"tenant": "acme"}, "body": {"c
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `messages`."""
     actions = add_actions(parser)
-    one = _add(actions, "browse", "show messages of a queue, which stay in it as they are")
+    one = _add(actions, "browse", "show messages of a queue, which stay in it as they are", _browse)
     one.add_argument("--start", metavar="POSITION", help="from this position on")
     one.add_argument("--offset", metavar="N", type=int, default=0, help="after N ready messages")
     _add_filter(one)
@@ -42,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=4096,
         help="cut bodies after so many bytes (default: %(default)s)",
     )
-    one = _add(actions, "move", "move messages to another queue")
+    one = _add(actions, "move", "move messages to another queue", _move)
     one.add_argument("target", metavar="TARGET")
     _add_selection(one)
-    one = _add(actions, "copy", "put copies of messages in another queue, or the same")
+    one = _add(actions, "copy", "put copies of messages in another queue, or the same", _copy)
     one.add_argument("target", metavar="TARGET")
     _add_selection(one)
-    _add_selection(_add(actions, "delete", "delete messages; they become no dead letters"))
-    one = _add(actions, "replay", "send dead letters back to where they died")
+    _add_selection(_add(actions, "delete", "delete messages; they become no dead letters", _delete))
+    one = _add(actions, "replay", "send dead letters back to where they died", _replay)
     _add_selection(one)
     one.add_argument(
         "--to",
@@ -68,11 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. Returns the exit code."""
-    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+    return run_action(arguments)
 
 
-def _add(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    parser = add_action(actions, name, summary)
+def _add(
+    actions: Any, name: str, summary: str, act: Callable[[argparse.Namespace], None]
+) -> argparse.ArgumentParser:
+    parser = add_action(actions, name, summary, act)
     parser.add_argument("queue", metavar="QUEUE")
     add_vhost(parser)
     return parser
@@ -177,12 +180,3 @@ def _told(arguments: argparse.Namespace, done: str, answer: dict[str, Any]) -> N
         say(f"{counted(count, 'message')} left: {reason}")
     if answer["stopped"]:
         say(f"the rest was left: {answer['stopped']}")
-
-
-_ACTIONS = {
-    "browse": _browse,
-    "move": _move,
-    "copy": _copy,
-    "delete": _delete,
-    "replay": _replay,
-}

@@ -22,10 +22,10 @@ _SYNTAX = "an RE2 expression, found anywhere in a name; '' matches nothing"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `permissions`."""
     actions = add_actions(parser)
-    one = add_action(actions, "list", "list permissions, and those for routing keys")
+    one = add_action(actions, "list", "list permissions, and those for routing keys", _list)
     one.add_argument("--user", metavar="USER", default="", help="only of this user (default: all)")
     add_vhost(one, None)
-    one = add_action(actions, "set", "set the permissions of a user in a virtual host")
+    one = add_action(actions, "set", "set the permissions of a user in a virtual host", _set)
     one.add_argument("user", metavar="USER")
     for kind, meaning in (
         ("configure", "queues and exchanges that may be declared and deleted"),
@@ -36,10 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{kind}", metavar="PATTERN", required=True, help=f"{meaning}: {_SYNTAX}"
         )
     add_vhost(one)
-    one = add_action(actions, "clear", "take all permissions in a virtual host from a user")
+    one = add_action(actions, "clear", "take all permissions in a virtual host from a user", _clear)
     one.add_argument("user", metavar="USER")
     add_vhost(one)
-    one = add_action(actions, "set-topic", "restrict the routing keys of a user at an exchange")
+    one = add_action(
+        actions, "set-topic", "restrict the routing keys of a user at an exchange", _set_topic
+    )
     one.add_argument("user", metavar="USER")
     one.add_argument("exchange", metavar="EXCHANGE")
     for kind, meaning in (("write", "publish with"), ("read", "bind with")):
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"routing keys to {meaning}; {{username}} and {{vhost}} stand for the client's",
         )
     add_vhost(one)
-    one = add_action(actions, "clear-topic", "remove such a restriction")
+    one = add_action(actions, "clear-topic", "remove such a restriction", _clear_topic)
     one.add_argument("user", metavar="USER")
     one.add_argument("exchange", metavar="EXCHANGE", nargs="?", help="default: of all exchanges")
     add_vhost(one)
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. Returns the exit code."""
-    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+    return run_action(arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -74,15 +76,12 @@ def _list(arguments: argparse.Namespace) -> None:
         show_rows(arguments, "topic_permissions", found["topic_permissions"], *columns)
 
 
+def _named(arguments: argparse.Namespace, *names: str) -> dict[str, str]:
+    return {name: getattr(arguments, name) for name in names}
+
+
 def _set(arguments: argparse.Namespace) -> None:
-    ask(
-        arguments,
-        user=arguments.user,
-        vhost=arguments.vhost,
-        configure=arguments.configure,
-        write=arguments.write,
-        read=arguments.read,
-    )
+    ask(arguments, permission=_named(arguments, "user", "vhost", "configure", "write", "read"))
     tell(arguments, f"permissions of {arguments.user} in vhost {arguments.vhost} set")
 
 
@@ -92,14 +91,7 @@ def _clear(arguments: argparse.Namespace) -> None:
 
 
 def _set_topic(arguments: argparse.Namespace) -> None:
-    ask(
-        arguments,
-        user=arguments.user,
-        vhost=arguments.vhost,
-        exchange=arguments.exchange,
-        write=arguments.write,
-        read=arguments.read,
-    )
+    ask(arguments, permission=_named(arguments, "user", "vhost", "exchange", "write", "read"))
     tell(arguments, f"routing keys of {arguments.user} at exchange {arguments.exchange} set")
 
 
@@ -107,12 +99,3 @@ def _clear_topic(arguments: argparse.Namespace) -> None:
     ask(arguments, user=arguments.user, vhost=arguments.vhost, exchange=arguments.exchange)
     where = arguments.exchange or "all exchanges"
     tell(arguments, f"routing keys of {arguments.user} at {where} are not restricted any more")
-
-
-_ACTIONS = {
-    "list": _list,
-    "set": _set,
-    "clear": _clear,
-    "set-topic": _set_topic,
-    "clear-topic": _clear_topic,
-}

@@ -22,10 +22,10 @@ _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `policies`."""
     actions = add_actions(parser)
-    one = add_action(actions, "list", "list the policies")
+    one = add_action(actions, "list", "list the policies", _list)
     _add_operator(one)
     add_vhost(one, None)
-    one = add_action(actions, "set", "add a policy, or change it")
+    one = add_action(actions, "set", "add a policy, or change it", _set)
     one.add_argument("name", metavar="NAME")
     one.add_argument(
         "pattern", metavar="PATTERN", help="an RE2 expression, found anywhere in a name"
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_operator(one)
     add_vhost(one)
-    one = add_action(actions, "clear", "remove a policy")
+    one = add_action(actions, "clear", "remove a policy", _clear)
     one.add_argument("name", metavar="NAME")
     _add_operator(one)
     add_vhost(one)
@@ -55,7 +55,7 @@ def _add_operator(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. Returns the exit code."""
-    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+    return run_action(arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -69,22 +69,18 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _set(arguments: argparse.Namespace) -> None:
     definition = object_in("DEFINITION", arguments.definition)
-    ask(
-        arguments,
-        vhost=arguments.vhost,
-        name=arguments.name,
-        pattern=arguments.pattern,
-        definition=definition,
-        apply_to=arguments.apply_to,
-        priority=arguments.priority,
-        operator=arguments.operator,
-    )
+    policy = {
+        "vhost": arguments.vhost,
+        "name": arguments.name,
+        "pattern": arguments.pattern,
+        "definition": definition,
+        "apply-to": arguments.apply_to,
+        "priority": arguments.priority,
+    }
+    ask(arguments, policy=policy, operator=arguments.operator)
     tell(arguments, f"policy {arguments.name} in vhost {arguments.vhost} set")
 
 
 def _clear(arguments: argparse.Namespace) -> None:
     ask(arguments, vhost=arguments.vhost, name=arguments.name, operator=arguments.operator)
     tell(arguments, f"policy {arguments.name} in vhost {arguments.vhost} removed")
-
-
-_ACTIONS = {"list": _list, "set": _set, "clear": _clear}

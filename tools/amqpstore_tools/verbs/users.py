@@ -23,8 +23,8 @@ from amqpstore_tools.offline.exits import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `users`."""
     actions = add_actions(parser)
-    add_action(actions, "list", "list the users, with their tags")
-    one = add_action(actions, "add", "add a user, who has no permissions yet")
+    add_action(actions, "list", "list the users, with their tags", _list)
+    one = add_action(actions, "add", "add a user, who has no permissions yet", _add)
     one.add_argument("name", metavar="USER")
     _add_password(one, "ask for the password on the terminal")
     _add_tags(one)
@@ -32,16 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions,
         "change",
         "change the password or the tags of a user; without options, ask for a new password",
+        _change,
     )
     one.add_argument("name", metavar="USER")
     _add_password(one, "the password stays if only tags are given")
     _add_tags(one)
     one.add_argument("--no-tags", action="store_true", help="remove all tags")
-    one = add_action(actions, "set-limits", "set the limits of a user, in place of those it has")
+    one = add_action(
+        actions, "set-limits", "set the limits of a user, in place of those it has", _set_limits
+    )
     one.add_argument("name", metavar="USER")
     add_limits(one, "max-connections and max-channels")
     one = add_action(
-        actions, "delete", "delete a user with its permissions, and close its connections"
+        actions, "delete", "delete a user with its permissions, and close its connections", _delete
     )
     one.add_argument("name", metavar="USER")
 
@@ -70,7 +73,7 @@ def _add_tags(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. Returns the exit code."""
-    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+    return run_action(arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -110,12 +113,3 @@ def _delete(arguments: argparse.Namespace) -> None:
 def _set_limits(arguments: argparse.Namespace) -> None:
     ask(arguments, name=arguments.name, limits=object_in("LIMITS", arguments.limits))
     tell(arguments, f"limits of user {arguments.name} set")
-
-
-_ACTIONS = {
-    "list": _list,
-    "add": _add,
-    "change": _change,
-    "set-limits": _set_limits,
-    "delete": _delete,
-}

@@ -19,14 +19,19 @@ from amqpstore_tools.administration.options import (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `vhosts`."""
     actions = add_actions(parser)
-    add_action(actions, "list", "list the virtual hosts, with the number of queues and exchanges")
-    one = add_action(actions, "add", "create a virtual host")
+    add_action(
+        actions, "list", "list the virtual hosts, with the number of queues and exchanges", _list
+    )
+    one = add_action(actions, "add", "create a virtual host", _add)
     one.add_argument("name", metavar="VHOST")
     one.add_argument(
         "--owner", metavar="USER", default="", help="a user who gets all permissions in it"
     )
     one = add_action(
-        actions, "set-limits", "set the limits of a virtual host, in place of those it has"
+        actions,
+        "set-limits",
+        "set the limits of a virtual host, in place of those it has",
+        _set_limits,
     )
     one.add_argument("name", metavar="VHOST")
     add_limits(one, "max-connections and max-queues")
@@ -34,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions,
         "trace",
         "copy all messages of a virtual host to its exchange amq.rabbitmq.trace, or stop that",
+        _trace,
     )
     one.add_argument("name", metavar="VHOST")
     one.add_argument("state", choices=("on", "off"), help="a start of the broker turns it off")
@@ -41,13 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         actions,
         "delete",
         "delete a virtual host with all its queues and messages, and close its connections",
+        _delete,
     )
     one.add_argument("name", metavar="VHOST")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. Returns the exit code."""
-    return run_action(arguments, lambda: _ACTIONS[arguments.action](arguments))
+    return run_action(arguments)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -77,12 +84,3 @@ def _set_limits(arguments: argparse.Namespace) -> None:
 def _trace(arguments: argparse.Namespace) -> None:
     ask(arguments, name=arguments.name, on=arguments.state == "on")
     tell(arguments, f"tracing of vhost {arguments.name} is {arguments.state}")
-
-
-_ACTIONS = {
-    "list": _list,
-    "add": _add,
-    "set-limits": _set_limits,
-    "trace": _trace,
-    "delete": _delete,
-}

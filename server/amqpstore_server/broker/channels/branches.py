@@ -330,7 +330,10 @@ class Branches:
         branch = _Branch(xid, label["user"], self._context.clock.monotonic_ms())
         branch.prepared = PreparedWork(self._context, prepared, queues)
         self._branches[xid] = branch
-        _log.warning("in doubt", extra={"vhost": self._vhost, "xid": str(xid)})
+        _log.warning("in doubt", extra=self._log_fields(branch))
+
+    def _log_fields(self, branch: _Branch) -> dict[str, object]:
+        return {"vhost": self._vhost, "user": branch.user, "xid": str(branch.xid)}
 
     def _branch(self, xid: Xid, access: Access) -> _Branch:
         branch = self._branches.get(xid)
@@ -358,7 +361,8 @@ class Branches:
                 work.add_to(transaction)
         except PreconditionFailedError as error:
             transaction.undo()
-            _log.warning("branch rolled back", extra={"xid": str(branch.xid), "reason": str(error)})
+            extra = {**self._log_fields(branch), "reason": str(error)}
+            _log.warning("branch rolled back", extra=extra)
             self._fail(branch, XaStatus.RB_ROLLBACK)
             return None
         return transaction
@@ -392,7 +396,7 @@ class Branches:
 
     def _time_out(self, branch: _Branch) -> None:
         if not branch.failure:
-            _log.warning("branch rolled back: it timed out", extra={"xid": str(branch.xid)})
+            _log.warning("branch rolled back: it timed out", extra=self._log_fields(branch))
             self._fail(branch, XaStatus.RB_TIMEOUT)
 
     def _forget(self, branch: _Branch) -> None:

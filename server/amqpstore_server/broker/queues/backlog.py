@@ -116,7 +116,7 @@ class Backlog:
                     self.read_later(run)
                 return None
             if isinstance(run, MessageDamagedError):
-                extra = {"queue": queue.name, "reason": str(run)}
+                extra = {**queue.log_fields, "reason": str(run)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
                 self.ready_bytes -= run.body_bytes
                 continue
@@ -309,7 +309,7 @@ class Backlog:
         a while.
         """
         if not self._retry.due_ms:
-            extra = {"queue": self._queue.name, "reason": str(error)}
+            extra = {**self._queue.log_fields, "reason": str(error)}
             _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
             self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
 

@@ -135,7 +135,7 @@ class ConsumedBacklog(Backlog):
                 # The next copy tries again.
                 _log.warning(
                     "a history exceeds its limit for now: it cannot be read",
-                    extra={"queue": self._queue.name, "reason": str(error)},
+                    extra={**self._queue.log_fields, "reason": str(error)},
                 )
                 return
             for run in runs:

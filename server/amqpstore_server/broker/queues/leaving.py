@@ -85,7 +85,7 @@ class Leaving:
                 self._queue.backlog.read_later(part)
                 return
             if isinstance(part, MessageDamagedError):
-                extra = {"queue": self._queue.name, "reason": str(part)}
+                extra = {**self._queue.log_fields, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
                 continue
             count, cost = affordable(part.messages or (), most - context.move_cost)

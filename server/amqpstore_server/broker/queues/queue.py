@@ -116,6 +116,13 @@ class Queue:
         self._coming = self._coming_bytes = 0
         self._unused = context.timers.timer(lambda: on_unused(self))
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What a line of the log says about the queue."""
+        definition = self.priorities.lowest.definition
+        vhost = definition.get("vhost", "") if isinstance(definition, dict) else ""
+        return {"vhost": vhost, "queue": self.name}
+
     def apply(self, settings: Settings) -> None:
         """Apply new settings. Call `enforce` afterwards to act on existing messages."""
         counted_before = self.settings.max_length_bytes is not None
@@ -419,7 +426,7 @@ class Queue:
             return None, None
         left = None if rest is None else taken._replace(run=rest)
         if isinstance(part, MessageDamagedError):
-            extra = {"queue": self.name, "reason": str(part)}
+            extra = {**self.log_fields, "reason": str(part)}
             _log.error("some messages cannot be read; the others are served", extra=extra)
             return None, left
         return taken._replace(run=part), left
@@ -453,7 +460,7 @@ class Queue:
 
     def came_back(self, count: int) -> None:
         """Count messages that could not be read as ready again, in their places."""
-        _log.info("messages can be read again", extra={"queue": self.name, "count": count})
+        _log.info("messages can be read again", extra={**self.log_fields, "count": count})
         if self.is_deleted or self.is_set_aside:
             return
         with Contained(self):

@@ -88,7 +88,7 @@ class QueueHistory:
         except DiskFullError as error:
             self._has_room = False
             if had_room:
-                extra = {"queue": self.queue.name, "reason": str(error)}
+                extra = {**self.queue.log_fields, "reason": str(error)}
                 _log.warning("history is not kept while the disk is full", extra=extra)
         return self._has_room
 
