@@ -13,6 +13,7 @@ listen, and not without `management_listen`.
 - `app`: the application that the routes are built into; `openapi`: their description.
 - `door`: sockets, limits, and the order of a stop.
 - `resources`: the routes, a module for each resource.
+- `pages`: the web pages, which ask the same routes.
 
 To add a route, write a handler into a module of `resources` and add a `ApiRoute` to the module's
 `ROUTES`; add a new module to `resources.ROUTES`. The route says who may call it (`Needs`), and the

@@ -44,6 +44,11 @@ class Pieces(Response):
         self._pieces = pieces
         self.headers["content-length"] = str(sum(map(len, pieces)))
 
+    @property
+    def content(self) -> bytes:
+        """All of it."""
+        return b"".join(self._pieces)
+
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the answer, as an ASGI application."""
         await send(
@@ -113,6 +118,11 @@ def _other(value: Any) -> Any:
     if isinstance(value, Iterable):
         return list(value)
     return str(value)
+
+
+def content_of(answer: Answer) -> bytes:
+    """Return what an answer would send."""
+    return answer.content if isinstance(answer, Pieces) else bytes(answer.body)
 
 
 def error_answer(error: HttpError) -> Answer:

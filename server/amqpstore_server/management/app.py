@@ -19,6 +19,7 @@ from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
 from amqpstore_server.management.login import HttpLogins, Identity
+from amqpstore_server.management.pages.site import PagesApp
 from amqpstore_server.management.routes import ApiRoute, Needs, in_order
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class ManagementApp:
         by_path: dict[str, dict[str, ApiRoute]] = {}
         for route in in_order(routes):
             by_path.setdefault(route.path, {})[route.method] = route
+        self._pages = PagesApp(context, self, self._logins)
         self._router = routing.Router(
             [routing.Route(path, _Endpoint(self, of_path)) for path, of_path in by_path.items()],
             redirect_slashes=False,
@@ -93,7 +95,48 @@ class ManagementApp:
         return sending
 
     async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await error_answer(not_found("there is nothing at this path"))(scope, receive, send)
+        if scope["path"] == "/api" or scope["path"].startswith("/api/"):
+            await error_answer(not_found("there is nothing at this path"))(scope, receive, send)
+            return
+        try:
+            await self._pages(scope, receive, send)
+        except FATAL as error:
+            self._fail(error)
+            raise
+
+    async def inside(
+        self, identity: Identity, method: str, path: str, query: str, content: bytes
+    ) -> Answer:
+        """Answer what a page asks, for the user who is logged in. Raises: HttpError, and what else
+        the handler raises.
+        """
+        sent = False
+
+        async def receive() -> Message:
+            nonlocal sent
+            if sent:
+                return {"type": "http.disconnect"}
+            sent = True
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        scope: Scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(b"content-type", b"application/json")],
+            "path_params": {},
+        }
+        for one in self._router.routes:
+            match, child = one.matches(scope)
+            if match is not routing.Match.NONE and isinstance(one, routing.Route):
+                endpoint = one.endpoint
+                route = endpoint.routes.get(method) if isinstance(endpoint, _Endpoint) else None
+                if route is None:
+                    break
+                request = Request({**scope, **child}, receive)
+                return await self._call(request, route, identity)
+        raise not_found(f"there is nothing at {method} {path}")
 
     async def answer(self, request: Request, routes: dict[str, ApiRoute]) -> Answer:
         """Answer a request to a path by one of its routes."""
@@ -122,10 +165,13 @@ class ManagementApp:
         if method not in SAFE_METHODS:
             origins = self._context.config().management_cors_origins
             check_origin(request.headers, request.url.scheme, origins)
+        return await self._call(request, route, await self._identity(request, route))
+
+    async def _call(self, request: Request, route: ApiRoute, identity: Identity) -> Answer:
         call = Call(
             self._context,
             request,
-            await self._identity(request, route),
+            identity,
             {name: _decoded(part) for name, part in request.path_params.items()},
             self._large_bodies,
         )
@@ -151,12 +197,12 @@ class _Endpoint:
 
     def __init__(self, app: ManagementApp, routes: dict[str, ApiRoute]) -> None:
         self._app = app
-        self._routes = routes
+        self.routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request = Request(scope, receive, send)
-        answer = await self._app.answer(request, self._routes)
+        answer = await self._app.answer(request, self.routes)
         await answer(scope, receive, send)
 
 

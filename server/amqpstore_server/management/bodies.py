@@ -29,6 +29,15 @@ async def read_body(request: Request, max_bytes: int, large: trio.Semaphore) -> 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in _OF_FORMS:
         raise HttpError(415, "unsupported_media_type", "the body must be application/json")
+    return await _read(request, max_bytes, large)
+
+
+async def read_form(request: Request, max_bytes: int) -> bytes:
+    """Return the body of a form of a page. Raises: HttpError."""
+    return await _read(request, max_bytes, trio.Semaphore(1))
+
+
+async def _read(request: Request, max_bytes: int, large: trio.Semaphore) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)

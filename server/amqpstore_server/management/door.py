@@ -22,6 +22,7 @@ from hypercorn.utils import wrap_app
 
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.management.app import ManagementApp
+from amqpstore_server.management.pages.render import compile_templates
 from amqpstore_server.management.resources import ROUTES
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class ManagementDoor:
         """Serve until cancelled. Raises: what a request has to end the broker with."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch)
+            await trio.to_thread.run_sync(compile_templates)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
                     for listener, tls in [*self._listeners, *self._tls_listeners]:

@@ -1,0 +1,104 @@
+"""Forms as requests to the API.
+
+A form posts to `/act/METHOD/api/...`. What is in braces in that path is the value of a field; all
+other fields are the body, an object of JSON. The name of a field says what it is: `arguments:json`
+is written as JSON, `properties:merge` the same, added to what is there, `durable:flag` is a box
+that is ticked or not, `priority:number` is a number, `sequences:numbers` are several, `tags:list`
+has commas between, and `password:optional` is left out if it is empty. `properties.headers` is
+`headers` inside `properties`. `query:x` is a parameter of the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from amqpstore_server.management.errors import HttpError, bad_request
+from amqpstore_server.management.pages.api import PageApi, segment
+
+METHODS = frozenset({"PUT", "POST", "DELETE"})
+_MAX_FIELDS = 2000
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+
+
+def fields_of(content: bytes) -> list[tuple[str, str]]:
+    """Return the fields of a form. Raises: HttpError."""
+    try:
+        return parse_qsl(
+            content.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"
+        )
+    except ValueError:
+        raise bad_request("the form cannot be read") from None
+
+
+async def act(api: PageApi, method: str, path: str, fields: Sequence[tuple[str, str]]) -> Any:
+    """Ask the API for what a form asks for, and return its answer. Raises: HttpError."""
+    if method not in METHODS or not path.startswith("/api/"):
+        raise HttpError(404, "not_found", "there is no such action")
+    found = dict(fields)
+    used = _PLACE.findall(path)
+    target = _PLACE.sub(lambda place: segment(found.get(place[1], "")), path)
+    if any(not found.get(name) for name in used):
+        raise bad_request(f"{' and '.join(used)}: this cannot be empty")
+    rest = [(name, value) for name, value in fields if name not in used]
+    query = {name[6:]: value for name, value in rest if name.startswith("query:")}
+    body = _body([one for one in rest if not one[0].startswith("query:")])
+    return await api.ask(method, target, urlencode(query), body if rest else None)
+
+
+def _body(fields: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
+    body: dict[str, Any] = {}
+    for field, text in fields:
+        name, _, kind = field.partition(":")
+        inside = body
+        *outer, last = name.split(".")
+        for part in outer:
+            inside = inside.setdefault(part, {})
+        if kind == "numbers":
+            inside.setdefault(last, []).append(_number(name, text))
+        elif kind == "merge":
+            inside.setdefault(last, {}).update(_table(name, text or "{}"))
+        elif text.strip() or kind not in _LEFT_OUT:
+            inside[last] = _VALUES[kind](name, text)
+    return body
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise bad_request(f"{name} is not valid JSON: {error}") from None
+
+
+def _table(name: str, text: str) -> dict[str, Any]:
+    found = _json(name, text)
+    if not isinstance(found, dict):
+        raise bad_request(f"{name} is not an object of JSON")
+    return found
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise bad_request(f"{name} is not a number: '{text}'") from None
+
+
+def _names(_name: str, text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+_VALUES: Mapping[str, Callable[[str, str], Any]] = {
+    "": lambda _name, text: text,
+    "optional": lambda _name, text: text,
+    "flag": lambda _name, text: text == "true",
+    "json": _json,
+    "list": _names,
+    "number": _number,
+}
+_LEFT_OUT = ("json", "number", "optional")
+"""What is not there if its field is empty."""

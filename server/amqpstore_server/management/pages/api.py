@@ -1,0 +1,56 @@
+"""The API, asked by a page for the user who is logged in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from amqpstore_server.management.answers import content_of
+from amqpstore_server.management.errors import HttpError
+
+if TYPE_CHECKING:
+    from amqpstore_server.management.app import ManagementApp
+    from amqpstore_server.management.login import Identity
+
+
+def segment(name: str) -> str:
+    """Return a name as a part of a path: a slash in it is not a border."""
+    return quote(name, safe="")
+
+
+class PageApi:
+    """The API as one user may use it. `identity` says who that is."""
+
+    def __init__(self, app: ManagementApp, identity: Identity) -> None:
+        self.identity = identity
+        self._app = app
+
+    async def get(self, *parts: str, **query: object) -> Any:
+        """Return what the API answers to GET, as values of JSON. Raises: HttpError.
+
+        Args: parts, of the path behind `/api`, not encoded.
+        """
+        return await self.ask("GET", path_of(*parts), urlencode(query))
+
+    async def find(self, *parts: str, default: Any, **query: object) -> Any:
+        """Return the same; `default` if there is no such thing or the user may not see it."""
+        try:
+            return await self.get(*parts, **query)
+        except HttpError as error:
+            if error.status in (401, 403, 404):
+                return default
+            raise
+
+    async def ask(self, method: str, path: str, query: str = "", body: object = None) -> Any:
+        """Return what the API answers to any request; None without a body. Raises: HttpError."""
+        content = b"" if body is None else msgspec.json.encode(body)
+        answer = await self._app.inside(self.identity, method, path, query, content)
+        found = content_of(answer)
+        return msgspec.json.decode(found) if found else None
+
+
+def path_of(*parts: str) -> str:
+    """Return a path of the API."""
+    return "/".join(["/api", *map(segment, parts)])

@@ -1,0 +1,301 @@
+"""What each page shows: read from the API, a function for each page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.pages import charts, storing
+from amqpstore_server.management.pages.api import PageApi, segment
+from amqpstore_server.management.pages.listings import ListPage
+from amqpstore_server.management.pages.routing import steps_of
+
+_MAX_BINDINGS = 500
+_EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+_MESSAGES = 50
+
+
+class PageAddress(NamedTuple):
+    """What the address of a page says: the names in its path, decoded, and its parameters."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+
+
+Values = dict[str, Any]
+ReadPage = Callable[[PageApi, PageAddress], Awaitable[Values]]
+
+
+class WebPage(NamedTuple):
+    """A page: its address, its template, what it shows, and where it is in the navigation.
+
+    `stream` makes, of what the address says, the address of the events that keep it up to date.
+    """
+
+    path: str
+    template: str
+    read: ReadPage
+    section: str
+    stream: Callable[[PageAddress], str] = lambda _asked: ""
+
+
+async def _overview(api: PageApi, _asked: PageAddress) -> Values:
+    found = await api.get("overview")
+    reading = await charts.overview(api)
+    return {
+        "figures": reading.figures,
+        "product": found["product_name"],
+        "version": found["product_version"],
+        "listeners": found.get("listeners", []),
+        **await _alarms(api, _asked),
+    }
+
+
+async def _alarms(api: PageApi, _asked: PageAddress) -> Values:
+    alarms = []
+    for node in await api.find("nodes", default=[]):
+        if node.get("mem_alarm"):
+            alarms.append(
+                (
+                    "Publishers wait for memory.",
+                    "The process uses more than memory_watermark allows.",
+                )
+            )
+        if node.get("disk_free_alarm"):
+            alarms.append(
+                (
+                    "Publishers wait for disk space.",
+                    "Less than least_free_bytes is free on the disk.",
+                )
+            )
+    return {"alarms": [{"title": title, "text": text} for title, text in alarms]}
+
+
+async def _vhost_names(api: PageApi) -> list[str]:
+    return [row["name"] for row in await api.get("vhosts", columns="name")]
+
+
+async def _queues(api: PageApi, asked: PageAddress) -> Values:
+    listing = await ListPage.read(api, ("queues",), "/queues", asked.query)
+    return {"listing": listing, "vhosts": await _vhost_names(api)}
+
+
+async def _queue(api: PageApi, asked: PageAddress) -> Values:
+    vhost, name = asked.path["vhost"], asked.path["name"]
+    found = await api.get("queues", vhost, name)
+    reading = await charts.queue(vhost, name)(api)
+    bindings = await api.get("queues", vhost, name, "bindings")
+    return {
+        "queue": found,
+        "figures": reading.figures,
+        "bindings": bindings[:_MAX_BINDINGS],
+        "consumers": found.get("consumer_details", []),
+        "undo": (await api.find("queues", vhost, name, "purge", default={})) or None,
+    }
+
+
+async def _messages(api: PageApi, asked: PageAddress) -> Values:
+    vhost, name = asked.path["vhost"], asked.path["name"]
+    query = {key: value for key, value in asked.query.items() if value}
+    query.setdefault("count", str(_MESSAGES))
+    found = await api.get("queues", vhost, name, "messages", **query)
+    names = await api.get("queues", vhost, columns="name", page=1, page_size=200)
+    following = found.get("next")
+    return {
+        "queue": await api.get("queues", vhost, name),
+        "messages": found["messages"],
+        "asked": {key: query.get(key, "") for key in ("from", "count", "filter")},
+        "next_link": _messages_link(vhost, name, {**query, "from": following}) if following else "",
+        "targets": [row["name"] for row in names["items"] if row["name"] != name],
+    }
+
+
+def _messages_link(vhost: str, name: str, query: Mapping[str, object]) -> str:
+    asked = "&".join(f"{key}={segment(str(value))}" for key, value in query.items())
+    return f"/queues/{segment(vhost)}/{segment(name)}/messages?{asked}"
+
+
+async def _exchanges(api: PageApi, asked: PageAddress) -> Values:
+    listing = await ListPage.read(api, ("exchanges",), "/exchanges", asked.query)
+    overview = await api.get("overview")
+    types = [one["name"] for one in overview.get("exchange_types", [])] or list(_EXCHANGE_TYPES)
+    return {"listing": listing, "vhosts": await _vhost_names(api), "types": types}
+
+
+async def _exchange(api: PageApi, asked: PageAddress) -> Values:
+    vhost, name = asked.path["vhost"], asked.path["name"]
+    found = await api.get("exchanges", vhost, name)
+    # The default exchange has a binding for each queue, which says nothing.
+    bindings = (
+        await api.get("exchanges", vhost, name, "bindings", "source") if found["name"] else []
+    )
+    return {
+        "exchange": found,
+        "bindings": bindings[:_MAX_BINDINGS],
+        "more": max(len(bindings) - _MAX_BINDINGS, 0),
+    }
+
+
+async def _explain(api: PageApi, asked: PageAddress) -> Values:
+    query = asked.query
+    vhosts = await _vhost_names(api)
+    shown = {key: query.get(key, "") for key in ("exchange", "routing_key", "headers")}
+    shown["vhost"] = query.get("vhost") or (vhosts[0] if vhosts else "")
+    answer = None
+    problem = ""
+    if "routing_key" in query:
+        try:
+            headers = msgspec.json.decode(shown["headers"] or "{}")
+            body = {"routing_key": shown["routing_key"], "headers": headers}
+            found = await api.ask(
+                "POST",
+                f"/api/exchanges/{segment(shown['vhost'])}/"
+                f"{segment(shown['exchange'] or 'amq.default')}/explain",
+                body=body,
+            )
+            answer = steps_of(found, shown["vhost"])
+        except msgspec.DecodeError as error:
+            problem = f"the headers are not valid JSON: {error}"
+        except HttpError as error:
+            problem = error.reason
+    return {"asked": shown, "vhosts": vhosts, "answer": answer, "problem": problem}
+
+
+async def _connections(api: PageApi, asked: PageAddress) -> Values:
+    return {"listing": await ListPage.read(api, ("connections",), "/connections", asked.query)}
+
+
+async def _connection(api: PageApi, asked: PageAddress) -> Values:
+    name = asked.path["name"]
+    found = await api.get("connections", name)
+    return {"connection": found, "channels": await api.get("connections", name, "channels")}
+
+
+async def _channels(api: PageApi, asked: PageAddress) -> Values:
+    return {"listing": await ListPage.read(api, ("channels",), "/channels", asked.query)}
+
+
+async def _policies(api: PageApi, _asked: PageAddress) -> Values:
+    return {
+        "groups": (
+            ("policies", "Policies", await api.find("policies", default=[])),
+            (
+                "operator-policies",
+                "Operator policies",
+                await api.find("operator-policies", default=[]),
+            ),
+        ),
+        "vhosts": await _vhost_names(api),
+        "may_change": api.identity.is_policymaker,
+    }
+
+
+async def _users(api: PageApi, _asked: PageAddress) -> Values:
+    users = await api.get("users")
+    permissions = await api.get("permissions")
+    vhosts: dict[str, list[str]] = {}
+    for row in permissions:
+        vhosts.setdefault(row["user"], []).append(row["vhost"])
+    rows = [
+        {
+            "name": user["name"],
+            "tags": user["tags"],
+            "vhosts": vhosts.get(user["name"], []),
+            "has_password": bool(user.get("password_hash")),
+        }
+        for user in users
+    ]
+    return {"users": rows}
+
+
+async def _user(api: PageApi, asked: PageAddress) -> Values:
+    name = asked.path["name"]
+    account = await api.get("users", name)
+    return {
+        "account": account,
+        "groups": (
+            (
+                "permissions",
+                "Permissions",
+                ("configure", "write", "read"),
+                await api.get("users", name, "permissions"),
+            ),
+            (
+                "topic-permissions",
+                "Topic permissions",
+                ("exchange", "write", "read"),
+                await api.get("users", name, "topic-permissions"),
+            ),
+        ),
+        "vhosts": await _vhost_names(api),
+    }
+
+
+async def _vhosts(api: PageApi, _asked: PageAddress) -> Values:
+    limits = {row["vhost"]: row["value"] for row in await api.find("vhost-limits", default=[])}
+    rows = [{"limits": limits.get(row["name"], {}), **row} for row in await api.get("vhosts")]
+    return {"rows": rows}
+
+
+PAGES = (
+    WebPage("/", "overview.html", _overview, "/", lambda _asked: "/stream/overview"),
+    WebPage("/overview/alarms", "alarms.html", _alarms, "/"),
+    WebPage("/queues", "queues.html", _queues, "/queues", lambda _asked: "/stream/tables"),
+    WebPage(
+        "/queues/{vhost}/{name}",
+        "queue.html",
+        _queue,
+        "/queues",
+        lambda asked: (
+            f"/stream/queues/{segment(asked.path['vhost'])}/{segment(asked.path['name'])}"
+        ),
+    ),
+    WebPage("/queues/{vhost}/{name}/messages", "messages.html", _messages, "/queues"),
+    WebPage(
+        "/exchanges", "exchanges.html", _exchanges, "/exchanges", lambda _asked: "/stream/tables"
+    ),
+    WebPage(
+        "/exchanges/{vhost}/{name}",
+        "exchange.html",
+        _exchange,
+        "/exchanges",
+        lambda asked: (
+            f"/stream/exchanges/{segment(asked.path['vhost'])}/{segment(asked.path['name'])}"
+        ),
+    ),
+    WebPage("/explain", "explain.html", _explain, "/exchanges"),
+    WebPage(
+        "/connections",
+        "connections.html",
+        _connections,
+        "/connections",
+        lambda _asked: "/stream/tables",
+    ),
+    WebPage(
+        "/connections/{name}",
+        "connection.html",
+        _connection,
+        "/connections",
+        lambda asked: f"/stream/connections/{segment(asked.path['name'])}",
+    ),
+    WebPage("/channels", "channels.html", _channels, "/channels", lambda _asked: "/stream/tables"),
+    WebPage("/policies", "policies.html", _policies, "/policies"),
+    WebPage("/users", "users.html", _users, "/users"),
+    WebPage("/users/{name}", "user.html", _user, "/users"),
+    WebPage("/vhosts", "vhosts.html", _vhosts, "/vhosts"),
+    WebPage("/store", "store.html", storing.read, "/store", lambda _asked: "/stream/store"),
+)
+"""All pages, what is spelled out before what is in braces."""
+
+STREAMS: dict[str, Callable[[Mapping[str, str]], charts.ReadNow]] = {
+    "/stream/overview": lambda _path: charts.overview,
+    "/stream/tables": lambda _path: charts.nothing,
+    "/stream/store": lambda _path: charts.store,
+    "/stream/queues/{vhost}/{name}": lambda path: charts.queue(path["vhost"], path["name"]),
+    "/stream/exchanges/{vhost}/{name}": lambda path: charts.exchange(path["vhost"], path["name"]),
+    "/stream/connections/{name}": lambda path: charts.connection(path["name"]),
+}
+"""What reads the events of each stream, by its address."""

@@ -1,0 +1,51 @@
+"""Templates: everything that is put into one is escaped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+from amqpstore_server.management.pages import formats
+from amqpstore_server.management.pages.api import segment
+
+PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    # What a page posts says where it comes from, to this door alone.
+    "referrer-policy": "same-origin",
+}
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("amqpstore_server.management.pages"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+_TEMPLATES.filters |= {
+    "bytes": formats.size,
+    "duration": formats.duration,
+    "flags": formats.flags,
+    "moment": formats.moment,
+    "number": formats.number,
+    "octets": formats.octets,
+    "rate": formats.rate,
+    "segment": segment,
+    "state": formats.state,
+}
+
+
+def page(template: str, values: dict[str, Any], status: int = 200) -> HTMLResponse:
+    """Return a page, written from a template."""
+    content = _TEMPLATES.get_template(template).render(values)
+    return HTMLResponse(content, status, PAGE_HEADERS)
+
+
+def compile_templates() -> None:
+    """Compile all templates: the first page would wait for its own."""
+    for name in _TEMPLATES.list_templates():
+        _TEMPLATES.get_template(name)

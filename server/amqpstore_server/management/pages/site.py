@@ -1,0 +1,285 @@
+"""The pages as an application: finds the page of a request, checks the session, and answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlencode, urlsplit
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from amqpstore_server.broker.faults import FATAL
+from amqpstore_server.management.bodies import read_form
+from amqpstore_server.management.errors import HttpError, http_error_of, not_found
+from amqpstore_server.management.guard import check_origin
+from amqpstore_server.management.pages import charts
+from amqpstore_server.management.pages.actions import act, fields_of
+from amqpstore_server.management.pages.api import PageApi
+from amqpstore_server.management.pages.reading import PAGES, STREAMS, PageAddress, WebPage
+from amqpstore_server.management.pages.render import PAGE_HEADERS, page
+from amqpstore_server.management.pages.sessions import COOKIE, PageNotice, Sessions, WebSession
+
+if TYPE_CHECKING:
+    from amqpstore_server.management.app import ManagementApp
+    from amqpstore_server.management.context import ManagementContext
+    from amqpstore_server.management.login import HttpLogins, Identity
+
+_log = logging.getLogger(__name__)
+
+_MAX_FORM_BYTES = 1 << 20
+_STATIC_AGE_S = 3600
+_KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_NAVIGATION = (
+    ("/", "Overview", ""),
+    ("/queues", "Queues", ""),
+    ("/exchanges", "Exchanges", ""),
+    ("/connections", "Connections", ""),
+    ("/channels", "Channels", ""),
+    ("/policies", "Policies", ""),
+    ("/vhosts", "Virtual hosts", ""),
+    ("/users", "Users", "administrator"),
+    ("/store", "Store", "monitoring"),
+)
+"""Address and name of each section, and the tag that it needs."""
+
+
+class PagesApp:
+    """All pages. `api` answers what they ask."""
+
+    def __init__(self, context: ManagementContext, api: ManagementApp, logins: HttpLogins) -> None:
+        self._context = context
+        self._api = api
+        self._sessions = Sessions(logins)
+        self._static = _static_files()
+        routes = [
+            Route("/login", _Handler(self._login), methods=["GET", "POST"]),
+            Route("/logout", _Handler(self._log_out), methods=["POST"]),
+            Route("/static/{name}", _Handler(self._file), methods=["GET"]),
+            Route("/act/{method}/{target:path}", _Handler(self._act), methods=["POST"]),
+        ]
+        routes += [
+            Route(path, _Handler(self._stream_of(path)), methods=["GET"]) for path in STREAMS
+        ]
+        routes += [Route(one.path, _Handler(self._page_of(one)), methods=["GET"]) for one in PAGES]
+        self._router = Router(routes, redirect_slashes=False, default=_Handler(self._unknown))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
+        await self._router(scope, receive, send)
+
+    # Pages.
+
+    def _page_of(self, found: WebPage) -> Any:
+        async def answer(request: Request) -> Response:
+            session, identity = await self._logged_in(request)
+            asked = PageAddress(_path(request), request.query_params)
+            try:
+                values = await found.read(PageApi(self._api, identity), asked)
+            except Exception as error:  # noqa: BLE001 - `_refusal` raises what it does not know
+                problem = _refusal(error)
+                return self._problem(request, identity, session, problem)
+            values |= {"section": found.section, "stream": found.stream(asked)}
+            return self._shown(found.template, values, identity, session)
+
+        return answer
+
+    def _shown(
+        self,
+        template: str,
+        values: dict[str, Any],
+        identity: Identity,
+        session: WebSession,
+        status: int = 200,
+    ) -> Response:
+        notice, session.notice = session.notice, None
+        frame = {
+            "node": self._context.node,
+            "user": identity.user,
+            "navigation": [
+                (path, name) for path, name, tag in _NAVIGATION if not tag or tag in identity.tags
+            ],
+            "administrator": identity.is_administrator,
+            "notice": notice,
+        }
+        return page(template, {**frame, **values}, status)
+
+    def _problem(
+        self, _request: Request, identity: Identity, session: WebSession, problem: HttpError
+    ) -> Response:
+        values = {"problem": problem, "section": "", "stream": ""}
+        return self._shown("problem.html", values, identity, session, problem.status)
+
+    async def _logged_in(self, request: Request) -> tuple[WebSession, Identity]:
+        found = await self._sessions.found(request, trio.current_time())
+        if found is None:
+            raise _LoginNeededError(_own_address(request))
+        return found
+
+    async def _unknown(self, request: Request) -> Response:
+        session, identity = await self._logged_in(request)
+        return self._problem(request, identity, session, not_found("There is no such page."))
+
+    # Login.
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "GET":
+            following = request.query_params.get("next", "/")
+            return self._login_page(following, None, 200)
+        check_origin(request.headers, request.url.scheme, ())
+        fields = dict(fields_of(await read_form(request, _MAX_FORM_BYTES)))
+        following = fields.get("next", "/")
+        try:
+            answer = await self._sessions.log_in(
+                request, fields.get("user", ""), fields.get("password", ""), trio.current_time()
+            )
+        except HttpError as error:
+            text = "The user or the password is wrong."
+            if error.status != 401 or error.reason not in ("Not_Authorized", "Login required"):
+                text = f"{error.reason}."
+            return self._login_page(following, PageNotice("bad", text), 401)
+        # To a page of this site only.
+        is_own = following.startswith("/") and not following.startswith(("//", "/\\"))
+        answer.headers["location"] = following if is_own else "/"
+        return answer
+
+    def _login_page(self, following: str, notice: PageNotice | None, status: int) -> Response:
+        values = {
+            "node": self._context.node,
+            "user": "",
+            "navigation": (),
+            "section": "",
+            "stream": "",
+            "notice": notice,
+            "next": following,
+        }
+        return page("login.html", values, status)
+
+    async def _log_out(self, request: Request) -> Response:
+        check_origin(request.headers, request.url.scheme, ())
+        self._sessions.log_out(request)
+        answer = Response(status_code=303, headers={"location": "/login"})
+        answer.delete_cookie(COOKIE)
+        return answer
+
+    # Forms, streams and files.
+
+    async def _act(self, request: Request) -> Response:
+        check_origin(request.headers, request.url.scheme, ())
+        session, identity = await self._logged_in(request)
+        fields = fields_of(await read_form(request, _MAX_FORM_BYTES))
+        found = dict(fields)
+        said, following = found.pop("said", ""), found.pop("then", "")
+        rest = [one for one in fields if one[0] not in ("said", "then")]
+        # As it came: names in it are encoded.
+        path = request.scope["path"].removeprefix(f"/act/{request.path_params['method']}")
+        try:
+            result = await act(
+                PageApi(self._api, identity), request.path_params["method"], path, rest
+            )
+            session.notice = PageNotice("good", _outcome(said, result))
+        except Exception as error:  # noqa: BLE001 - `_refusal` raises what it does not know
+            problem = _refusal(error)
+            session.notice = PageNotice("bad", f"Refused: {problem.reason}")
+            following = ""
+        return Response(status_code=303, headers={"location": following or _came_from(request)})
+
+    def _stream_of(self, path: str) -> Any:
+        async def answer(request: Request) -> Response:
+            await self._logged_in(request)
+            read = STREAMS[path](_path(request))
+
+            async def current() -> PageApi | None:
+                found = await self._sessions.found(request, trio.current_time())
+                return PageApi(self._api, found[1]) if found else None
+
+            content: AsyncIterator[bytes] = charts.events(read, current, self._context.stopping)
+            return StreamingResponse(content, media_type="text/event-stream")
+
+        return answer
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        content = self._static.get(name)
+        if content is None:
+            raise not_found("There is no such file.")
+        headers = {"cache-control": f"private, max-age={_STATIC_AGE_S}"}
+        return Response(content, headers=headers, media_type=_KINDS[name.rpartition(".")[2]])
+
+
+class _LoginNeededError(Exception):
+    """The request has no session. `following` is where to go after the login."""
+
+    def __init__(self, following: str) -> None:
+        super().__init__(following)
+        self.following = following
+
+
+class _Handler:
+    """A function of this site as an ASGI application."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = Request(scope, receive, send)
+        try:
+            answer = await self._answer(request)
+        except _LoginNeededError as needed:
+            location = f"/login?{urlencode({'next': needed.following})}"
+            answer = Response(status_code=303, headers={"location": location})
+            if request.headers.get("hx-request"):
+                # A part of a page: the whole page has to go to the login.
+                answer = Response(status_code=204, headers={"hx-redirect": location})
+        except HttpError as error:
+            answer = Response(error.reason, error.status, PAGE_HEADERS, "text/plain")
+        await answer(scope, receive, send)
+
+
+def _refusal(error: Exception) -> HttpError:
+    """Return a known error as an answer. Raises: any other one."""
+    known = http_error_of(error)
+    if known is None or isinstance(error, FATAL):
+        raise error
+    return known
+
+
+def _outcome(said: str, result: Any) -> str:
+    """Write what an action came to."""
+    text = said or "Done."
+    if isinstance(result, Mapping):
+        counts = [f"{key}: {value:,}" for key, value in result.items() if isinstance(value, int)]
+        if counts:
+            text = f"{text} ({', '.join(counts)})"
+    return text
+
+
+def _path(request: Request) -> Mapping[str, str]:
+    return {name: unquote(part) for name, part in request.path_params.items()}
+
+
+def _own_address(request: Request) -> str:
+    query = request.url.query
+    if request.headers.get("hx-request") or request.method != "GET":
+        return _came_from(request)
+    path = request.scope["path"]
+    return f"{path}?{query}" if query else path
+
+
+def _came_from(request: Request) -> str:
+    """Return the page of this site that a request was made on."""
+    parts = urlsplit(request.headers.get("referer", ""))
+    if parts.netloc != request.headers.get("host", ""):
+        return "/"
+    return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+
+
+def _static_files() -> Mapping[str, bytes]:
+    folder = files("amqpstore_server.management.pages").joinpath("static")
+    return {one.name: one.read_bytes() for one in folder.iterdir()}

@@ -1,0 +1,194 @@
+// What the pages do beyond htmx: the theme, the event stream, charts, and questions before what cannot be undone.
+"use strict";
+
+const root = document.documentElement;
+
+// ---- Theme -------------------------------------------------------------------------------------------------
+
+const stored = localStorage.getItem("theme");
+if (stored) root.dataset.theme = stored;
+
+function isDark() {
+  return root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function toggleTheme() {
+  root.dataset.theme = isDark() ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+  drawCharts();
+}
+
+// ---- Charts ------------------------------------------------------------------------------------------------
+// <div class="chart" data-chart='{"unit": "rate", "series": [["publish", "Published"], ...]}'></div>
+// The stream brings {"samples": {"times": [...], "publish": [...]}}: whole rings first, then a value a time.
+
+const charts = new Map(); // element -> {plot, spec, rows}
+
+function colour(name) {
+  const probe = document.createElement("i");
+  probe.className = `colour-${name}`;
+  document.body.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+}
+
+const UNITS = {
+  rate: (value) => `${compact(value)}/s`,
+  count: compact,
+  bytes: bytes,
+  rate_bytes: (value) => `${bytes(value)}/s`,
+  seconds: (value) => (value < 1 ? `${round(value * 1000)} ms` : `${round(value)} s`),
+};
+
+function round(value) {
+  return Math.abs(value) >= 100 ? Math.round(value) : Number(value.toPrecision(3));
+}
+
+function compact(value) {
+  for (const [size, sign] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (Math.abs(value) >= size) return `${round(value / (sign === "k" ? 1e3 : size))}${sign}`;
+  }
+  return String(round(value));
+}
+
+function bytes(value) {
+  for (const [power, sign] of [[4, "TiB"], [3, "GiB"], [2, "MiB"], [1, "KiB"]]) {
+    if (Math.abs(value) >= 1024 ** power) return `${round(value / 1024 ** power)} ${sign}`;
+  }
+  return `${round(value)} B`;
+}
+
+function drawChart(element) {
+  const old = charts.get(element);
+  const spec = old ? old.spec : JSON.parse(element.dataset.chart);
+  const columns = old ? old.columns : [[], ...spec.series.map(() => [])];
+  if (old) old.plot.destroy();
+  const say = UNITS[spec.unit];
+  const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+  const plot = new uPlot(
+    {
+      width: Math.max(element.clientWidth, 200),
+      height: 170,
+      cursor: { sync: { key: "charts" }, points: { size: 6 } },
+      axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map(say) }],
+      scales: { y: { range: (_, low, high) => [Math.min(low, 0), high > 0 ? high * 1.05 : 1] } },
+      series: [
+        { label: "Time" },
+        ...spec.series.map(([, label], index) => ({
+          label,
+          stroke: colour(`chart-${index + 1}`),
+          width: 2,
+          dash: index % 2 ? [6, 3] : undefined,
+          points: { show: false },
+          value: (_, value) => (value == null ? "-" : say(value)),
+        })),
+      ],
+    },
+    columns,
+    element,
+  );
+  charts.set(element, { plot, spec, columns });
+}
+
+function drawCharts() {
+  document.querySelectorAll("[data-chart]").forEach(drawChart);
+}
+
+function addSamples(samples) {
+  for (const chart of charts.values()) {
+    const { plot, spec, columns } = chart;
+    columns[0].push(...samples.times);
+    spec.series.forEach(([key], index) => {
+      columns[index + 1].push(...(samples[key] || samples.times.map(() => null)));
+    });
+    const surplus = columns[0].length - 720;
+    if (surplus > 0) columns.forEach((column) => column.splice(0, surplus));
+    plot.setData(columns);
+  }
+}
+
+// ---- The event stream --------------------------------------------------------------------------------------
+// <main data-stream="/stream/overview">: "samples" go to the charts, "figures" to the elements that have
+// data-figure="KEY", and each "tick" lets htmx fetch the tables anew (hx-trigger="tick from:body").
+
+let source = null;
+
+function listen() {
+  const main = document.querySelector("[data-stream]");
+  if (!main) return;
+  source = new EventSource(main.dataset.stream);
+  source.addEventListener("samples", (event) => addSamples(JSON.parse(event.data)));
+  source.addEventListener("figures", (event) => {
+    for (const [key, text] of Object.entries(JSON.parse(event.data))) {
+      document.querySelectorAll(`[data-figure="${CSS.escape(key)}"]`).forEach((element) => {
+        if (element.textContent !== text) element.textContent = text;
+      });
+    }
+  });
+  source.addEventListener("tick", () => {
+    // What somebody is selecting, typing in or reading by keyboard stays as it is.
+    const busy = document.activeElement && document.activeElement.closest("[data-live] input, [data-live] select");
+    if (!busy && !document.hidden) document.body.dispatchEvent(new CustomEvent("tick"));
+  });
+  source.onopen = () => say("");
+  source.onerror = () => say("The broker does not answer. What is shown here is no longer up to date.", "bad");
+}
+
+function say(text, kind = "good") {
+  const place = document.getElementById("connection-state");
+  if (!place || place.textContent === text) return;
+  place.textContent = text;
+  place.className = text ? `notice ${kind}` : "";
+}
+
+// ---- Questions ---------------------------------------------------------------------------------------------
+// <form data-confirm="Delete queue orders?"> asks in a dialog before it is sent; a button may ask for itself.
+
+let confirmed = null;
+
+function ask(event) {
+  const form = event.target;
+  const submitter = event.submitter;
+  const question = (submitter && submitter.dataset.confirm) || form.dataset.confirm;
+  if (!question || confirmed === form) {
+    confirmed = null;
+    return;
+  }
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  const dialog = document.getElementById("question");
+  dialog.querySelector("p").textContent = question;
+  dialog.querySelector("[value=yes]").textContent = submitter ? submitter.textContent : "Yes";
+  dialog.returnValue = "";
+  dialog.onclose = () => {
+    if (dialog.returnValue !== "yes") return;
+    confirmed = form;
+    form.requestSubmit(submitter || undefined);
+  };
+  dialog.showModal();
+}
+
+// ---- Start -------------------------------------------------------------------------------------------------
+
+document.addEventListener("submit", ask, true);
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-theme-toggle]")) toggleTheme();
+  const all = event.target.closest("[data-check-all]");
+  if (all) {
+    all.closest("form").querySelectorAll('input[name="sequences:numbers"]').forEach((box) => (box.checked = all.checked));
+  }
+});
+document.addEventListener("DOMContentLoaded", () => {
+  drawCharts();
+  listen();
+  const wide = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const chart = charts.get(target);
+      if (chart) chart.plot.setSize({ width: Math.max(target.clientWidth, 200), height: 170 });
+    }
+  });
+  charts.forEach((_, element) => wide.observe(element));
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
+addEventListener("pagehide", () => source && source.close());
