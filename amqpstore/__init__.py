@@ -55,6 +55,7 @@ The modules, from the disk upwards:
 - `marker`, `identity`, `expected_segments`: which directory is a store, which store it is, and
   which segments it should have; `opening`, `recovery`, `recovered`: how it is opened, and what it
   contains after a crash.
+- `measures`, `figures`: how long the work takes, and what there is, for those who watch.
 - `store`: the interface to all of this; `errors`: every error.
 - `shared`: another interface, for programs with threads and without a broker: see `SharedStore`.
 

@@ -18,11 +18,14 @@ A crash between 1 and 2 leaves nothing of the batch. A crash within 2 leaves any
 is a torn tail: recovery rolls the batch back as a whole. A crash after 2 leaves the batch. A batch
 lies in one segment only, and is written only after the one before it is durable, so a torn tail is
 always in the last batch of the last segment.
+
+Past 600 lines because the steps share one state, and each says what a crash in it leaves.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
@@ -37,6 +40,7 @@ from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.filling import Filling
 from amqpstore.large_reads import LargeReads
 from amqpstore.limits import LIMITS, StoreLimits
+from amqpstore.measures import StoreMeasures
 from amqpstore.message import Message
 from amqpstore.records import (
     HEADER,
@@ -101,6 +105,7 @@ class Batch:
         "starts_segment",
         "steps",
         "summary",
+        "sync_s",
         "waiters",
     )
 
@@ -121,6 +126,8 @@ class Batch:
         self.first_offset = 0
         self.lsn = 0
         self.sealed_ms = 0
+        self.sync_s = 0.0
+        """When its fdatasync began, and then how long it took."""
         self.is_large = False
 
     @property
@@ -177,7 +184,9 @@ class Log:
         compressor: Compressor | None = None,
         dictionaries: dict[int, bytes] | None = None,
         limits: StoreLimits = LIMITS,
+        measures: StoreMeasures | None = None,
     ) -> None:
+        self.measures = measures or StoreMeasures()
         self._descriptors = descriptors
         self._directory = directory
         self._store_id = store_id
@@ -196,6 +205,8 @@ class Log:
         self.durable: list[BatchSummary] = []
         self.durable_bytes = 0
         self.durable_messages = 0
+        self.completed_s = 0.0
+        """When the last batch was found to be durable, by `time.perf_counter`."""
         self._under_way: Batch | None = None
         self.dictionaries = {} if dictionaries is None else dictionaries
         self._compressor = compressor
@@ -372,7 +383,9 @@ class Log:
             # A crash before this returns leaves any part of the batch, which is a torn tail, or all
             # of it. Of a new segment not even the name is durable then: so its directory is synced
             # too before anything is confirmed.
+            began_s = time.perf_counter()
             segment.writer.datasync()
+            batch.sync_s = time.perf_counter() - began_s
             if batch.starts_segment:
                 insist(self._descriptors.files.sync_directory, f"{self._directory}/{SEGMENTS}")
         except BaseException as error:  # noqa: BLE001
@@ -388,6 +401,7 @@ class Log:
         segment = self._to_write(batch)
         try:
             self._append(segment, batch)
+            batch.sync_s = time.perf_counter()
             return datasyncs.start(segment.writer)
         except BaseException as error:  # noqa: BLE001
             self._fail(segment.path, error)
@@ -399,9 +413,12 @@ class Log:
         """
         segment = self._to_write(batch)
         try:
-            return datasyncs.is_done(wait=wait)
+            if not datasyncs.is_done(wait=wait):
+                return False
         except BaseException as error:  # noqa: BLE001
             self._fail(segment.path, error)
+        batch.sync_s = time.perf_counter() - batch.sync_s
+        return True
 
     def _to_write(self, batch: Batch) -> Segment:
         """Return the segment of a batch. Raises: DurabilityError, if nothing may be written."""
@@ -466,6 +483,7 @@ class Log:
         """
         if batch.segment is None or batch.summary is None:
             raise ValueError("the batch was not sealed")
+        self.completed_s = time.perf_counter()
         try:
             self._note(batch, batch.segment, batch.summary)
         except BaseException as error:  # noqa: BLE001
@@ -481,14 +499,17 @@ class Log:
             raise first_error
 
     def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
-        next_id = batch.first_id + len(batch.messages)
+        count = len(batch.messages)
+        byte_count = summary.end_bytes - batch.first_offset
+        self.measures.batch(count, byte_count, batch.sync_s)
+        next_id = batch.first_id + count
         if batch.messages:
             segment.note_steps(batch.first_id, next_id, batch.steps)
         # The position and the list of batches move together: a checkpoint at a position whose
         # batches it does not have would leave messages that neither it nor recovery applies.
         self.position = Position(segment.number, summary.end_bytes, batch.lsn + 1, next_id)
         self.durable.append(summary)
-        self.durable_bytes += summary.end_bytes - batch.first_offset
+        self.durable_bytes += byte_count
         for operation in summary.operations:
             self.durable_messages += operation.message_count
         self._under_way = None

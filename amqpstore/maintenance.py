@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Written
@@ -19,12 +20,14 @@ from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.compression import Compressor
 from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
+from amqpstore.figures import LogFigures
 from amqpstore.filenames import index_path
 from amqpstore.files import File
 from amqpstore.index_merge import Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.log import Log
+from amqpstore.measures import BucketHistogram
 from amqpstore.memory import Memory
 from amqpstore.queue import Queue
 from amqpstore.recovered import Recovered
@@ -35,6 +38,8 @@ from amqpstore.space import Space, is_no_space
 from amqpstore.worker import Outcome, Worker
 
 _log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 _ROWS_A_MS = 10
 """Rows in a copy of the definitions for each ms until the next copy: a large copy is written less
@@ -142,6 +147,9 @@ class Maintenance:
         self._detached: list[File] = []
         self._removals: list[Callable[[], None]] = []
         self._compacting: set[int] = set()
+        self._work = ""
+        self._live_bytes = self._garbage_bytes = 0
+        self._checkpoint_segment = recovered.start.segment
         self._is_compaction_checked = False
 
     def housekeep(self) -> None:
@@ -154,17 +162,18 @@ class Maintenance:
                 return
             self._finish(outcome)
         if self._detached or self._removals:
-            self._begin(self._clean_up(), self._cleaned_up)
+            self._begin("cleaning", self._clean_up(), self._cleaned_up)
         elif self._is_checkpoint_due(now_ms):
             self._checkpoint_ms = now_ms
             self._memory.share(list(self._queues.values()))
             self._space.make_room()
-            self._begin(self._new_checkpoint().run, self._checkpointed)
+            work = _timed(self._new_checkpoint().run, self._log.measures.checkpoint_s)
+            self._begin("checkpoint", work, self._checkpointed)
         elif self.is_copy_behind and now_ms >= self._copy_ms:
             # Before the copy is made: a definition that comes while it is written sets it again.
             self.is_copy_behind = False
             self._space.make_room()
-            self._begin(self._copy_definitions, self._copied)
+            self._begin("copy", self._copy_definitions, self._copied)
         elif (
             # A failed checkpoint has left its state ahead of the catalog.
             not self._unfinished
@@ -173,7 +182,9 @@ class Maintenance:
         ):
             if accounts := self._to_compact():
                 self._space.make_room(sum(account.end_bytes for account in accounts))
-                self._begin(self._new_compaction(accounts).run, self._compacted)
+                compact = self._new_compaction(accounts).run
+                timed = _timed(compact, self._log.measures.compaction_s)
+                self._begin("compaction", timed, self._compacted)
             else:
                 self._is_compaction_checked = True
 
@@ -213,6 +224,34 @@ class Maintenance:
         self._clean_up()()
         return result
 
+    def figures(self) -> LogFigures:
+        """Return what there is in the log."""
+        self._count_garbage()
+        log = self._log
+        return LogFigures(
+            segments=len(log.segments),
+            segment_bytes=sum([segment.size for segment in log.segments]),
+            live_bytes=self._live_bytes,
+            garbage_bytes=self._garbage_bytes,
+            tail_bytes=log.durable_bytes,
+            tail_messages=log.durable_messages,
+            pending_bytes=log.pending_bytes,
+            segment=log.position.segment,
+            sequence=log.position.lsn,
+            checkpoint_segment=self._checkpoint_segment,
+            checkpoint_age_s=(self._clock.monotonic_ms() - self._checkpoint_ms) / 1000,
+            quarantined_segments=len(self._damaged),
+            work=self._work,
+        )
+
+    def _count_garbage(self) -> None:
+        """Count live bytes and garbage, unless the worker has the accounts."""
+        if self._take_over is None:
+            accounts = [*self._checkpoint_state.accounts]
+            self._garbage_bytes = sum([account.garbage_bytes for account in accounts])
+            self._live_bytes = sum([account.end_bytes for account in accounts])
+            self._live_bytes -= self._garbage_bytes
+
     def close(self) -> None:
         """Wait for running work, and close all files."""
         self._worker.close()
@@ -220,10 +259,14 @@ class Maintenance:
         for file in self._detached:
             file.close()
 
-    def _begin(self, work: Callable[[], object], take_over: Callable[[object], None]) -> None:
+    def _begin(
+        self, name: str, work: Callable[[], object], take_over: Callable[[object], None]
+    ) -> None:
         # From here until `poll` returns the outcome, the checkpoint state belongs to the worker:
         # nothing in this thread may read or change it.
+        self._count_garbage()
         self._take_over = take_over
+        self._work = name
         self._worker.start(work)
 
     def _clean_up(self) -> Callable[[], None]:
@@ -255,6 +298,7 @@ class Maintenance:
 
     def _finish(self, outcome: Outcome[object]) -> None:
         take_over, self._take_over = self._take_over, None
+        self._work = ""
         if take_over is None:
             return
         try:
@@ -356,7 +400,7 @@ class Maintenance:
             raise TypeError(f"{result!r} is not what a checkpoint returns")
         self._unfinished = None
         self.deleted += result.not_deleted
-        self._known_segment = self._tables_from
+        self._known_segment = self._checkpoint_segment = self._tables_from
         self._is_compaction_checked = False
         # Nothing is live in dropped segments, so their files are gone already. But a queue may read
         # index files until it hears that they were merged: so these are removed by the next
@@ -409,10 +453,25 @@ class Maintenance:
             self._compressor = self._compressor.with_dictionary(dictionary)
         # The commit took the rows of the old segments, but the log reads them until here: so they
         # are removed by the next clean-up. A crash before that leaves them to the next start.
-        self._detach(self._log.replace(result.numbers, result.segment))
+        replaced = self._log.replace(result.numbers, result.segment)
+        self._log.measures.freed_bytes += sum([one.size for one in replaced]) - result.segment.size
+        self._log.measures.compacted_bytes += result.moved_bytes
+        self._detach(replaced)
         files, directory, *_ = self._backing
         self._removals.append(partial(remove_compacted, files, directory, result, self._damaged))
         for path, offset, size, reason in result.damage:
             _log.error("damage in %s at %d, %d bytes: %s", path, offset, size, reason)
         pause_ms = 1000 * result.moved_bytes // self._options.compaction_bytes_s
         self._compaction_ms = self._clock.monotonic_ms() + pause_ms
+
+
+def _timed(work: Callable[[], ResultT], histogram: BucketHistogram) -> Callable[[], ResultT]:
+    """Return work whose time is counted, that of the worker's thread alone."""
+
+    def timed() -> ResultT:
+        began_s = time.perf_counter()
+        result = work()
+        histogram.observe(time.perf_counter() - began_s)
+        return result
+
+    return timed

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Sequence
 
 from amqpstore.catalog import Catalog, Change, Value
@@ -20,6 +21,7 @@ from amqpstore.definitions import COPIED
 from amqpstore.errors import DiskFullError
 from amqpstore.filenames import RESERVE
 from amqpstore.files import Files
+from amqpstore.measures import BucketHistogram
 
 _PLENTY_BYTES = 256 << 20
 """While more than this is free, what is written is subtracted from what was free at the last look:
@@ -108,6 +110,16 @@ class Space:
         return DiskFullError(self._directory, self._free_bytes(), needed)
 
     @property
+    def free_bytes(self) -> int:
+        """What was free when the disk was last asked, without what was written since."""
+        return self._left_bytes
+
+    @property
+    def least_free_bytes(self) -> int:
+        """The free bytes below which publishers are refused."""
+        return self._least_free_bytes
+
+    @property
     def _kept_bytes(self) -> int:
         """Free bytes that are not for publishers: the size of the reserve, while that is
         missing.
@@ -135,17 +147,20 @@ class Space:
 class ReservingCatalog:
     """A catalog whose commits may use the reserve of `space` if the disk is full.
 
-    Except those that only add definitions: they are refused, as publishers are.
+    Except those that only add definitions: they are refused, as publishers are. Args: commit_s, in
+    which the time of each commit is counted.
     """
 
-    def __init__(self, catalog: Catalog, space: Space) -> None:
+    def __init__(self, catalog: Catalog, space: Space, commit_s: BucketHistogram) -> None:
         self._catalog = catalog
         self._space = space
+        self._commit_s = commit_s
 
     def rows(self, table: str) -> dict[str, Value]:
         return self._catalog.rows(table)
 
     def commit(self, changes: Sequence[Change]) -> None:
+        began_s = time.perf_counter()
         try:
             self._catalog.commit(changes)
         except OSError as error:
@@ -154,6 +169,7 @@ class ReservingCatalog:
             # Nothing of it was written, and all of it is written again: that is safe.
             self._space.give_up()
             self._catalog.commit(changes)
+        self._commit_s.observe(time.perf_counter() - began_s)
 
     def close(self) -> None:
         self._catalog.close()

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import logging
 import os
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -36,10 +37,12 @@ from amqpstore.errors import (
     StoreClosedError,
     StoreLockedError,
 )
+from amqpstore.figures import StoreFigures
 from amqpstore.filenames import LOCK
 from amqpstore.files import SPARE, Files, Lock, OsFiles
 from amqpstore.log import Log
 from amqpstore.maintenance import DEFAULTS, Maintenance, Options, compressor_of
+from amqpstore.measures import StoreMeasures
 from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.opening import open_directory
@@ -74,7 +77,8 @@ class Store:
 
     `queues` has all queues by id, including those that hold the messages of transactions in
     `prepared`, under the same id. `next_queue_id` is the id of the next queue. `stored` reads the
-    messages of runs that are on disk. `clock` is the one passed to `open`.
+    messages of runs that are on disk. `clock` is the one passed to `open`; `measures` is what the
+    work of the store took.
     """
 
     def __init__(
@@ -87,8 +91,11 @@ class Store:
         options: Options,
         worker: Worker,
         clock: Clock,
+        measures: StoreMeasures,
+        opened_s: float,
     ) -> None:
         self.directory = backing.directory
+        self.measures = measures
         self.queues = queues
         self.recovery_report = recovered.report
         self.clock = clock
@@ -113,6 +120,7 @@ class Store:
             compressor=compressor_of(options),
             dictionaries=tables.DICTIONARIES.read(self._catalog.rows),
             limits=options.limits,
+            measures=measures,
         )
         self._maintenance = Maintenance(
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
@@ -130,6 +138,7 @@ class Store:
         for queue in queues.values():
             if queue.quarantined.count or queue.unread:
                 self.stored.retry(queue)
+        self._opening_s = time.perf_counter() - opened_s
 
     @classmethod
     def open(
@@ -177,6 +186,8 @@ class Store:
         worker: Worker,
         clock: Clock,
     ) -> Store:
+        opened_s = time.perf_counter()
+        measures = StoreMeasures()
         space = Space(
             files,
             directory,
@@ -185,12 +196,15 @@ class Store:
         )
 
         def open_with_reserve(path: str, create: bool, *, plain: bool = False) -> Catalog:
-            return ReservingCatalog(open_catalog(path, create, plain=plain), space)
+            catalog = open_catalog(path, create, plain=plain)
+            return ReservingCatalog(catalog, space, measures.commit_s)
 
         backing, queues, recovered = open_directory(
             directory, files, open_with_reserve, options.limits
         )
-        return cls(lock, backing, queues, recovered, space, options, worker, clock)
+        return cls(
+            *(lock, backing, queues, recovered, space, options, worker, clock, measures, opened_s)
+        )
 
     # Definitions: durable on return, unless they are grouped.
 
@@ -853,6 +867,25 @@ class Store:
         short = min(self._memory_bytes, _SHORT_MEMORY_BYTES)
         budget_bytes = short if self._is_memory_short else self._memory_bytes
         self._memory.set_budget(budget_bytes, self.queues.values())
+
+    def figures(self) -> StoreFigures:
+        """Return what there is in the store, and what its start found; it takes as long as the
+        store has segments.
+        """
+        report = self.recovery_report
+        return StoreFigures(
+            self._maintenance.figures(),
+            self._memory.memory_bytes,
+            self._unacked.memory_bytes,
+            self._memory.budget_bytes,
+            self._space.free_bytes,
+            self._space.least_free_bytes,
+            self._opening_s,
+            report.torn_bytes,
+            report.rolled_back,
+            len(report.lost),
+            len(report.damage),
+        )
 
     @property
     def is_disk_low(self) -> bool:

@@ -279,6 +279,7 @@ class StoredRuns:
 
     def fill(self, run: Run, messages: list[Message]) -> None:
         """Attach messages that were read to their run."""
+        self._log.measures.read_messages += len(messages)
         if run.first_id >= FIRST_TRANSIENT:
             self.release_transient(run)
             run.first_id = 0

@@ -11,6 +11,8 @@ import time
 
 import trio
 
+from amqpstore.measures import BucketHistogram
+
 _LONG_S = 0.020
 """A turn that takes longer is logged, unless one with the same work has taken as long before."""
 
@@ -21,7 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 class LoopHolds(trio.abc.Instrument):
-    """Measures each turn of trio's loop. `longest_s` has the longest one of each kind of work.
+    """Measures each turn of trio's loop. `turn_s` has all of them, `longest_s` the longest one of
+    each kind of work.
 
     It is processor time, as wall time is that of other processes too on a busy machine; so waits
     for the disk do not count. One reading of the clock a turn is enough, as the thread's clock
@@ -31,6 +34,7 @@ class LoopHolds(trio.abc.Instrument):
 
     def __init__(self, work: dict[str, None]) -> None:
         self.longest_s: dict[str, float] = {}
+        self.turn_s = BucketHistogram.of_seconds()
         self._work = work
         self._until = time.thread_time()
 
@@ -39,6 +43,7 @@ class LoopHolds(trio.abc.Instrument):
         now = time.thread_time()
         held_s = now - self._until
         self._until = now
+        self.turn_s.observe(held_s)
         work = self._work
         if held_s > _LONG_S:
             self._held(held_s)

@@ -7,6 +7,7 @@ checked) wake the turn.
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import trio
@@ -71,6 +72,7 @@ class Turn:
     def round(self, committer: Committer, now: float) -> None:
         """Read from the sockets that are readable, and do what follows from that."""
         self._is_running = True
+        self._broker.context.read_s = time.perf_counter()
         try:
             is_busy = self._sockets.read(now)
             if is_busy or self._switch_interval.is_long:

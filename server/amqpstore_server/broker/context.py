@@ -10,6 +10,7 @@ from typing import Protocol
 
 from amqpstore import Store
 from amqpstore.clock import Clock
+from amqpstore.measures import BucketHistogram
 from amqpstore_server.broker.ack_timeouts import AckTimeouts
 from amqpstore_server.broker.counters import ChurnCounters, OctetCounters
 from amqpstore_server.broker.exchanges.base import Exchange
@@ -42,7 +43,8 @@ class BrokerContext:
     `consumer_timeout_ms` is the time in which a delivery has to be
     acked where neither the consumer nor the queue says another; 0 means any time.
     Whatever may take long notes its name in `work`, see `holds`. `churn` counts what comes and
-    goes, `octets` the bytes of all connections.
+    goes, `octets` the bytes of all connections; `confirm_s` has how long messages took from the
+    read that brought them, which began at `read_s`, to their confirms.
     """
 
     store: Store
@@ -65,6 +67,8 @@ class BrokerContext:
     work: dict[str, None] = field(default_factory=dict)
     churn: ChurnCounters = field(default_factory=ChurnCounters)
     octets: OctetCounters = field(default_factory=OctetCounters)
+    confirm_s: BucketHistogram = field(default_factory=BucketHistogram.of_seconds)
+    read_s: float = 0.0
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""
     move_cost: int = 0

@@ -94,13 +94,13 @@ TRAFFIC = {
 
 # fmt: off
 CEILINGS = {
-    "alike, 1 queue": Costs(Calls(2.1, 15.6), Calls(0.5, 13.0), Calls(2.8, 19.1)),
-    "varied, 1 queue": Costs(Calls(8.1, 30.6), Calls(1.5, 16.8), Calls(9.8, 39.0)),
-    "varied, 10 queues": Costs(Calls(9.9, 35.6), Calls(3.2, 17.6), Calls(15.0, 46.3)),
-    "varied, 3 of 21 queues": Costs(Calls(15.3, 51.8), Calls(2.9, 18.6), Calls(58.5, 116.1)),
-    "varied, 64 KiB": Costs(Calls(60.0, 55.8), Calls(28.1, 30.0), Calls(97.1, 87.6)),
+    "alike, 1 queue": Costs(Calls(2.1, 15.6), Calls(0.5, 13.0), Calls(2.9, 19.2)),
+    "varied, 1 queue": Costs(Calls(8.1, 30.6), Calls(1.5, 16.8), Calls(9.8, 39.1)),
+    "varied, 10 queues": Costs(Calls(9.9, 35.7), Calls(3.2, 17.6), Calls(15.0, 46.4)),
+    "varied, 3 of 21 queues": Costs(Calls(15.3, 51.8), Calls(2.9, 18.6), Calls(58.5, 116.2)),
+    "varied, 64 KiB": Costs(Calls(60.5, 57.8), Calls(28.2, 30.7), Calls(97.8, 91.3)),
     "varied, transient": Costs(Calls(7.9, 19.3), Calls(1.5, 8.3), Calls(9.5, 27.6)),
-    "varied, alone in a read": Costs(Calls(221.0, 113.0), Calls(25.1, 20.4), Calls(358.2, 214.2)),
+    "varied, alone in a read": Costs(Calls(223.0, 121.0), Calls(25.3, 21.8), Calls(361.2, 229.2)),
 }
 # fmt: on
 

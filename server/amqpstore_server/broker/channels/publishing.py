@@ -61,6 +61,7 @@ class Publisher:
         self.confirms = False
         self.outlet = outlet
         self._context = context
+        self._log = context.store.log
         self._dead_letters = dead_letters
         self._replays = replays
         self._counters = counters
@@ -181,7 +182,7 @@ class Publisher:
                 continue
             if promise is _Promise.WHEN_DURABLE:
                 self._waiting_confirms += 1
-                confirm = partial(self._confirm_logged, first, last)
+                confirm = partial(self._confirm_logged, first, last, self._context.read_s)
                 self._context.when_durable(confirm, self._failed)
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
@@ -198,13 +199,14 @@ class Publisher:
             self._next_tag += count
             self._published.append(_Published(first, self._next_tag - 1, promise))
 
-    def _confirm_logged(self, first: int, last: int) -> None:
+    def _confirm_logged(self, first: int, last: int, read_s: float) -> None:
         # Batches become durable in order, and everything before was already answered: `multiple` is
         # safe.
         self._waiting_confirms -= 1
         count = last - first + 1
         self._counters.confirm += count
         self._totals.confirm += count
+        self._context.confirm_s.observe(self._log.completed_s - read_s, count)
         self.outlet.confirm(last, multiple=last > first)
 
     def _failed(self) -> None:

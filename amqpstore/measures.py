@@ -1,0 +1,74 @@
+"""What a store measures of its work: how long it took and how much it was, in histograms."""
+
+from __future__ import annotations
+
+_LESS = 1e-9
+"""A value that is a bound belongs to the bucket below it, as Prometheus counts."""
+
+_PLACES = 128
+"""More than any value needs."""
+
+
+class BucketHistogram:
+    """How many values there were up to each of some bounds: the first, and always twice as much.
+
+    `total` is the sum of all values; a value is counted in `counts[place]`, with the `place` of its
+    `scale`. Of two threads that observe at once neither is lost, as CPython changes threads between
+    calls only.
+    """
+
+    __slots__ = ("bounds", "counts", "scale", "total")
+
+    def __init__(self, first: float, buckets: int) -> None:
+        self.bounds = tuple(first * (1 << power) for power in range(buckets))
+        self.counts = [0] * _PLACES
+        self.total = 0.0
+        self.scale = 1 / first
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, of so many that are alike."""
+        self.counts[int(value * self.scale - _LESS).bit_length()] += count
+        self.total += value * count
+
+    @property
+    def buckets(self) -> list[int]:
+        """How many values belong to each bound, and at last how many are above all of them."""
+        last = len(self.bounds)
+        return [*self.counts[:last], sum(self.counts[last:])]
+
+    @classmethod
+    def of_seconds(cls) -> BucketHistogram:
+        """Return one for times from 16 us to 17 s."""
+        return cls(16e-6, 21)
+
+
+class StoreMeasures:
+    """What one store measures. `sync_s` are its fdatasyncs, `batch_messages` and `batch_bytes` what
+    each of them was for; `checkpoint_s` and `compaction_s` are the background work, `commit_s` the
+    commits of the catalog. `read_messages` were read back from disk; compaction has read and
+    written `compacted_bytes`, and freed `freed_bytes`.
+    """
+
+    def __init__(self) -> None:
+        self.sync_s = BucketHistogram.of_seconds()
+        self.batch_messages = BucketHistogram(1, 18)
+        self.batch_bytes = BucketHistogram(256, 20)
+        self.checkpoint_s = BucketHistogram.of_seconds()
+        self.compaction_s = BucketHistogram.of_seconds()
+        self.commit_s = BucketHistogram.of_seconds()
+        self.written_messages = 0
+        self.read_messages = 0
+        self.compacted_bytes = 0
+        self.freed_bytes = 0
+
+    def batch(self, messages: int, byte_count: int, sync_s: float) -> None:
+        """Note a batch that has become durable."""
+        # As `observe` does. A publish that is alone is a batch of its own, and each call costs.
+        for histogram, value in (
+            (self.sync_s, sync_s),
+            (self.batch_messages, messages),
+            (self.batch_bytes, byte_count),
+        ):
+            histogram.counts[int(value * histogram.scale - _LESS).bit_length()] += 1
+            histogram.total += value
+        self.written_messages += messages
