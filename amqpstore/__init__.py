@@ -44,7 +44,7 @@ The modules, from the disk upwards:
   large they are; `stored_runs`, `rereading`, `large_reads`: reads of their messages that are on
   disk, retries of failed ones, and reads of large ones in parts; `browsing`: reads that leave them.
 - `memory`, `unacked`, `transient`: which ready and unacked messages stay in memory, and where
-  transient messages go that must leave it.
+  transient messages go that must leave it; `disposal`: messages that nobody needs, freed by and by.
 - `transaction`, `prepared`: transactions, and those that wait for a decision; `arguments`: checks
   of published messages.
 - `checkpoint_state`, `segment_accounts`: the state that the next checkpoint writes, for queues, and

@@ -27,6 +27,7 @@ from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value, check_change
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
+from amqpstore.disposal import Disposal
 from amqpstore.errors import (
     DamageError,
     DiskFullError,
@@ -107,6 +108,7 @@ class Store:
         self._memory = Memory(options.memory_bytes, self._transient)
         self._memory_bytes = options.memory_bytes
         self._is_memory_short = False
+        self._disposal = Disposal()
         self._unacked = self._memory.unacked
         self._log = Log(
             backing.descriptors,
@@ -271,8 +273,10 @@ class Store:
         for one in queues:
             one.deleted = True
             self._memory.let_go(one, one.memory_bytes)
-            for run in one.clear() + one.quarantined.clear():
+            runs = one.clear() + one.quarantined.clear()
+            for run in runs:
                 self.stored.release_transient(run)
+            self._disposal.add_runs(runs)
             del self.queues[one.id]
             if one.durable:
                 self._maintenance.deleted.append(one.id)
@@ -618,10 +622,16 @@ class Store:
             for first in range(file.first, file.end, MAX_COUNT):
                 span = min(file.end - first, MAX_COUNT)
                 self._log.append_operation(Operation(OperationKind.PURGE, span, queue.id, first))
-        for run in queue.clear():
+        runs = queue.clear()
+        for run in runs:
             self._log_run(OperationKind.PURGE, queue, run)
             self.stored.release_transient(run)
+        self._disposal.add_runs(runs)
         return count
+
+    def drop(self, lists: Iterable[list[Message]]) -> None:
+        """Free messages that the caller does not need any more, by and by: see `free_memory`."""
+        self._disposal.add(lists)
 
     def read_again(self) -> dict[Queue, int]:
         """Try to read some messages that could not be read: readable ones are ready again, in their
@@ -748,17 +758,23 @@ class Store:
         SPARE.fill()
         if self._grouped:
             self._commit_grouped()
+        if self._disposal.lists:
+            self._disposal.free()
         with self._working():
             self._memory.drop_excess(self._log.position.message_id)
             self._maintenance.housekeep()
 
-    def free_memory(self) -> None:
-        """Drop bodies of taken messages from memory if there are too many, as `housekeep` does.
+    def free_memory(self) -> bool:
+        """Drop bodies of taken messages from memory if there are too many, as `housekeep` does, and
+        free some of what was purged or deleted. Returns whether more is to be freed.
 
         To be called more often than that, if much may be taken in between: it costs nothing if
         there is nothing to do.
         """
         self._memory.let_go_unacked(self._log.position.message_id)
+        if not self._disposal.lists:
+            return False
+        return self._disposal.free()
 
     def checkpoint(self) -> None:
         """Make a checkpoint of everything durable, now.

@@ -16,7 +16,7 @@ from amqpstore.backing import Backing
 from amqpstore.body_sizes import BodySizes
 from amqpstore.clock import Clock
 from amqpstore.descriptors import is_shortage
-from amqpstore.errors import DamageError, MessageDamagedError, ReadLaterError
+from amqpstore.errors import DamageError, MessageDamagedError, PartlyReadError, ReadLaterError
 from amqpstore.filenames import index_path
 from amqpstore.index import Entries, IndexReader, live_runs
 from amqpstore.large_reads import LargeReads
@@ -111,6 +111,26 @@ class StoredRuns:
                 raise found
             messages += found
         return messages
+
+    def parts(self, run: Run) -> Iterator[list[Message]]:
+        """Yield all messages of a run in parts, and an empty list where others may have their turn
+        before a large message is read on.
+
+        Raises: ReadLaterError, MessageDamagedError.
+        """
+        if run.messages is not None:
+            yield run.messages
+            return
+        place = 0
+        while place < run.count:
+            found = self.read_back(run, place, run.count - place, in_parts=True)
+            if isinstance(found, PartlyReadError):
+                yield []
+            elif isinstance(found, list):
+                place += len(found)
+                yield found
+            else:
+                raise found
 
     def run_bytes(self, run: Run) -> int:
         """Return the bytes in the bodies of a run, as far as it can be read."""

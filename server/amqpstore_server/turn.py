@@ -108,7 +108,8 @@ class Turn:
                 # Queues that got messages from another queue on the way have their turn next.
                 self._wake()
         committer.commit(promised_only=True)
-        self._broker.context.store.free_memory()
+        if self._broker.context.store.free_memory():
+            self._wake()
         if self._senders:
             self._send()
         if self._held_back and committer.has_room():

@@ -204,7 +204,7 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
 
         def keep() -> None:
             transaction = BrokerTransaction(self._context)
-            for copy in self.copies(taken):
+            for copy in self.copies(self._context.store.stored.read_all(taken.run)):
                 transaction.add(self.queue, *copy)
             transaction.commit()
 
@@ -219,33 +219,28 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
 def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
     """As a broker that thinks of it once the transaction is committed."""
 
-    def consume(
-        self: BrokerTransaction,
-        queue: Queue,
-        taken: Taken,
-    ) -> None:
-        self.ack(queue, taken)
+    def keep(self: BrokerTransaction, queue: Queue, consumed: Sequence[amqpstore.Message]) -> None:
         if (history := queue.history) is not None:
 
-            def keep() -> None:
+            def keep_late() -> None:
                 transaction = BrokerTransaction(self._context)
-                for copy in history.copies(taken):
+                for copy in history.copies(consumed):
                     transaction.add(history.queue, *copy)
                 transaction.commit()
 
-            later.append(keep)
+            later.append(keep_late)
 
     def commit(self: BrokerTransaction, *arguments: object) -> None:
         committed(self, *arguments)  # type: ignore[arg-type]
         todo = list(later)
         later.clear()
-        for keep in todo:
+        for keep_late in todo:
             sync_at_once(self._context.store)
-            keep()
+            keep_late()
 
     later: list[Callable[[], None]] = []
     committed = BrokerTransaction.commit
-    patch.setattr(BrokerTransaction, "consume", consume)
+    patch.setattr(BrokerTransaction, "keep", keep)
     patch.setattr(BrokerTransaction, "commit", commit)
 
 
@@ -307,6 +302,7 @@ def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
             self.commit()
             sync_at_once(self._context.store)
             self._columns, self._open = [], {}
+            self._store_transaction = self._context.store.transaction()
 
     patch.setattr(BrokerTransaction, "publish", publish)
 

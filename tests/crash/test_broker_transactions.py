@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -296,10 +296,11 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
     def published(self: BrokerTransaction, plan: Plan) -> None:
         publish(self, plan)
-        taken, self._taken = self._taken, []
+        acks, self._store_transaction._acks = self._store_transaction._acks, []
         self.commit()
         sync_at_once(self._context.store)
-        self._taken = taken
+        self._store_transaction = self._context.store.transaction()
+        self._store_transaction._acks = acks
         self._columns, self._open = [], {}
 
     patch.setattr(BrokerTransaction, "publish", published)
@@ -307,17 +308,17 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
 def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
     """As a broker that rejects once the transaction is committed."""
-    commit = LocalTransaction.commit
+    committing = LocalTransaction.committing
 
-    def committed(self: LocalTransaction) -> None:
+    def committed(self: LocalTransaction) -> Iterator[None]:
         rejected = [one for one in self._settled if one.requeue is False]
         self._settled = [one for one in self._settled if one.requeue is not False]
-        commit(self)
+        yield from committing(self)
         sync_at_once(self._context.store)
         for delivery, requeue in rejected:
             self._channel.settled(delivery, requeue=requeue)
 
-    patch.setattr(LocalTransaction, "commit", committed)
+    patch.setattr(LocalTransaction, "committing", committed)
 
 
 def committed_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -421,8 +421,8 @@ class AmqpChannel:
         self._broker.select_transactions()
         self._send(methods.TxSelectOk())
 
-    def on_tx_commit(self, _method: methods.TxCommit) -> None:
-        self._broker.commit()
+    def on_tx_commit(self, _method: methods.TxCommit) -> Iterator[None] | None:
+        return _begun(self._broker.committing())
 
     def on_tx_rollback(self, _method: methods.TxRollback) -> None:
         self._broker.rollback()
@@ -430,6 +430,13 @@ class AmqpChannel:
 
     def misplaced(self, method: methods.Method) -> None:
         raise CommandInvalid(f"{method.name} is sent by the server only")
+
+
+def _begun(steps: Iterator[None]) -> Iterator[None] | None:
+    """Take the first of some steps. Returns the others, or None if that was the last."""
+    for _ in steps:
+        return steps
+    return None
 
 
 def _priority(method: methods.BasicConsume) -> int:

@@ -358,7 +358,8 @@ class Branches:
         transaction = Transaction(self._context)
         try:
             for work in branch.works.values():
-                work.add_to(transaction)
+                for _ in work.adding_to(transaction):
+                    pass
         except PreconditionFailedError as error:
             transaction.undo()
             extra = {**self._log_fields(branch), "reason": str(error)}
@@ -370,7 +371,8 @@ class Branches:
     def _finish(self, branch: _Branch) -> None:
         """Remove a branch whose work is done, or is the store's now."""
         for work in branch.works.values():
-            work.finish()
+            for _ in work.finishing():
+                pass
         branch.works.clear()
 
     def _fail(self, branch: _Branch, why: XaStatus) -> None:

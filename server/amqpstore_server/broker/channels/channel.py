@@ -445,7 +445,14 @@ class Channel:
 
         Raises: PreconditionFailedError, ResourceExhaustedError.
         """
-        self._transaction.commit()
+        for _ in self.committing():
+            pass
+
+    def committing(self) -> Iterator[None]:
+        """Do as `commit`, in steps: others may have their turn after each, but this channel only
+        after the last.
+        """
+        return self._transaction.committing()
 
     def rollback(self) -> None:
         """Drop the transaction's publishes; messages it acked or rejected are unacked again.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from amqpstore import Message, MessageDamagedError, ReadLaterError
+from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
@@ -18,6 +18,7 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.delivery import Delivery
+from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
@@ -69,6 +70,13 @@ the client's bytes.
 
 _JOINED_BYTES = 1 << 20
 """Messages are added to others up to this size: they leave memory together."""
+
+
+_MAX_ADDED = 4096
+_MAX_SETTLED = 512
+"""Publishes, counted for each of their queues, and deliveries that are handled before others have
+their turn.
+"""
 
 
 class UncommittedBytes:
@@ -125,6 +133,8 @@ class LocalTransaction:
         """
         self._last_of: dict[Queue, _Sent] = {}
         self._settled: list[_Settled] = []
+        self._cost = 0
+        """What the last step of the commit has moved: see `affordable`."""
 
     def publish(
         self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
@@ -172,23 +182,28 @@ class LocalTransaction:
     def rollback(self) -> list[Delivery]:
         """Drop everything. Returns the deliveries that were settled: they are unacked again."""
         settled, self._settled = self._settled, []
+        self._context.store.drop([sent.messages for sent in self._sent])
         self._forget_sent()
         return [delivery for delivery, _ in settled]
 
-    def commit(self) -> None:
-        """Commit everything, or nothing. Raises: PreconditionFailedError,
-        ResourceExhaustedError.
+    def committing(self) -> Iterator[None]:
+        """Commit everything, or nothing, in steps: others may have their turn after each, but its
+        channel only after the last.
+
+        It takes many steps to gather what is committed, and one to commit it. If they are not taken
+        that far, because the channel has gone, nothing is committed.
+        Raises: PreconditionFailedError, ResourceExhaustedError.
         """
         channel = self._channel
         transaction = Transaction(self._context)
         try:
-            self.add_to(transaction)
-        except PreconditionFailedError:
+            yield from self.adding_to(transaction)
+        except BaseException:
             transaction.undo()
             raise
         transaction.commit(channel.outlet.committed, channel.outlet.failed)
         self.trace()
-        self.finish()
+        yield from self.finishing()
 
     def trace(self) -> None:
         """Copy the publishes for the firehose, if it is on: they are committed."""
@@ -197,33 +212,45 @@ class LocalTransaction:
             for sent in self._sent:
                 channel.firehose.published(channel.origin, sent.route.queues, sent.messages)
 
-    def add_to(self, transaction: Transaction) -> None:
-        """Add the work to a store transaction; unroutable mandatory messages are returned now.
+    def adding_to(self, transaction: Transaction) -> Iterator[None]:
+        """Add the work to a store transaction, in steps; unroutable mandatory messages are returned
+        in the last.
 
-        Raises: PreconditionFailedError, if a queue refuses a part: the transaction has to be undone
-        then.
+        Raises: PreconditionFailedError, if a queue refuses a part. The transaction has to be undone
+        then, and if not all steps are taken.
         """
+        self._context.work["transaction"] = None
+        sent_by_client = self._sent
         plans = []
-        for sent in self._sent:
+        count = 0
+        for sent in sent_by_client:
             planned = self._plan(sent)
             refuse_if_full(planned)
             transaction.publish(planned)
             plans.append(planned)
-        self._add_settled(transaction)
-        for sent, planned in zip(self._sent, plans, strict=True):
+            count += len(sent.messages) * len(planned.queues)
+            if count > _MAX_ADDED:
+                count = 0
+                yield
+        yield from self._adding_settled(transaction)
+        for sent, planned in zip(sent_by_client, plans, strict=True):
             self._return(sent, planned)
 
-    def _add_settled(self, transaction: Transaction) -> None:
+    def _adding_settled(self, transaction: Transaction) -> Iterator[None]:
         """Raises: PreconditionFailedError, if the bodies that have to be read back exceed the
         memory limit.
         """
         room = most = self._context.limits.max_read_back_bytes
-        for delivery, requeue in self._settled:
+        for number, (delivery, requeue) in enumerate(self._settled, 1):
+            if not number % _MAX_SETTLED:
+                yield
             queue, taken = delivery.queue, delivery.taken
             if queue.is_deleted or requeue:
                 continue
-            goes_on = queue.sends_on if requeue is False else queue.history is not None
-            if goes_on and taken.run.messages is None:
+            transaction.ack(queue, taken)
+            if not (queue.sends_on if requeue is False else queue.history is not None):
+                continue
+            if taken.run.messages is None:
                 room -= taken.run.body_bytes
                 if room < 0:
                     raise PreconditionFailedError(
@@ -232,25 +259,65 @@ class LocalTransaction:
                         "undone; settle fewer of them at a time"
                     )
             try:
-                if requeue is None:
-                    transaction.consume(queue, taken)
-                else:
-                    self._dead_letters.add(transaction, queue, [taken], Reason.REJECTED)
+                yield from self._moving(transaction, queue, taken.run, is_ack=requeue is None)
             except (ReadLaterError, MessageDamagedError) as error:
                 raise PreconditionFailedError(f"the transaction is undone: {error}") from None
 
-    def finish(self) -> None:
-        """Finish the settled deliveries: they are part of the store transaction now."""
+    def _moving(
+        self, transaction: Transaction, queue: Queue, run: Run, *, is_ack: bool
+    ) -> Iterator[None]:
+        """Have the transaction move messages that were settled to where they go.
+
+        Raises: ReadLaterError, MessageDamagedError.
+        """
+        context = self._context
+        left = context.limits.max_move_cost - self._cost
+        for part in context.store.stored.parts(run):
+            place = 0
+            while place < len(part):
+                if left <= 0:
+                    yield
+                    left = context.limits.max_move_cost
+                count, cost = affordable(part, left, place)
+                left -= cost
+                context.move_cost += cost
+                messages = part[place : place + count]
+                place += count
+                if is_ack:
+                    transaction.keep(queue, messages)
+                else:
+                    self._dead_letters.add_messages(transaction, queue, messages, Reason.REJECTED)
+            if run.messages is None:
+                yield
+                left = context.limits.max_move_cost
+        self._cost = context.limits.max_move_cost - left
+
+    def finishing(self) -> Iterator[None]:
+        """Finish the settled deliveries, in steps: they are part of the store transaction now.
+
+        If not all steps are taken, the rest is finished at once.
+        """
         channel = self._channel
         settled, self._settled = self._settled, []
         for sent in self._sent:
             channel.count_published(sent.route, len(sent.messages), sent.flags)
         self._forget_sent()
-        for delivery, requeue in settled:
-            if requeue or delivery.queue.is_deleted:
-                channel.settled(delivery, requeue=True)
-            else:
-                channel.forget(delivery, requeue=requeue)
+        rest = iter(settled)
+        try:
+            for number, one in enumerate(rest, 1):
+                self._finish(one)
+                if not number % _MAX_SETTLED:
+                    yield
+        finally:
+            for one in rest:
+                self._finish(one)
+
+    def _finish(self, settled: _Settled) -> None:
+        delivery, requeue = settled
+        if requeue or delivery.queue.is_deleted:
+            self._channel.settled(delivery, requeue=True)
+        else:
+            self._channel.forget(delivery, requeue=requeue)
 
     def _forget_sent(self) -> None:
         self._sent = []

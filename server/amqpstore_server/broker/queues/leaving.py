@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ENVELOPE_COST = 63
+ENVELOPE_COST = 63
 _BYTES_OF_ONE = 512
 """What a message costs besides 1, in about microseconds: if it differs in its properties from the
 one before it, and for each of these bytes.
@@ -111,16 +111,19 @@ class Leaving:
             self._context.store.ack(*taken)
 
 
-def affordable(messages: Sequence[Message], most: int) -> tuple[int, int]:
-    """Return how many messages may be moved for this cost, at least one, and what they cost."""
+def affordable(messages: Sequence[Message], most: int, place: int = 0) -> tuple[int, int]:
+    """Return how many messages, from one on, may be moved for this cost, at least one, and what
+    they cost.
+    """
     cost = 0
     known = None
-    for index, message in enumerate(messages):
+    for index in range(len(messages) - place):
+        message = messages[place + index]
         more = 1 + len(message.body) // _BYTES_OF_ONE
         if message.envelope is not known:
             known = message.envelope
-            more += _ENVELOPE_COST
+            more += ENVELOPE_COST
         if index and cost + more > most:
             return index, cost
         cost += more
-    return len(messages), cost
+    return len(messages) - place, cost

@@ -43,8 +43,10 @@ class KeepsConsumed(Protocol):
     def consumed(self, queue: Queue, taken: Taken) -> None:
         """Ack a run that was taken off the queue, and add it to the history."""
 
-    def copies(self, taken: Taken) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
-        """Yield the copies that go to the history, for a run that a transaction acks."""
+    def copies(
+        self, consumed: Sequence[Message]
+    ) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
+        """Yield the copies that go to the history, for messages that a transaction acks."""
 
 
 WayOut = Callable[["Queue", Sequence[Taken], Reason], bool]

@@ -61,7 +61,7 @@ class DeadLetters:
         """Add to a transaction: messages that a full queue refused go to its dead-letter
         exchange.
         """
-        self._add_messages(transaction, queue, messages, Reason.MAXLEN)
+        self.add_messages(transaction, queue, messages, Reason.MAXLEN)
 
     def add(
         self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: Reason
@@ -74,11 +74,12 @@ class DeadLetters:
             transaction.ack(queue, one)
             if queue.settings.dead_letter_exchange is not None:
                 messages = self._context.store.stored.read_all(one.run)
-                self._add_messages(transaction, queue, messages, reason)
+                self.add_messages(transaction, queue, messages, reason)
 
-    def _add_messages(
+    def add_messages(
         self, transaction: Transaction, queue: Queue, messages: Sequence[Message], reason: Reason
     ) -> None:
+        """Add to a transaction: messages that leave a queue become dead letters, if it has any."""
         exchange = queue.settings.dead_letter_exchange
         if exchange is None:
             return

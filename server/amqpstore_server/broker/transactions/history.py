@@ -50,16 +50,14 @@ class QueueHistory:
         transaction.consume(queue, taken)
         transaction.commit()
 
-    def copies(self, taken: Taken) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
-        """Yield the copies that go to the history, for a run that a transaction acks.
+    def copies(
+        self, consumed: Sequence[Message]
+    ) -> Iterator[tuple[ParsedEnvelope, list[Message], Placement]]:
+        """Yield the copies that go to the history, for messages that a transaction acks.
 
         Yields nothing while the disk is full: acks have to succeed then.
-        Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
         """
-        if self.queue.is_set_aside:
-            return
-        consumed = self._context.store.stored.read_all(taken.run)
-        if not self._look_for_room(consumed):
+        if self.queue.is_set_aside or not self._look_for_room(consumed):
             return
         now_ms = self._context.clock.wall_ms()
         for envelope, group in groupby(consumed, attrgetter("envelope")):

@@ -15,6 +15,7 @@ from amqpstore import Envelope, Message
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
+from amqpstore_server.broker.queues.leaving import ENVELOPE_COST
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.history import CONSUMED_AT, Histories
@@ -110,24 +111,41 @@ class Replays:
         if self._context.store.log.pending_bytes >= self._context.limits.max_replay_bytes:
             # Many replays in a row must not fill memory with bytes that wait for the disk.
             self._context.flush()
-        copies: list[tuple[ParsedEnvelope, list[Message]]] = []
+        transaction = Transaction(self._context)
+        try:
+            outcome = yield from self._add_copies(transaction, kept, target, request)
+        except BaseException:
+            transaction.undo()
+            raise
+        if outcome is ReplayOutcome.DONE:
+            transaction.commit()
+        else:
+            transaction.undo()
+        return outcome
+
+    def _add_copies(
+        self,
+        transaction: Transaction,
+        kept: ConsumedQueue,
+        target: Queue,
+        request: ReplayRequest,
+    ) -> Generator[None, None, ReplayOutcome]:
+        """Add the copies to a transaction. Raises: as `replay`."""
+        route = Route([target])
         for found in self._copies(kept, request):
+            if kept.is_deleted or target.is_deleted:
+                return ReplayOutcome.NOWHERE
             if found is None:
                 self._context.work["replay"] = None
                 yield
-            else:
-                copies.append(found)
-        if kept.is_deleted or target.is_deleted:
-            return ReplayOutcome.NOWHERE
-        transaction = Transaction(self._context)
-        route = Route([target])
-        for parsed, messages in copies:
+                continue
+            parsed, messages = found
             planned = plan(route, parsed, messages)
             if planned.accepted < len(messages):
-                transaction.undo()
                 return ReplayOutcome.REFUSED
             transaction.publish(planned)
-        transaction.commit()
+        if kept.is_deleted or target.is_deleted:
+            return ReplayOutcome.NOWHERE
         return ReplayOutcome.DONE
 
     def _copies(
@@ -138,6 +156,7 @@ class Replays:
         Raises: PreconditionFailedError, if there are too many.
         """
         left = request.limit
+        cost, most_cost = 0, self._context.limits.max_move_cost
         room = most = self._context.limits.max_replay_bytes
         known: Envelope | None = None
         parsed: ParsedEnvelope | None = None
@@ -147,11 +166,16 @@ class Replays:
         for part in self._context.store.stored.browse(kept.priorities.lowest):
             for message in part:
                 envelope = message.envelope
+                cost += 1
                 if envelope is not known:
                     if parsed is not None and group:
                         yield parsed, group
                     known, group = envelope, []
                     parsed = _copied(envelope) if request.wants(envelope) else None
+                    cost += ENVELOPE_COST
+                    if cost >= most_cost:
+                        cost = 0
+                        yield None
                 if parsed is None:
                     continue
                 room -= len(message.body) + len(envelope.properties) + _MESSAGE_BYTES
@@ -163,9 +187,10 @@ class Replays:
                     if not left:
                         yield parsed, group
                         return
+            if parsed is not None and group:
+                yield parsed, group
+                group = []
             yield None
-        if parsed is not None and group:
-            yield parsed, group
 
 
 def consumed_at(raw: bytes) -> int:

@@ -167,14 +167,15 @@ class Transaction:
         self._open: dict[_Places, Column] = {}
         """Those to which messages may be added: nothing later goes to their queues."""
         self._last_of: dict[Queue, _Places] = {}
-        self._taken: list[Taken] = []
+        self._store_transaction = context.store.transaction()
+        self._left: set[int] = set()
         self.queues: dict[int, Queue] = {}
         """The queues concerned, by the ids of their queues in the store."""
 
     @property
     def is_empty(self) -> bool:
         """Whether it has no operations."""
-        return not self._columns and not self._taken
+        return not self._columns and not self._left
 
     def add(
         self, queue: Queue, envelope: ParsedEnvelope, messages: list[Message], placement: Placement
@@ -212,14 +213,26 @@ class Transaction:
 
     def ack(self, queue: Queue, taken: Taken) -> None:
         """Ack a run that was taken off a queue."""
-        self._taken.append(taken)
-        self.queues[taken.store_queue.id] = queue
+        store_queue, run = taken
+        self._store_transaction.ack(store_queue, run)
+        self._left.add(store_queue.id)
+        self.queues[store_queue.id] = queue
 
     def consume(self, queue: Queue, taken: Taken) -> None:
-        """Ack a run as consumed: if its queue keeps a history, it gets a copy."""
+        """Ack a run as consumed: if its queue keeps a history, it gets a copy.
+
+        Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
+        """
         self.ack(queue, taken)
+        if queue.history is not None and not queue.history.queue.is_set_aside:
+            self.keep(queue, self._context.store.stored.read_all(taken.run))
+
+    def keep(self, queue: Queue, consumed: Sequence[Message]) -> None:
+        """Copy messages that are acked as consumed to the history of their queue, if it keeps
+        one.
+        """
         if queue.history is not None:
-            for envelope, messages, placement in queue.history.copies(taken):
+            for envelope, messages, placement in queue.history.copies(consumed):
                 self.add(queue.history.queue, envelope, messages, placement)
 
     def undo(self) -> None:
@@ -240,19 +253,16 @@ class Transaction:
         Args: or_else, called if `on_durable` raises.
         Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
-        store_transaction = self._context.store.transaction()
+        store_transaction = self._store_transaction
         for column in self._columns:
             if publish := column.publish():
                 store_transaction.enqueue_sized(publish)
-        for store_queue, run in self._taken:
-            store_transaction.ack(store_queue, run)
         try:
             store_transaction.commit()
         except DiskFullError as error:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
-        left = {store_queue.id for store_queue, _ in self._taken}
-        when_moved(self._context, left, self._columns, on_durable, or_else)
+        when_moved(self._context, self._left, self._columns, on_durable, or_else)
 
     def prepare(self, label: dict[str, Any]) -> Prepared:
         """Make it durable and undecided: see `amqpstore.Transaction.prepare`.
@@ -260,7 +270,7 @@ class Transaction:
         Each message goes to the lowest priority here: its own is determined at the decision.
         Raises: ResourceExhaustedError, when the disk is full; nothing is changed then.
         """
-        store_transaction = self._context.store.transaction()
+        store_transaction = self._store_transaction
         for column in self._columns:
             if publish := column.publish():
                 placements = [
@@ -269,8 +279,6 @@ class Transaction:
                     if placement in publish.placements
                 ]
                 store_transaction.enqueue_sized(publish._replace(placements=placements))
-        for store_queue, run in self._taken:
-            store_transaction.ack(store_queue, run)
         self.undo()
         try:
             return store_transaction.prepare(label)
