@@ -17,13 +17,13 @@ from typing import Any
 
 from amqpstore import DiskFullError, Message, Options, Run
 from amqpstore.clock import SimulatedClock
-from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker
+from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.vhost import DEFAULT_VHOST, VirtualHost
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import CatalogCommit, Operation

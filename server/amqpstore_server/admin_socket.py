@@ -29,11 +29,11 @@ from amqpstore_server.administration.framing import (
 from amqpstore_server.administration.operations import (
     Administration,
     AdministrationError,
-    By,
     MissingError,
 )
 from amqpstore_server.administration.requests import carried_out
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.definitions import DefinitionsError

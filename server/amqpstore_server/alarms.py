@@ -88,7 +88,8 @@ class Alarms:
     """The alarms of a broker. Call `look` about twice a second.
 
     Args: watermark_bytes, of memory, 0 for none; free_caches, called while memory is short; used,
-    returns how much is used.
+    returns how much is used; tell, called with what is low from now on ("memory" or "disk"), or is
+    not any longer.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class Alarms:
         watermark_bytes: int,
         free_caches: Callable[[], None],
         used: Callable[[], int] = used_bytes,
+        tell: Callable[[str, bool], None] = lambda _resource, _is_low: None,
     ) -> None:
+        self._tell = tell
         self.watermark_bytes = watermark_bytes
         self.is_memory_low = False
         self._store = store
@@ -145,6 +148,7 @@ class Alarms:
         """Log a change; what there is the store finds out."""
         if self._store.is_disk_low != self._was_disk_low:
             self._was_disk_low = self._store.is_disk_low
+            self._tell("disk", self._was_disk_low)
             if self._was_disk_low:
                 _log.warning("publishers are blocked: the disk is nearly full")
             else:
@@ -158,12 +162,14 @@ class Alarms:
         if self.is_memory_low:
             if not self.watermark_bytes or used < self.watermark_bytes * _CLEARED_AT:
                 self.is_memory_low = False
+                self._tell("memory", False)
                 self._store.shrink_memory(is_short=False)
                 _log.info("memory is no longer short", extra=extra)
             elif now >= self._give_back_at:
                 self._give_back(now)
         elif used >= self.watermark_bytes:
             self.is_memory_low = True
+            self._tell("memory", True)
             _log.warning("publishers are blocked: memory is short", extra=extra)
             self._store.shrink_memory(is_short=True)
             self._give_back(now)

@@ -21,13 +21,15 @@ import trio
 from amqpstore import DurabilityError, Store
 from amqpstore.datasyncs import KernelDatasyncs
 from amqpstore_server.admin_socket import AdminSocket, admin_socket
-from amqpstore_server.administration.operations import Administration, By
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import Slow, Work, carry_out, done
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.committer import Committer
 from amqpstore_server.config import DEFAULT_MANAGEMENT, Config, host_and_port
@@ -242,7 +244,9 @@ class App:
             datasyncs=KernelDatasyncs.open(self.sockets.signal),
         )
         context.flush = self.committer.flush
-        self._alarms = Alarms(store, memory_watermark_bytes(config), self._free_caches)
+        self._alarms = Alarms(
+            store, memory_watermark_bytes(config), self._free_caches, tell=self._tell_alarm
+        )
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
         self._logins = Logins(config, self.users, tokens_of(config), certificates)
@@ -268,6 +272,11 @@ class App:
         )
         self._product = Product(config.product, config.version or version("amqpstore"))
         self._management: ManagementDoor | None = None
+
+    def _tell_alarm(self, resource: str, is_low: bool) -> None:
+        kind = "set" if is_low else "cleared"
+        event = BrokerEvent(f"alarm.{kind}", {"source": resource, "node": self.context.node})
+        self.context.events.happened("", event)
 
     async def run(
         self,

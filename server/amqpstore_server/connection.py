@@ -83,6 +83,7 @@ class SocketConnection:
             on_output=self._has_output,
             now=self._accepted_at,
             name=f"{peer} -> {local[0]}:{local[1]}",
+            has_tls=tls_context is not None,
         )
         self._octets = (self.amqp.octets, broker.context.octets)
         self._tls: TlsSocket | None = None

@@ -10,9 +10,11 @@ import ipaddress
 import secrets
 from collections.abc import Iterable
 
-from amqpstore_server.broker.audit import audit
-from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker, Defined
+from amqpstore_server.administration.telling import user_events
+from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.broker.vhost import DEFAULT_VHOST
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
 
 ADMINISTRATOR = "administrator"
@@ -43,7 +45,10 @@ def define_administrator(broker: Broker, users: Users, hosts: Iterable[str]) -> 
     granted = {(ADMINISTRATOR, name): dict(ALL) for name in broker.vhosts}
     broker.define(Defined(permissions=granted), users.changes({ADMINISTRATOR: row}))
     users.have({ADMINISTRATOR: row})
-    audit("user set", by="amqpstore", door="start", target=ADMINISTRATOR, tags="administrator")
+    events = user_events(ADMINISTRATOR, None, row)
+    broker.context.events.happened(
+        "user set", *events, by=By("amqpstore", "start"), target=ADMINISTRATOR, tags="administrator"
+    )
     return password
 
 

@@ -1,4 +1,4 @@
-"""Tracing with an unchanged client on a real broker: the firehose."""
+"""Tracing with an unchanged client on a real broker: the firehose, and the event exchange."""
 
 import socket
 from collections.abc import Iterator
@@ -167,3 +167,101 @@ def test_a_trace_that_nobody_reads_stops_nobody(traced: Traced) -> None:
         return tuple(asked(name, passive=True).method.message_count for name in names)
 
     wait_until(traced.channel, lambda: counts() == (100, 100, 10))
+
+
+def test_clients_and_what_they_declare_are_events(traced: Traced) -> None:
+    watcher = traced.watch("amq.rabbitmq.event")
+    properties = {"connection_name": "mine"}
+    connection = traced.connect(client_properties=properties)
+    name = traced.name_of(connection)
+    channel = connection.channel()
+    channel.queue_declare("told", durable=True, arguments={"x-max-length": 5})
+    channel.queue_bind("told", "amq.topic", "a.#")
+    tag = channel.basic_consume("told", lambda *_: None)
+    channel.basic_cancel(tag)
+    channel.queue_delete("told")
+    connection.close()
+    login = watcher.first("user.authentication.success", connection_name=name)
+    assert (login["name"], login["auth_mechanism"], login["ssl"]) == ("guest", "PLAIN", False)
+    created = watcher.first("connection.created", name=name)
+    assert created["user_provided_name"] == "mine"
+    assert (created["vhost"], created["user"], created["node"]) == ("/", "guest", NODE)
+    assert created["client_properties"]["product"] == "Pika Python Client Library"
+    assert (created["peer_host"], created["port"]) == ("127.0.0.1", traced.broker.port)
+    assert watcher.first("channel.created", connection=name)["number"] == 1
+    queue = watcher.first("queue.created", name="told")
+    assert (queue["durable"], queue["arguments"]) == (True, {"x-max-length": 5})
+    assert queue["user_who_performed_action"] == "guest"
+    binding = watcher.first("binding.created", destination_name="told")
+    assert (binding["source_name"], binding["routing_key"]) == ("amq.topic", "a.#")
+    assert watcher.first("consumer.created", queue="told")["consumer_tag"] == tag
+    watcher.first("consumer.deleted", consumer_tag=tag)
+    watcher.first("binding.deleted", destination_name="told")
+    watcher.first("queue.deleted", name="told")
+    watcher.first("channel.closed", connection=name)
+    assert watcher.first("connection.closed", name=name)["user_provided_name"] == "mine"
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        traced.connect(credentials=pika.PlainCredentials("guest", "wrong"))
+    refused = watcher.first("user.authentication.failure")
+    assert refused["error"] == "user 'guest' - invalid credentials"
+
+
+def test_what_operators_do_are_events(traced: Traced, tmp_path: Path) -> None:
+    watcher = traced.watch("amq.rabbitmq.event")
+
+    def types(*arguments: str) -> None:
+        assert main([*arguments, "--data", traced.data]) == 0
+
+    password = tmp_path / "password"
+    password.write_text("one\n")
+    read = ("--password-file", str(password))
+    types("users", "add", "bob", *read)
+    password.write_text("two\n")
+    types("users", "change", "bob", *read)
+    types("users", "change", "bob", "--tag", "monitoring", "--tag", "management")
+    types("vhosts", "add", "v1")
+    types("vhosts", "set-limits", "v1", '{"max-queues": 5}')
+    types("vhosts", "set-limits", "v1", "{}")
+    types("users", "set-limits", "bob", '{"max-connections": 5}')
+    patterns = ("--configure", "c", "--write", "w", "--read", "r", "--vhost", "v1")
+    types("permissions", "set", "bob", *patterns)
+    topics = ("--write", "^a", "--read", "^b", "--vhost", "v1")
+    types("permissions", "set-topic", "bob", "amq.topic", *topics)
+    types("permissions", "clear-topic", "bob", "--vhost", "v1")
+    types("permissions", "clear", "bob", "--vhost", "v1")
+    types("policies", "set", "p", "^q", '{"max-length": 10}', "--vhost", "v1")
+    types("policies", "clear", "p", "--vhost", "v1")
+    types("policies", "set", "o", "^q", '{"max-length": 9}', "--vhost", "v1", "--operator")
+    types("policies", "clear", "o", "--vhost", "v1", "--operator")
+    types("users", "delete", "bob")
+    types("vhosts", "delete", "v1")
+    expected = [
+        "user.created",
+        "user.password.changed",
+        "user.tags.set",
+        "vhost.created",
+        "parameter.set",
+        "vhost.limits.set",
+        "parameter.cleared",
+        "vhost.limits.cleared",
+        "user.limits.set",
+        "permission.created",
+        "topic.permission.created",
+        "topic.permission.deleted",
+        "permission.deleted",
+        "policy.set",
+        "policy.cleared",
+        "parameter.set",
+        "policy.set",
+        "parameter.cleared",
+        "operator.policy.cleared",
+        "user.deleted",
+        "vhost.deleted",
+    ]
+    own = ["binding.created", "consumer.created"]
+    assert watcher.keys(len(own) + len(expected)) == own + expected
+    assert watcher.first("user.tags.set")["tags"] == ["monitoring", "management"]
+    assert watcher.first("policy.set")["definition"] == {"max-length": 10}
+    limits = watcher.first("vhost.limits.set")
+    assert (limits["name"], limits["max-queues"]) == ("limits", 5)
+    assert watcher.first("permission.created")["configure"] == "c"

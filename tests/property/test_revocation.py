@@ -14,8 +14,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from amqpstore_server.administration.operations import Administration, AdministrationError, By
+from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.work import Work, done
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.permissions import ALL, Access
 from amqpstore_server.definitions import Permission, VirtualHostDefinition

@@ -29,6 +29,7 @@ FLOORS = {
         "policy",
         "messages",
         "exchanges",
+        "events",
         "context",
         "queues",
         "routing",

@@ -1,7 +1,8 @@
 """What operators do with a broker: the one set of functions behind every door for them.
 
 - `operations`: list, set and delete users, virtual hosts, permissions and policies; import
-  definitions; `exporting`: export them. `work`: how such work is carried out in steps.
+  definitions; `exporting`: export them; `telling`: the events of all this. `work`: how such work is
+  carried out in steps.
 - `messages`: browse, move, copy, delete and replay the messages of a queue; `rendering`: messages
   in JSON.
 - `requests`, `message_requests`: the operations as requests in JSON; `request`: what all of them

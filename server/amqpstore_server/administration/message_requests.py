@@ -14,9 +14,10 @@ from amqpstore_server.administration.messages import (
     Replaying,
     Selecting,
 )
-from amqpstore_server.administration.operations import Administration, By
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.queues.queue import Queue
 
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from amqpstore import ReadLaterError
-from amqpstore_server.administration.operations import AdministrationError, By, MissingError
+from amqpstore_server.administration.operations import AdministrationError, MissingError
 from amqpstore_server.administration.rendering import rendered
 from amqpstore_server.administration.work import ResultT, Work
-from amqpstore_server.broker.audit import audit
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
@@ -203,9 +203,9 @@ class Messages:
         queue.check_served(vhost)
 
     def _audit(self, event: str, vhost: str, queue: Queue, handled: Handled, **what: Any) -> None:
-        by = self._by
-        count = handled.count
-        audit(event, by=by.who, door=by.door, vhost=vhost, queue=queue.name, count=count, **what)
+        self._broker.context.events.happened(
+            event, by=self._by, vhost=vhost, queue=queue.name, count=handled.count, **what
+        )
 
 
 def _readable(work: Generator[None, None, ResultT]) -> Work[ResultT]:

@@ -14,12 +14,24 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from amqpstore_server.administration.telling import (
+    definitions_events,
+    permission_event,
+    policy_cleared_events,
+    policy_events,
+    topic_permission_event,
+    user_events,
+    user_limits_event,
+    vhost_event,
+    vhost_limits_events,
+)
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import audit
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.explaining import Explanation, explain
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.policy import Policy
@@ -64,13 +76,6 @@ class Connected(Protocol):
 
 STOPPED = "stopped"
 """The door of commands on the store of a broker that does not run."""
-
-
-class By(NamedTuple):
-    """Who asks for an operation, and the door through which."""
-
-    who: str
-    door: str
 
 
 class Administration:
@@ -127,8 +132,10 @@ class Administration:
             present = self.all_users.row(user.name) or {}
             row = {**present, "tags": user.tags}
         is_changed = self.all_users.has_other_secret(user.name, row)
+        before = self.all_users.row(user.name)
         self._store(Defined(), {user.name: row})
-        self._changed(by, "user set", target=user.name, tags=",".join(user.tags))
+        events = user_events(user.name, before, row)
+        self._changed(by, "user set", *events, target=user.name, tags=",".join(user.tags))
         if is_changed:
             yield from self._closing(f"the password of user '{user.name}' was changed", user.name)
 
@@ -149,7 +156,7 @@ class Administration:
             raise AdministrationError(f"'{user}' is the last user: add another one first")
         gone = {(one, vhost): None for one, vhost, _ in self.broker.granted() if one == user}
         self._store(Defined(permissions=gone), {user: None})
-        self._changed(by, "user deleted", target=user)
+        self._changed(by, "user deleted", BrokerEvent("user.deleted", {"name": user}), target=user)
         yield from self._closing(f"user '{user}' was deleted", user)
 
     def _row_of(self, user: User) -> Work[dict[str, Any]]:
@@ -170,7 +177,8 @@ class Administration:
         self._check_exists(user, must_exist=True)
         _check_limits(limits, USER_LIMITS)
         self._store(Defined(), {user: {**(self.all_users.row(user) or {}), "limits": dict(limits)}})
-        self._changed(by, "user limits set", target=user, limits=str(dict(limits)))
+        event = user_limits_event(user, limits)
+        self._changed(by, "user limits set", event, target=user, limits=str(dict(limits)))
         yield None
 
     def set_vhost_limits(self, by: By, name: str, limits: Mapping[str, int]) -> Work[None]:
@@ -180,7 +188,8 @@ class Administration:
         self.check_vhost(name)
         _check_limits(limits, VHOST_LIMITS)
         self.broker.define_vhost_limits(name, limits)
-        self._changed(by, "vhost limits set", vhost=name, limits=str(dict(limits)))
+        events = vhost_limits_events(name, limits)
+        self._changed(by, "vhost limits set", *events, vhost=name, limits=str(dict(limits)))
         yield None
 
     # Virtual hosts.
@@ -217,7 +226,7 @@ class Administration:
             self._check_exists(owner, must_exist=True)
         granted = {(owner, name): dict(ALL)} if owner else {}
         self._store(Defined([name], granted))
-        self._changed(by, "vhost added", vhost=name)
+        self._changed(by, "vhost added", vhost_event(name), vhost=name)
         yield None
 
     def set_tracing(self, by: By, name: str, *, on: bool) -> Work[None]:
@@ -243,7 +252,7 @@ class Administration:
         if len(self.broker.vhosts) == 1:
             raise AdministrationError(f"'{name}' is the last vhost: add another one first")
         self.broker.begin_deleting(name)
-        self._changed(by, "vhost deleted", vhost=name)
+        self._changed(by, "vhost deleted", BrokerEvent("vhost.deleted", {"name": name}), vhost=name)
         yield from self._closing(f"vhost '{name}' was deleted", vhost=name)
         yield from self.broker.deleting_vhost(name)
 
@@ -284,14 +293,17 @@ class Administration:
         row = {kind: getattr(asked, kind) for kind in ALL}
         row["topic"] = self._topics(asked.user, asked.vhost)
         self._store(Defined(permissions={(asked.user, asked.vhost): row}))
-        self._changed(by, "permission set", vhost=asked.vhost, target=asked.user)
+        self._changed(
+            by, "permission set", permission_event(asked), vhost=asked.vhost, target=asked.user
+        )
         yield None
 
     def clear_permission(self, by: By, user: str, vhost: str) -> Work[None]:
         """Take all permissions in a virtual host from a user. Raises: MissingError."""
         self._row(user, vhost)
         self._store(Defined(permissions={(user, vhost): None}))
-        self._changed(by, "permission cleared", vhost=vhost, target=user)
+        event = BrokerEvent("permission.deleted", {"user": user, "vhost": vhost})
+        self._changed(by, "permission cleared", event, vhost=vhost, target=user)
         yield None
 
     def set_topic_permission(self, by: By, asked: TopicPermission) -> Work[None]:
@@ -303,6 +315,7 @@ class Administration:
         self._changed(
             by,
             "topic permission set",
+            topic_permission_event(asked),
             vhost=asked.vhost,
             target=asked.user,
             exchange=asked.exchange,
@@ -321,8 +334,19 @@ class Administration:
             if topics.pop(name, None) is None:
                 raise MissingError(f"no topic permission of '{user}' for exchange '{name}'")
         self._set_topics(user, vhost, topics)
+        events = [
+            BrokerEvent(
+                "topic.permission.deleted", {"user": user, "vhost": vhost, "exchange": name}
+            )
+            for name in gone
+        ]
         self._changed(
-            by, "topic permission cleared", vhost=vhost, target=user, exchange=",".join(gone)
+            by,
+            "topic permission cleared",
+            *events,
+            vhost=vhost,
+            target=user,
+            exchange=",".join(gone),
         )
         yield None
 
@@ -380,7 +404,8 @@ class Administration:
             Defined(policies={(asked.vhost, operator): [*others, policy]}),
         )
         kind = "operator policy set" if operator else "policy set"
-        self._changed(by, kind, vhost=asked.vhost, policy=asked.name)
+        events = policy_events(asked, operator=operator)
+        self._changed(by, kind, *events, vhost=asked.vhost, policy=asked.name)
 
     def clear_policy(self, by: By, vhost: str, name: str, *, operator: bool = False) -> Work[None]:
         """Remove a policy. Raises: MissingError."""
@@ -391,7 +416,8 @@ class Administration:
             raise MissingError(f"no {kind} '{name}' in vhost '{vhost}'")
         yield from self._storing(Defined(policies={(vhost, operator): others}))
         kind = "operator policy cleared" if operator else "policy cleared"
-        self._changed(by, kind, vhost=vhost, policy=name)
+        events = policy_cleared_events(vhost, name, operator=operator)
+        self._changed(by, kind, *events, vhost=vhost, policy=name)
 
     def _policies_but(self, name: str, vhost: str, *, operator: bool) -> list[Policy]:
         policies = self.broker.vhosts[vhost].policies.all(operator=operator)
@@ -436,12 +462,17 @@ class Administration:
                 extra = {"user": user.name, "tags": ",".join(unknown)}
                 _log.warning("tags without a meaning", extra=extra)
         changed = [name for name, row in rows.items() if self.all_users.has_other_secret(name, row)]
+        before = {name: self.all_users.row(name) for name in rows}
+        new = [one.name for one in definitions.vhosts if one.name not in self.broker.vhosts]
         left_out = yield from apply_definitions(
             definitions, self.broker, self.all_users, rows, replaces_policies=replaces_policies
         )
+        events = self.broker.context.events
+        told = definitions_events(definitions, new, before, rows) if events.is_heard else []
         self._changed(
             by,
             "definitions imported",
+            *told,
             users=len(definitions.users),
             vhosts=len(definitions.vhosts),
             permissions=len(definitions.permissions) + len(definitions.topic_permissions),
@@ -481,8 +512,8 @@ class Administration:
                 connection.shut_down(self._now(), reason)
                 yield
 
-    def _changed(self, by: By, event: str, **what: Any) -> None:
-        audit(event, by=by.who, door=by.door, **what)
+    def _changed(self, by: By, line: str, *events: BrokerEvent, **said: Any) -> None:
+        self.broker.context.events.happened(line, *events, by=by, **said)
 
 
 def _check_limits(limits: Mapping[str, int], known: tuple[str, ...]) -> None:

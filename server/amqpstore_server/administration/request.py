@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_server.administration.operations import Administration, By
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.audit import By
 
 
 class OperatorRequest(msgspec.Struct, tag_field="do", forbid_unknown_fields=True, kw_only=True):

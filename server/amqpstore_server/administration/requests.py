@@ -17,13 +17,10 @@ from amqpstore_server.administration.message_requests import (
     MoveMessages,
     ReplayMessages,
 )
-from amqpstore_server.administration.operations import (
-    Administration,
-    AdministrationError,
-    By,
-)
+from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.audit import By
 from amqpstore_server.definitions import (
     Permission,
     PolicyDefinition,

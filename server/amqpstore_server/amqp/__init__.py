@@ -5,7 +5,7 @@ codes, delivery frames, the handshake) is here; what a queue or an exchange does
 
 - `connection`: one connection, without its socket; `heartbeat`: its timing.
 - `negotiation`, `limits`, `login`, `product`: what both ends agree on before it is open.
-- `client_log`: the log of one client.
+- `client_log`: the log of one client; `telling`: the events of connections.
 - `session`: the channels of an open connection; `context`: what they share.
 - `channel`, `topology`, `publishing`, `distributed`: one channel, and the methods that declare,
   publish, and work in distributed transactions; `arguments`: field tables from clients.

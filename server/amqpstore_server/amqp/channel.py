@@ -340,7 +340,7 @@ class AmqpChannel:
             self._broker.consume_replies(tag, options)
         else:
             queue = self._readable_queue(method.queue)
-            self._broker.consume(queue, tag, options)
+            self._broker.consume(queue, tag, options, method.arguments)
         if not method.no_wait:
             self._send(methods.BasicConsumeOk(consumer_tag=tag))
 

@@ -24,7 +24,8 @@ from amqpstore_server.amqp.product import Product
 from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.amqp.refusals import connection_close, refusal_of
 from amqpstore_server.amqp.session import Session, Unfinished
-from amqpstore_server.broker.audit import audit, audit_refusal
+from amqpstore_server.amqp.telling import ConnectionEvents
+from amqpstore_server.broker.audit import By, audit_refusal
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.counters import OctetCounters
@@ -97,6 +98,7 @@ class ServerConnection:
         on_output: Callable[[], None],
         now: float,
         name: str = "",
+        has_tls: bool = False,
     ) -> None:
         self.name = name or peer
         self.outbox = Outbox(on_output)
@@ -117,6 +119,8 @@ class ServerConnection:
         self._access: Access | None = None
         self._is_renewing = False
         self._negotiation = Negotiation(limits, product, self.log)
+        node = broker.context.node
+        self._told = ConnectionEvents(self.name, self._negotiation, node, has_tls=has_tls)
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
@@ -215,6 +219,7 @@ class ServerConnection:
         """Continue the handshake after the login was checked."""
         if not self.is_authenticating:
             return
+        events = self._broker.context.events
         negotiation = self._negotiation
         negotiation.forget_password()
         if found.granted:
@@ -222,14 +227,16 @@ class ServerConnection:
                 self._rights = found.rights
                 negotiation.login = replace(negotiation.login, user=found.rights.user)
             self.log.fields["user"] = self.user
-            audit("login", **self.log.fields, mechanism=negotiation.mechanism)
+            event = self._told.login(granted=True)
+            events.noted("login", event, **self.log.fields, mechanism=negotiation.mechanism)
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
             self._shake_hands(now)
             return
         why = {"reason": found.reason} if found.reason else {}
-        audit_refusal(
+        events.refused(
             "login refused",
+            self._told.login(granted=False),
             **self.log.fields,
             user=self.user,
             mechanism=negotiation.mechanism,
@@ -543,7 +550,8 @@ class ServerConnection:
         self._session = Session(context, negotiation.channel_max, usage)
         self.vhost = self.log.fields["vhost"] = method.virtual_host
         self._broker.context.churn.connection_created += 1
-        audit("connection opened", **self.log.fields)
+        event = self._told.created(self.vhost)
+        self._broker.context.events.noted("connection opened", event, **self.log.fields)
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())
 
@@ -573,6 +581,7 @@ class ServerConnection:
         self._unfinished = None
         session = self._session
         self._broker.context.work["connection closed"] = None
+        self._broker.context.events.happened("", self._told.closed(), by=By(self.user, ""))
         self._broker.context.churn.connection_closed += 1
         # The session refers back to this connection: clearing it frees both at once.
         del self._session

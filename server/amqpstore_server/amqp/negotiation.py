@@ -34,6 +34,8 @@ class Negotiation:
         self._product = product
         self._log = log
         self.mechanism = ""
+        self.client_properties: dict[str, Any] = {}
+        """What the client says of itself."""
         self._capabilities: dict[str, Any] = {}
 
     def start(self) -> methods.ConnectionStart:
@@ -46,6 +48,7 @@ class Negotiation:
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
+        self.client_properties = method.client_properties
         self.mechanism = method.mechanism
         login = None
         if method.mechanism in self.mechanisms:

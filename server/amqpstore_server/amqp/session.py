@@ -6,12 +6,13 @@ A channel follows its table in `protocol.states`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.refusals import channel_close
-from amqpstore_server.broker.audit import audit_refusal
+from amqpstore_server.broker.audit import By, audit_refusal
+from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.quotas import Usage
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
@@ -123,13 +124,24 @@ class Session:
         self._usage.open_channel()
         self._channels[number] = AmqpChannel(self._context, number)
         self._context.vhost.context.churn.channel_created += 1
+        self._tell_channel("created", number, {"number": number, "user": self._context.access.user})
         self._send(number, methods.ChannelOpenOk())
+
+    def _tell_channel(self, what: str, number: int, headers: dict[str, Any]) -> None:
+        """Tell that a channel was created or closed."""
+        context = self._context
+        user = context.access.user
+        name = f"{context.name} ({number})"
+        about = {"pid": name, "name": name, "connection": context.name, "vhost": context.vhost.name}
+        event = BrokerEvent(f"channel.{what}", {**about, **headers})
+        context.vhost.context.events.happened("", event, by=By(user, ""))
 
     def _end(self, channel: AmqpChannel, event: ChannelEvent) -> None:
         channel.end(event)
         if channel.state is ChannelState.CLOSED:
             del self._channels[channel.number]
             self._usage.close_channel()
+            self._tell_channel("closed", channel.number, {})
             self._context.vhost.context.churn.channel_closed += 1
 
     def contain(self, number: int, error: AmqpError) -> AmqpError | None:
@@ -193,6 +205,7 @@ class Session:
         try:
             for channel in channels:
                 channel.end(ChannelEvent.END)
+                self._tell_channel("closed", channel.number, {})
         finally:
             self._usage.close()
             context.access.on_change.discard(self._recheck_permissions)

@@ -10,7 +10,7 @@ from typing import Any
 
 from amqpstore_server.amqp.arguments import plain, queue_arguments
 from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.broker.audit import audit
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED
 from amqpstore_server.broker.exchanges.topic import TopicExchange
@@ -31,8 +31,7 @@ _SERVER_NAMED = "amq.gen-"
 class Topology:
     """The methods of classes exchange and queue on one channel. `send` sends a method on it.
 
-    Args: owner, the connection, which owns exclusive queues; log, that of the client. What is
-    durable and changes is in the audit log.
+    Args: owner, the connection, which owns exclusive queues; log, that of the client.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Topology:
         self._vhost = vhost
         self._access = access
         self._owner = owner
-        self._log = log
+        self._by = By(access.user, "AMQP", log.fields)
         self._send = send
         self._last_queue = ""
 
@@ -62,8 +61,12 @@ class Topology:
             method = dataclasses.replace(method, **changed)  # type: ignore[type-var] # they all are
         if left := self._left_of(method):
             return self._after(left, method)
-        TOPOLOGY_HANDLERS[type(method)](self, method)
+        self._carry_out(method)
         return None
+
+    def _carry_out(self, method: methods.Method) -> None:
+        with self._vhost.context.events.acting(self._by):
+            TOPOLOGY_HANDLERS[type(method)](self, method)
 
     def _left_of(self, method: methods.Method) -> Unbinding | None:
         """Return what is left of the deleted queue or exchange whose name a method declares."""
@@ -80,7 +83,7 @@ class Topology:
         while not unbinding.is_done:
             unbinding.step()
             yield
-        TOPOLOGY_HANDLERS[type(method)](self, method)
+        self._carry_out(method)
 
     def queue(self, name: str, permission: str) -> Queue:
         """Return the queue of that name, or the one last declared on this channel if the name is
@@ -125,10 +128,6 @@ class Topology:
         if queue := self._vhost.queues.get(name):
             queue.check_owner(self._owner)
 
-    def _changed(self, event: str, **what: str) -> None:
-        """Note a change of what is durable in the audit log."""
-        audit(event, by=self._access.user, door="AMQP", **self._log.fields, **what)
-
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         vhost, access = self._vhost, self._access
         if method.passive:
@@ -143,7 +142,6 @@ class Topology:
             if isinstance(alternate := arguments.get("alternate-exchange"), str):
                 access.check("read", "exchange", method.exchange)
                 access.check("write", "exchange", alternate)
-            is_new = method.exchange not in vhost.exchanges
             vhost.declare_exchange(
                 method.exchange,
                 method.type,
@@ -152,17 +150,12 @@ class Topology:
                 internal=method.internal,
                 arguments=arguments,
             )
-            if is_new and method.durable:
-                self._changed("exchange declared", exchange=method.exchange, type=method.type)
         if not method.no_wait:
             self._send(methods.ExchangeDeclareOk())
 
     def exchange_delete(self, method: methods.ExchangeDelete) -> None:
         self._access.check("configure", "exchange", method.exchange)
-        exchange = self._vhost.exchanges.get(method.exchange)
         self._vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
-        if exchange is not None and exchange.durable:
-            self._changed("exchange deleted", exchange=method.exchange)
         if not method.no_wait:
             self._send(methods.ExchangeDeleteOk())
 
@@ -171,20 +164,15 @@ class Topology:
         if destination is None:
             raise NotFound(f"no exchange '{method.destination}'")
         arguments = plain(method.arguments)
-        if self._vhost.bind(destination, method.source, method.routing_key, arguments):
-            self._rebound(
-                "bound", self._vhost.exchange(method.source), destination, method.routing_key
-            )
+        self._vhost.bind(destination, method.source, method.routing_key, arguments)
         if not method.no_wait:
             self._send(methods.ExchangeBindOk())
 
     def exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
         destination = self._bound_exchange(method)
         if destination is not None and method.source in self._vhost.exchanges:
-            source = self._vhost.exchanges[method.source]
             arguments = plain(method.arguments)
-            if self._vhost.unbind(destination, method.source, method.routing_key, arguments):
-                self._rebound("unbound", source, destination, method.routing_key)
+            self._vhost.unbind(destination, method.source, method.routing_key, arguments)
         if not method.no_wait:
             self._send(methods.ExchangeUnbindOk())
 
@@ -216,7 +204,6 @@ class Topology:
             if isinstance(dead_letters := arguments.get("x-dead-letter-exchange"), str):
                 access.check("read", "queue", method.queue or _SERVER_NAMED)
                 access.check("write", "exchange", dead_letters)
-            is_new = method.queue not in vhost.queues
             queue = vhost.declare_queue(
                 method.queue,
                 durable=method.durable,
@@ -225,8 +212,6 @@ class Topology:
                 arguments=arguments,
                 connection=self._owner,
             )
-            if is_new and queue.durable:
-                self._changed("queue declared", queue=queue.name)
         self._last_queue = queue.name
         if not method.no_wait:
             self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
@@ -254,8 +239,7 @@ class Topology:
     def queue_bind(self, method: methods.QueueBind) -> None:
         name, routing_key = self._bound(method)
         queue = self.queue(name, "write")
-        if self._vhost.bind(queue, method.exchange, routing_key, plain(method.arguments)):
-            self._rebound("bound", self._vhost.exchange(method.exchange), queue, routing_key)
+        self._vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
         if not method.no_wait:
             self._send(methods.QueueBindOk())
 
@@ -264,9 +248,7 @@ class Topology:
         name, routing_key = self._bound(method)
         if name in vhost.queues and method.exchange in vhost.exchanges:
             queue = self.queue(name, "write")
-            source = vhost.exchanges[method.exchange]
-            if vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments)):
-                self._rebound("unbound", source, queue, routing_key)
+            vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
         self._send(methods.QueueUnbindOk())
 
     def _bound(self, method: methods.QueueBind | methods.QueueUnbind) -> tuple[str, str]:
@@ -284,14 +266,6 @@ class Topology:
             raise AccessRefused("operation not permitted on the default exchange")
         return name, routing_key
 
-    def _rebound(
-        self, event: str, exchange: Exchange, destination: Queue | Exchange, routing_key: str
-    ) -> None:
-        if exchange.durable and destination.durable:
-            self._changed(
-                event, exchange=exchange.name, to=destination.name, routing_key=routing_key
-            )
-
     def queue_purge(self, method: methods.QueuePurge) -> None:
         count = self.queue(method.queue, "read").backlog.purge()
         if not method.no_wait:
@@ -307,8 +281,6 @@ class Topology:
             queue.check_owner(self._owner)
             queue.catch_up()
             count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
-            if queue.durable:
-                self._changed("queue deleted", queue=name)
         if not method.no_wait:
             self._send(methods.QueueDeleteOk(message_count=count))
 

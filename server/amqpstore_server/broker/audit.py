@@ -7,7 +7,8 @@ They have no secrets: neither passwords nor their hashes, nor what a message say
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 LOGGER = "amqpstore_server.audit"
 
@@ -17,6 +18,21 @@ _MAX_OF_ALL = 200
 """Refusals in a window that are logged, of one host and of all hosts. More are only counted: nobody
 may fill the disk, or hide among lines, with wrong passwords.
 """
+
+
+class By(NamedTuple):
+    """Who does something, and the door through which; of a client also the fields that say who it
+    is.
+    """
+
+    who: str
+    door: str
+    client: Mapping[str, Any] = {}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a line in the log."""
+        return {"by": self.who, "door": self.door, **self.client}
 
 
 class RefusalLimit(logging.Filter):

@@ -20,11 +20,9 @@ from amqpstore_server.broker.quotas import Limits, Quotas
 from amqpstore_server.broker.removals import leftovers
 from amqpstore_server.broker.rows import name_key
 from amqpstore_server.broker.stored import is_usable, leave_out, rows_of
-from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.vhost import DEFAULT_VHOST, VirtualHost
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_VHOST = "/"
 
 _DELETED = "deleted"
 """The mark in the row of a virtual host that is being deleted."""

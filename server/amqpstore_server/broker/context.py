@@ -13,6 +13,7 @@ from amqpstore.clock import Clock
 from amqpstore.measures import BucketHistogram
 from amqpstore_server.broker.ack_timeouts import AckTimeouts
 from amqpstore_server.broker.counters import ChurnCounters, OctetCounters
+from amqpstore_server.broker.events import BrokerEvents
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
@@ -77,6 +78,8 @@ class BrokerContext:
     """Messages that consumers were given in this turn."""
     pending_moves: int = 0
     """Transactions that moved messages and are not durable yet."""
+    events: BrokerEvents = field(default_factory=BrokerEvents)
+    """Where everything that happens is told."""
     flush: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:

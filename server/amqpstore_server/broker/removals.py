@@ -10,12 +10,13 @@ restored would lead to the new queue.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from amqpstore import DiskFullError, Store
 from amqpstore.catalog import Change
-from amqpstore_server.broker.exchanges.base import Destination, Exchange
+from amqpstore_server.broker.events import BrokerEvent
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.broker.names import RESERVED_PREFIX
 from amqpstore_server.broker.rows import binding_changes, name_key
 
@@ -87,10 +88,19 @@ class Unbinding:
             for key, binding in taken:
                 self._removals.bindings.drop(source, key, binding)
             gone = [binding for _, binding in taken]
+            self._tell(source, gone)
             changes += binding_changes(self._removals.vhost, source, gone, add=False)
             if not unbound:
                 self._unbound.pop()
         return changes
+
+    def _tell(self, source: Exchange, gone: Iterable[Binding]) -> None:
+        events = self._context.events
+        if events.is_heard:
+            vhost = self._removals.vhost
+            for binding in gone:
+                headers = {**binding_headers(source, binding), "vhost": vhost}
+                events.happened("", BrokerEvent("binding.deleted", headers))
 
     def go_on(self) -> None:
         """Remove the rest in later turns: to be called when everything was added, and is
@@ -139,6 +149,19 @@ class Unbinding:
                 again.set(self._context.clock.monotonic_ms() + _RETRY_MS)
                 return
             yield
+
+
+def binding_headers(source: Exchange, binding: Binding) -> dict[str, Any]:
+    """Return the headers of the events of a binding."""
+    destination = binding.destination
+    return {
+        "source_name": source.name,
+        "source_kind": "exchange",
+        "destination_name": destination.name,
+        "destination_kind": "exchange" if isinstance(destination, Exchange) else "queue",
+        "routing_key": binding.routing_key,
+        "arguments": binding.arguments,
+    }
 
 
 def leftovers(store: Store, rows: Mapping[str, Mapping[str, Any]]) -> list[Change]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import amqpstore
 from amqpstore.catalog import Change
 from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.channels.event_messages import AT_ONCE, EventMessages
 from amqpstore_server.broker.channels.firehose import TRACE_EXCHANGE, Firehose
 from amqpstore_server.broker.channels.outlet import CLOSED
 from amqpstore_server.broker.channels.own_publishes import OwnPublishes
@@ -27,6 +28,7 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
     UnknownTypeError,
 )
+from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent
 from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.broker.exchanges.bindings import Bindings
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
@@ -46,7 +48,7 @@ from amqpstore_server.broker.queues.kinds import (
 )
 from amqpstore_server.broker.queues.queue import Queue, WayOut
 from amqpstore_server.broker.quotas import MAX_QUEUES, Limits, is_reached
-from amqpstore_server.broker.removals import Removals, Unbinding
+from amqpstore_server.broker.removals import Removals, Unbinding, binding_headers
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
     binding_changes,
@@ -72,6 +74,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+DEFAULT_VHOST = "/"
+"""The virtual host of a new broker; it has the event exchange."""
+
 _QUEUES_AT_ONCE = 100
 """Queues that get their settings before others have their turn."""
 
@@ -84,7 +89,7 @@ _PREDECLARED = {
     REPLAY_EXCHANGE: "x-replay",
     TRACE_EXCHANGE: "topic",
 }
-_INTERNAL = (TRACE_EXCHANGE,)
+_INTERNAL = (TRACE_EXCHANGE, EVENT_EXCHANGE)
 """Those that clients cannot publish to."""
 
 
@@ -111,7 +116,8 @@ class VirtualHost:
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
         self._ways_out: dict[str, WayOut] = {DelayQueue.kind: self._exchange_queues.release}
         """How messages leave queues of each kind, if not as dead letters."""
-        for predeclared, type_name in _PREDECLARED.items():
+        types = {**_PREDECLARED, EVENT_EXCHANGE: "topic"}
+        for predeclared, type_name in (types if name == DEFAULT_VHOST else _PREDECLARED).items():
             row = {
                 "name": predeclared,
                 "type": type_name,
@@ -123,6 +129,9 @@ class VirtualHost:
         copies = self._own_publishes("the copies of the firehose")
         self.firehose = Firehose(name, context.node, self.exchanges, copies)
         self.branches = Branches(name, context, self.dead_letters, self.firehose)
+        if exchange := self.exchanges.get(EVENT_EXCHANGE):
+            events = EventMessages(context.clock, self._own_publishes("events", AT_ONCE))
+            context.events.listen(exchange, events.publish)
 
     def _own_publishes(self, what: str, at_once: int = 0) -> OwnPublishes:
         # Not counted as what clients publish.
@@ -199,6 +208,18 @@ class VirtualHost:
         else:
             self._define(changes)
         self._add_exchange(exchange)
+        self._happened(
+            "exchange declared" if durable else "",
+            "exchange.created",
+            {**asked, "name": name, "policy": ""},
+            exchange=name,
+            type=type_name,
+        )
+
+    def _happened(self, line: str, key: str, headers: Mapping[str, Any], **said: str) -> None:
+        """Tell that something has changed here. Args: as of `BrokerEvents.happened`."""
+        event = BrokerEvent(key, {**headers, "vhost": self.name})
+        self.context.events.happened(line, event, by=None, vhost=self.name, **said)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete an exchange and its bindings; do nothing if it does not exist.
@@ -241,6 +262,9 @@ class VirtualHost:
             going += unbinding.add_destination(exchange)
             if exchange.own_queue is not None:
                 own_queues.append(self.queues[exchange.own_queue.name])
+            line = "exchange deleted" if exchange.durable else ""
+            headers = {"name": exchange.name}
+            self._happened(line, "exchange.deleted", headers, exchange=exchange.name)
         return own_queues
 
     def restore_exchange(self, row: Mapping[str, Any]) -> None:
@@ -356,6 +380,16 @@ class VirtualHost:
         )
         self._apply_to_queue(queue)
         queue.enforce()
+        headers = {
+            "name": name,
+            "durable": queue.durable,
+            "auto_delete": auto_delete,
+            "arguments": arguments,
+            "exclusive": exclusive,
+            "owner_pid": "" if queue.owner is None else getattr(queue.owner, "name", ""),
+        }
+        line = "queue declared" if queue.durable else ""
+        self._happened(line, "queue.created", headers, queue=name)
         return queue
 
     def _create_history(self, name: str, queue: Queue) -> Queue:
@@ -493,6 +527,9 @@ class VirtualHost:
             if queue.owner is not None:
                 self._owned.get(queue.owner, {}).pop(queue, None)
             queue.closed()
+            if not queue.kind:
+                line = "queue deleted" if queue.durable else ""
+                self._happened(line, "queue.deleted", {"name": queue.name}, queue=queue.name)
         self.context.churn.queue_deleted += len(queues)
         self.router.changed()
 
@@ -533,6 +570,7 @@ class VirtualHost:
             return False
         self._define(binding_changes(self.name, exchange, [binding], add=True))
         self.router.changed()
+        self._rebound("bound", "binding.created", exchange, binding)
         if isinstance(destination, Queue):
             self._exchange_queues.bound(exchange, destination)
         return True
@@ -552,11 +590,23 @@ class VirtualHost:
         binding = Binding(destination, routing_key, arguments)
         if not self._bindings.unbind(exchange, binding):
             return False
+        self._rebound("unbound", "binding.deleted", exchange, binding)
         changes = binding_changes(self.name, exchange, [binding], add=False)
         going = [exchange] if exchange.auto_delete and not exchange.is_bound else []
         unbinding = Unbinding(self.removals)
         self._remove(self._take_down(going, changes, unbinding), changes, unbinding)
         return True
+
+    def _rebound(self, line: str, key: str, exchange: Exchange, binding: Binding) -> None:
+        is_durable = exchange.durable and binding.destination.durable
+        self._happened(
+            line if is_durable else "",
+            key,
+            binding_headers(exchange, binding),
+            exchange=exchange.name,
+            to=binding.destination.name,
+            routing_key=binding.routing_key,
+        )
 
     def restore_binding(self, row: Mapping[str, Any]) -> bool:
         """Restore a binding from the catalog. Returns False if one of its ends is not there."""

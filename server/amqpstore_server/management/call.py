@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 from starlette.requests import Request
 
-from amqpstore_server.administration.operations import By
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.audit import By
 from amqpstore_server.management.answers import Answer, json_answer
 from amqpstore_server.management.bodies import decoded, read_body
 from amqpstore_server.management.errors import not_authorised, not_found

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from amqpstore_server.amqp.login import Login
-from amqpstore_server.broker.audit import audit, audit_refusal
+from amqpstore_server.broker.audit import audit_refusal
 from amqpstore_server.broker.errors import NotAllowedError
+from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.first_users import is_loopback
 from amqpstore_server.management.errors import HttpError, not_authorised
@@ -128,7 +129,14 @@ class HttpLogins:
             user = rights.user
         if not found.granted:
             why = {"reason": found.reason} if found.reason else {}
-            audit_refusal("login refused", peer=_shown(peer), user=user, mechanism=MECHANISM, **why)
+            self._context.broker.context.events.refused(
+                "login refused",
+                _event("failure", user, peer),
+                peer=_shown(peer),
+                user=user,
+                mechanism=MECHANISM,
+                **why,
+            )
             raise _unauthenticated("Not_Authorized")
         tags = rights.tags if rights else self._context.administration.tags_of(user)
         identity = Identity(self._context.broker, user, tags, rights)
@@ -157,7 +165,24 @@ class HttpLogins:
             del self._logged[next(iter(self._logged))]
         self._logged.pop(key, None)
         self._logged[key] = now + _LOG_EVERY_S
-        audit("login", peer=_shown(peer), user=user, mechanism=MECHANISM)
+        self._context.broker.context.events.noted(
+            "login",
+            _event("success", user, peer),
+            peer=_shown(peer),
+            user=user,
+            mechanism=MECHANISM,
+        )
+
+
+def _event(outcome: str, user: str, peer: tuple[str, int]) -> BrokerEvent:
+    headers = {
+        "name": user,
+        "connection_type": "http",
+        "auth_mechanism": MECHANISM,
+        "peer_host": peer[0],
+        "peer_port": peer[1],
+    }
+    return BrokerEvent(f"user.authentication.{outcome}", headers)
 
 
 def _basic(credentials: str) -> Login:

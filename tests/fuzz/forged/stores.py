@@ -22,11 +22,12 @@ from amqpstore.files import OsFiles
 from amqpstore.index import BLOCK
 from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, scan
 from amqpstore.worker import InlineWorker
-from amqpstore_server.broker.broker import DEFAULT_VHOST, Broker, Defined
+from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.vhost import DEFAULT_VHOST
 from amqpstore_server.users import Users
 from tests.fuzz.forged.forger import Forger
 from tests.unit.check.stores import OPTIONS

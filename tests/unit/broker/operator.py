@@ -12,8 +12,8 @@ from amqpstore_server.administration.messages import (
     Rights,
     Selecting,
 )
-from amqpstore_server.administration.operations import By
 from amqpstore_server.administration.work import Work, done
+from amqpstore_server.broker.audit import By
 from tests.simulated_broker import SimulatedBroker
 
 BY = By("anna", "test")

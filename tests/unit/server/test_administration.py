@@ -10,10 +10,10 @@ from amqpstore_server.administration.operations import (
     STOPPED,
     Administration,
     AdministrationError,
-    By,
     MissingError,
 )
 from amqpstore_server.administration.work import Work, done
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.definitions import (
     Definitions,

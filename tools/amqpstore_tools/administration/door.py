@@ -21,11 +21,11 @@ from amqpstore_server.administration.operations import (
     STOPPED,
     Administration,
     AdministrationError,
-    By,
     MissingError,
 )
 from amqpstore_server.administration.requests import carried_out
 from amqpstore_server.administration.work import done
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import BrokerError

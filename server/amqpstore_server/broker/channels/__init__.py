@@ -2,7 +2,7 @@
 
 - `channel`: one channel, in the order of its tags; `outlet`: the way to the client.
 - `publishing`: into queues, and the confirms; `gets`: those that may wait.
-- `firehose`: copies of what is published and delivered; `own_publishes`: messages of the broker's
-  own.
+- `firehose`: copies of what is published and delivered; `event_messages`: events as messages;
+  `own_publishes`: how both are published.
 - `local_transaction`: the work that waits for a commit; `branches`: distributed transactions.
 """

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import amqpstore
 from amqpstore import Message, Run
 from amqpstore.runs import RunList
 from amqpstore_server.broker.ack_timeouts import TagNotes
+from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.firehose import NOWHERE, Firehose, Origin
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, UncommittedBytes
@@ -20,6 +21,7 @@ from amqpstore_server.broker.channels.publishing import Flags, Publisher
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
+from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Taken
@@ -46,6 +48,7 @@ class _Mode(enum.StrEnum):
 class ChannelHost(Protocol):
     """What a channel needs of its virtual host."""
 
+    name: str
     context: BrokerContext
     router: Router
     dead_letters: DeadLetters
@@ -164,8 +167,17 @@ class Channel:
 
     # Consuming.
 
-    def consume(self, queue: Queue, tag: str, options: ConsumerOptions) -> Consumer:
-        """Start a consumer. Raises: NotAllowedError (the tag is taken), AccessRefusedError."""
+    def consume(
+        self,
+        queue: Queue,
+        tag: str,
+        options: ConsumerOptions,
+        arguments: Mapping[str, object] | None = None,
+    ) -> Consumer:
+        """Start a consumer. Args: arguments, those that the client gave, to be told to others.
+
+        Raises: NotAllowedError (the tag is taken), AccessRefusedError.
+        """
         if tag in self.consumers:
             raise NotAllowedError(f"attempt to reuse consumer tag '{tag}'")
         consumer = Consumer(self, queue, tag, options, Window(*self.consumer_window))
@@ -173,7 +185,30 @@ class Channel:
         self.consumers[tag] = consumer
         if not options.no_ack:
             self._watch_acks()
+        self._tell(
+            "consumer.created",
+            {
+                **self._about(consumer),
+                "exclusive": options.exclusive,
+                "ack_required": not options.no_ack,
+                "prefetch_count": self.consumer_window[0],
+                "arguments": dict(arguments or {}),
+            },
+        )
         return consumer
+
+    def _about(self, consumer: Consumer) -> dict[str, Any]:
+        """Return the headers of events of a consumer."""
+        return {
+            "consumer_tag": consumer.tag,
+            "channel": self.origin.name,
+            "vhost": self.vhost.name,
+            "queue": consumer.queue.name,
+        }
+
+    def _tell(self, key: str, headers: dict[str, Any]) -> None:
+        by = By(self.origin.user, "")
+        self.vhost.context.events.happened("", BrokerEvent(key, headers), by=by)
 
     def consume_replies(self, tag: str, options: ConsumerOptions) -> None:
         """Start the consumer of this channel's direct replies.
@@ -191,13 +226,15 @@ class Channel:
     def cancel(self, tag: str) -> None:
         """Cancel a consumer, if it exists; its unacked messages stay with the client."""
         if consumer := self.consumers.pop(tag, None):
+            self._tell("consumer.deleted", self._about(consumer))
             self.vhost.remove_consumer(consumer)
             if consumer.queue.name == self.reply_to:
                 self.reply_to = ""
 
     def cancelled(self, consumer: Consumer) -> None:
         """Tell the client that a queue has cancelled its consumer."""
-        self.consumers.pop(consumer.tag, None)
+        if self.consumers.pop(consumer.tag, None):
+            self._tell("consumer.deleted", self._about(consumer))
         self.outlet.consumer_cancelled(consumer.tag)
 
     def end_consumers(self, access: Access) -> None:
@@ -361,6 +398,7 @@ class Channel:
         """
         self.vhost.context.ack_timeouts.channels.pop(self, None)
         for consumer in self.consumers.values():
+            self._tell("consumer.deleted", self._about(consumer))
             self.vhost.remove_consumer(consumer)
         self.consumers.clear()
         if self._mode is _Mode.DTX:

@@ -47,6 +47,11 @@ class Origin(NamedTuple):
     channel: int = 0
     user: str = ""
 
+    @property
+    def name(self) -> str:
+        """The name of the channel."""
+        return f"{self.connection} ({self.channel})"
+
 
 NOWHERE = Origin()
 
