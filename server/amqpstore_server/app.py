@@ -68,6 +68,8 @@ _STOP_S = 60.0
 """What the service manager is asked for beyond the drain: the last checkpoint takes its time."""
 _FIRST_PROCESS = 1
 _BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 32
+_GONE_SHARE = 0.1
 _ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
@@ -441,7 +443,7 @@ class App:
         with listener:
             while True:
                 try:
-                    client, _ = listener.accept()
+                    wait_s = self._accept_some(listener, clients, tls)
                 except BlockingIOError:
                     await trio.lowlevel.wait_readable(listener)
                     continue
@@ -450,9 +452,31 @@ class App:
                     _log.error("cannot accept", extra={"reason": str(error)})
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
-                self._admit(client, clients, tls)
                 # Those that come faster wait in the listener's backlog.
-                await trio.sleep(self._doors.accepts.wait_s(trio.current_time()))
+                await trio.sleep(wait_s)
+
+    def _accept_some(
+        self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None
+    ) -> float:
+        """Accept clients; returns for how many seconds no more may be accepted.
+
+        More than one, because this task has its turn only every few milliseconds while there is
+        traffic: a client would wait long behind others that come in numbers.
+
+        Raises: BlockingIOError, when nobody is left; OSError, if no more can be accepted.
+        """
+        for _ in range(_ACCEPTED_AT_ONCE):
+            client, _ = listener.accept()
+            share = 1.0
+            if _is_gone(client):
+                # It costs little, and so counts little: those behind it are not to wait for it.
+                client.close()
+                share = _GONE_SHARE
+            else:
+                self._admit(client, clients, tls)
+            if wait_s := self._doors.accepts.wait_s(trio.current_time(), share):
+                return wait_s
+        return 0.0
 
     def _admit(
         self, client: socket.socket, clients: trio.Nursery, tls: Certificates | None
@@ -558,6 +582,17 @@ class App:
                 self._turn.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()
+
+
+def _is_gone(client: socket.socket) -> bool:
+    """Tell whether a client has reset its connection before it was accepted."""
+    try:
+        client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:

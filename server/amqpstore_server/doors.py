@@ -61,11 +61,14 @@ class AcceptRate:
         self._free_at = -math.inf
         """When all that were let in will have had their share of the time."""
 
-    def wait_s(self, now: float) -> float:
-        """Return how long the next one has to wait, after one was let in."""
+    def wait_s(self, now: float, share: float = 1.0) -> float:
+        """Return how long the next one has to wait, after one was let in.
+
+        Args: share, what this one counts.
+        """
         if not self.per_s:
             return 0.0
-        self._free_at = max(self._free_at, now - 1.0) + 1.0 / self.per_s
+        self._free_at = max(self._free_at, now - 1.0) + share / self.per_s
         return max(self._free_at - now, 0.0)
 
 

@@ -12,6 +12,12 @@ _LONG_S = 0.01
 size, or 60,000 body frames of one byte, which take more than ten times as long.
 """
 
+_SMALL_LONG_S = 0.004
+_SMALL_BYTES = 128 << 10
+"""The same for a read of this size or less: who sends what is costly gets less of it done at once,
+and so not much more than the others in the same time.
+"""
+
 
 class ReadSize:
     """The size of the next read of one connection, in `byte_count`."""
@@ -23,7 +29,8 @@ class ReadSize:
 
     def note(self, size: int, took_s: float) -> None:
         """Choose the next size after a read of `size` bytes that took so long to handle."""
-        if took_s > _LONG_S or size * 4 < self.byte_count:
+        long_s = _LONG_S if size > _SMALL_BYTES else _SMALL_LONG_S
+        if took_s > long_s or size * 4 < self.byte_count:
             self.byte_count = max(SMALLEST_BYTES, self.byte_count // 2)
-        elif size == self.byte_count and took_s * 2 < _LONG_S:
+        elif size == self.byte_count and took_s * 2 < long_s:
             self.byte_count = min(size * 2, LARGEST_BYTES)

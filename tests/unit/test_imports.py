@@ -58,6 +58,7 @@ FLOORS = {
         "bench",
         "bench.store",
         "bench.stalls",
+        "bench.attacks",
         "drill",
         "drill.scenarios",
         "spark.reading",

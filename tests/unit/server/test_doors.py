@@ -132,6 +132,11 @@ def test_accepts_are_spread_after_a_second_s_worth() -> None:
     assert rate.wait_s(200.0) == 0.0
 
 
+def test_one_that_has_gone_counts_little() -> None:
+    rate = AcceptRate(10)
+    assert {rate.wait_s(100.0, share=0.1) for _ in range(99)} == {0.0}
+
+
 def test_no_rate_is_no_wait() -> None:
     rate = AcceptRate()
     assert {rate.wait_s(1.0) for _ in range(10_000)} == {0.0}

@@ -39,3 +39,13 @@ def test_it_does_not_grow_to_where_it_would_take_long() -> None:
     for _ in range(100):
         size.note(size.byte_count, size.byte_count * 1e-7)
         assert size.byte_count * 1e-7 < 0.01
+
+
+def test_what_is_costly_is_read_in_the_smallest_pieces() -> None:
+    """A byte that costs twenty times as much as one of a message: for others it is as if it were
+    one of them.
+    """
+    size = ReadSize()
+    for _ in range(100):
+        size.note(size.byte_count, size.byte_count * 2e-7)
+    assert size.byte_count == SMALLEST_BYTES

@@ -6,6 +6,10 @@ import sys
 from types import FrameType
 
 from amqpstore_tools.bench import workload
+from amqpstore_tools.bench.attacks import run as attacks_run
+from amqpstore_tools.bench.attacks import settings as attack_settings
+from amqpstore_tools.bench.attacks.report import AttackReport
+from amqpstore_tools.bench.attacks.settings import AttackSettings
 from amqpstore_tools.bench.options import add_options, defaults_of
 from amqpstore_tools.bench.report import Report
 from amqpstore_tools.bench.settings import ABOUT, BenchSettings
@@ -36,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
         "Measure an AMQP 0-9-1 broker, several by turns (compare), how long one holds clients up "
-        "(stalls), or the storage engine alone (store). "
+        "(stalls), what they have left beside an attack (attacks), or the storage engine alone "
+        "(store). "
         "amqpstore bench WORKLOAD --help explains the options. Workloads and their defaults:\n"
     ) + "\n".join(f"  {name:8}  {about}\n{defaults_of(name)}" for name, about in ABOUT.items())
     workloads = parser.add_subparsers(dest="workload", metavar="WORKLOAD", required=True)
@@ -48,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     store_settings.add_arguments(workloads.add_parser("store", help=about, description=about))
     about = "how long a quiet client waits while another makes the broker work"
     stall_settings.add_arguments(workloads.add_parser("stalls", help=about))
+    about = "what others have of a broker while one client attacks it"
+    attack_settings.add_arguments(workloads.add_parser("attacks", help=about))
     about = "several brokers by turns: medians and ratios of their rates"
     compare_settings.add_arguments(workloads.add_parser("compare", help=about))
 
@@ -56,11 +63,13 @@ def run(args: argparse.Namespace) -> int:
     """Run one benchmark; returns the exit code."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        report: Report | StoreReport | StallReport | CompareReport
+        report: Report | StoreReport | StallReport | AttackReport | CompareReport
         if args.workload == "store":
             report = store_run.run(StoreSettings.of(args))
         elif args.workload == "stalls":
             report = stalls_run.run(StallSettings.of(args))
+        elif args.workload == "attacks":
+            report = attacks_run.run(AttackSettings.of(args))
         elif args.workload == "compare":
             report = compare_run.run(CompareSettings.of(args))
         else:

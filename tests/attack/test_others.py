@@ -1,0 +1,58 @@
+"""What others have beside each attack of `amqpstore bench attacks`: their rate, their logins, and
+memory that is given back.
+"""
+
+import argparse
+
+import pytest
+
+from amqpstore_tools.bench.attacks import run as attacks_run
+from amqpstore_tools.bench.attacks.catalog import ATTACKS
+from amqpstore_tools.bench.attacks.report import Outcome
+from amqpstore_tools.bench.attacks.settings import AttackSettings
+from amqpstore_tools.verbs import bench as command
+from tests.attack.attacker import MIB
+from tests.broker_process import BrokerProcess
+
+WHAT_THE_LOOP_GIVES = {
+    "small-frames",
+    "open-transactions",
+    "headers",
+    "carbon-copies",
+    "wildcards",
+    "declares",
+    "recovers",
+}
+"""Attacks of a client that is served at full speed, as the others are: it has its share of the
+broker's time as they have."""
+
+
+def attacked(broker: BrokerProcess, *arguments: str) -> dict[str, Outcome]:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(["attacks", "--url", broker.url, "--pid", str(broker.pid), *arguments])
+    outcomes = attacks_run.run(AttackSettings.of(args)).outcomes
+    for name, outcome in outcomes.items():
+        assert not outcome.failed, f"{name}: {outcome.failed}"
+    assert "Traceback" not in broker.stderr
+    return outcomes
+
+
+def test_others_are_served_and_memory_is_given_back(broker: BrokerProcess) -> None:
+    short = ("--scale", "0.2", "--seconds", "0.3", "--rounds", "1")
+    outcomes = attacked(broker, *short, "half-bodies", "random-bytes")
+    for outcome in outcomes.values():
+        assert outcome.ratio > 0
+        assert outcome.logins.count > 0
+        assert outcome.rss_after_bytes - outcome.rss_before_bytes < 64 * MIB
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_others_have_what_they_had(broker: BrokerProcess, name: str) -> None:
+    outcome = attacked(broker, "--seconds", "2", "--rounds", "5", name)[name]
+    least = 0.5 if name in WHAT_THE_LOOP_GIVES else 0.8
+    assert outcome.ratio >= least, outcome.figures()
+    assert outcome.logins.max_ns < 1e9, outcome.figures()
+    assert outcome.rss_after_bytes - outcome.rss_before_bytes < 96 * MIB

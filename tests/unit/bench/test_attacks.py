@@ -1,0 +1,98 @@
+"""What `bench attacks` refuses, what its sockets do, and what it prints."""
+
+import argparse
+import json
+import socket
+
+import pytest
+
+from amqpstore_tools.bench.attacks.attack import is_closed, push
+from amqpstore_tools.bench.attacks.attacker import Attacker
+from amqpstore_tools.bench.attacks.catalog import ATTACKS
+from amqpstore_tools.bench.attacks.others import Slice
+from amqpstore_tools.bench.attacks.report import AttackReport, Outcome
+from amqpstore_tools.bench.attacks.settings import AttackSettings
+from amqpstore_tools.client import wire
+from amqpstore_tools.client.connection import Address
+from amqpstore_tools.client.errors import BenchError
+from amqpstore_tools.verbs import bench as command
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench")
+    command.add_arguments(parser)
+    return parser.parse_args(["attacks", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("flood nothing", "no attack 'nothing'"),
+        ("--scale 0", "--scale must be above 0"),
+        ("--seconds 1000", "--seconds must be above 0 and up to 600"),
+        ("--rounds 0", "--rounds must be above 0"),
+        ("--url http://localhost", "--url must look like"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_with_its_reason(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run(parsed(*arguments.split())) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_counts_follow_the_scale() -> None:
+    settings = AttackSettings.of(parsed("--scale", "0.1"))
+    assert settings.only == list(ATTACKS)
+    assert (settings.count_of("idle"), settings.count_of("huge-table")) == (1000, 1)
+
+
+def a_slice(delivered: int) -> Slice:
+    found = Slice(0, 2_000_000_000, delivered, rss_bytes=80 << 20)
+    found.logins.record(3_000_000)
+    return found
+
+
+def test_the_report_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(
+        40,
+        alone=[a_slice(1000), a_slice(4000), a_slice(1000)],
+        attacked=[a_slice(900), a_slice(2000), a_slice(1100)],
+        rss_before_bytes=50 << 20,
+        rss_after_bytes=60 << 20,
+    )
+    outcomes = {"wrong-logins": outcome, "idle": Outcome(10_000, "only 1024 files may be open")}
+    report = AttackReport(AttackSettings.of(parsed()), "Some", "1.2", outcomes)
+    results = json.loads(report.as_json())["results"]
+    assert results["wrong-logins"]["ratio"] == 0.9
+    assert results["wrong-logins"]["rate"] == [450, 1000, 550]
+    assert results["idle"] == {"count": 10_000, "failed": "only 1024 files may be open"}
+    report.print_table()
+    shown = capsys.readouterr().out
+    for part in ("attacks on Some 1.2", "wrong-logins 40", "0.90", "only 1024 files"):
+        assert part in shown
+
+
+def test_a_push_ends_when_nothing_is_taken_or_the_socket_is_closed() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert push(ours, bytes(10_000_000), patience_s=0.01)
+        assert not is_closed(ours)
+        theirs.sendall(wire.method(0, wire.CONNECTION_CLOSE, bytes(7)))
+        assert is_closed(ours)
+        theirs.close()
+        assert not push(ours, bytes(10_000_000), patience_s=0.01)
+
+
+def test_a_burner_uses_the_time_that_it_is_to_use() -> None:
+    with Attacker(None, 0.5) as burner:
+        burner.begin()
+        assert burner.end() >= 0
+
+
+def test_an_attack_that_cannot_be_prepared_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    address = Address("127.0.0.1", port, "guest", "guest", "/")
+    with pytest.raises(BenchError, match="cannot connect"):
+        Attacker(ATTACKS["wildcards"](address, "name", 1))

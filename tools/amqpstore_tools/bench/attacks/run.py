@@ -1,0 +1,97 @@
+"""One attack after the other, each by turns with a process that only uses as much processor time.
+
+The attack shares the machine with the broker and with those that it serves: what they lose because
+the attack itself is at work is not the broker's fault. So each round of an attack is compared with
+a round in which another process uses as much processor time as the attack did.
+"""
+
+import sys
+import time
+
+from amqpstore_tools.bench.attacks.attack import Attack
+from amqpstore_tools.bench.attacks.attacker import Attacker
+from amqpstore_tools.bench.attacks.catalog import ATTACKS
+from amqpstore_tools.bench.attacks.others import Others, Slice
+from amqpstore_tools.bench.attacks.report import AttackReport, Outcome
+from amqpstore_tools.bench.attacks.settings import AttackSettings
+from amqpstore_tools.bench.server_process import ServerProcess
+from amqpstore_tools.client.connection import Connection
+from amqpstore_tools.client.errors import BenchError
+
+_LEAD_S = 0.3
+_SETTLED_WITHIN_S = 10.0
+_SETTLED_BYTES = 16 << 20
+_TIMEOUT_S = 3600.0
+
+
+def run(settings: AttackSettings) -> AttackReport:
+    """Measure all of them. Raises: BenchError, UsageError."""
+    server = ServerProcess.find(settings.address, settings.pid)
+    control = Connection(settings.address)
+    product, version = control.product, control.version
+    control.close()
+    outcomes = {}
+    for number, name in enumerate(settings.only, 1):
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{number} of {len(settings.only)}: {name}")
+            sys.stderr.flush()
+        outcomes[name] = _measured(settings, name, server)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    return AttackReport(settings, product, version, outcomes)
+
+
+def _measured(settings: AttackSettings, name: str, server: ServerProcess | None) -> Outcome:
+    """Measure one of them; if it cannot be done here, the result has the reason."""
+    count = settings.count_of(name)
+    attack = ATTACKS[name](settings.address, f"{settings.queue}-{name}", count)
+    outcome = Outcome(count)
+    with Others(settings.address, settings.queue, _TIMEOUT_S) as others:
+        others.watch(_LEAD_S, server)
+        outcome.rss_before_bytes = server.rss_bytes() if server else 0
+        try:
+            for _ in range(settings.rounds):
+                _round(settings, attack, others, server, outcome)
+        except BenchError as error:
+            outcome.failed = str(error)
+        else:
+            outcome.confirm_alone, outcome.confirm = others.confirms(
+                [outcome.alone, outcome.attacked]
+            )
+        if server is not None:
+            outcome.rss_after_bytes = _settled_bytes(server, outcome.rss_before_bytes)
+    return outcome
+
+
+def _round(
+    settings: AttackSettings,
+    attack: Attack,
+    others: Others,
+    server: ServerProcess | None,
+    outcome: Outcome,
+) -> None:
+    """One round with the attack, and one with its processor time. Raises: BenchError."""
+    with Attacker(attack) as attacker:
+        outcome.attacked.append(_slice(settings, attacker, others, server))
+        share = attacker.end() / settings.seconds
+    with Attacker(None, min(1.0, share)) as burner:
+        outcome.alone.append(_slice(settings, burner, others, server))
+        burner.end()
+
+
+def _slice(
+    settings: AttackSettings, attacker: Attacker, others: Others, server: ServerProcess | None
+) -> Slice:
+    attacker.begin()
+    time.sleep(_LEAD_S)
+    return others.watch(settings.seconds, server)
+
+
+def _settled_bytes(server: ServerProcess, before_bytes: int) -> int:
+    """Return the memory once it is what it was, or after some seconds."""
+    ends_at = time.monotonic() + _SETTLED_WITHIN_S
+    while time.monotonic() < ends_at:
+        if server.rss_bytes() < before_bytes + _SETTLED_BYTES:
+            break
+        time.sleep(0.1)
+    return server.rss_bytes()
