@@ -40,6 +40,7 @@ from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_guest
 from amqpstore_server.holds import LoopHolds
+from amqpstore_server.listening import accept_clients, listen
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.logins import Logins, tokens_of
 from amqpstore_server.recovery_reports import keep_report
@@ -67,10 +68,6 @@ _LAZY_COMMIT_S = 0.05
 _STOP_S = 60.0
 """What the service manager is asked for beyond the drain: the last checkpoint takes its time."""
 _FIRST_PROCESS = 1
-_BACKLOG = 1024
-_ACCEPTED_AT_ONCE = 32
-_GONE_SHARE = 0.1
-_ACCEPT_AGAIN_S = 1.0
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
 _DAY_S = 86_400.0
@@ -440,43 +437,10 @@ class App:
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
     ) -> None:
-        with listener:
-            while True:
-                try:
-                    wait_s = self._accept_some(listener, clients, tls)
-                except BlockingIOError:
-                    await trio.lowlevel.wait_readable(listener)
-                    continue
-                except OSError as error:
-                    # Usually too many open files: wait for some to be closed.
-                    _log.error("cannot accept", extra={"reason": str(error)})
-                    await trio.sleep(_ACCEPT_AGAIN_S)
-                    continue
-                # Those that come faster wait in the listener's backlog.
-                await trio.sleep(wait_s)
+        def admit(client: socket.socket) -> None:
+            self._admit(client, clients, tls)
 
-    def _accept_some(
-        self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None
-    ) -> float:
-        """Accept clients; returns for how many seconds no more may be accepted.
-
-        More than one, because this task has its turn only every few milliseconds while there is
-        traffic: a client would wait long behind others that come in numbers.
-
-        Raises: BlockingIOError, when nobody is left; OSError, if no more can be accepted.
-        """
-        for _ in range(_ACCEPTED_AT_ONCE):
-            client, _ = listener.accept()
-            share = 1.0
-            if _is_gone(client):
-                # It costs little, and so counts little: those behind it are not to wait for it.
-                client.close()
-                share = _GONE_SHARE
-            else:
-                self._admit(client, clients, tls)
-            if wait_s := self._doors.accepts.wait_s(trio.current_time(), share):
-                return wait_s
-        return 0.0
+        await accept_clients(listener, self._doors.accepts, admit)
 
     def _admit(
         self, client: socket.socket, clients: trio.Nursery, tls: Certificates | None
@@ -582,31 +546,3 @@ class App:
                 self._turn.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()
-
-
-def _is_gone(client: socket.socket) -> bool:
-    """Tell whether a client has reset its connection before it was accepted."""
-    try:
-        client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
-async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
-    """Open the sockets on which `App.run` accepts clients. Raises: ConfigError."""
-    listeners = []
-    for host, port in addresses:
-        try:
-            opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-        except UnicodeError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
-        for listener in opened:
-            plain = socket.socket(fileno=listener.socket.detach())
-            plain.setblocking(False)
-            listeners.append(plain)
-    return listeners

@@ -6,14 +6,23 @@ connect could exhaust memory with wrong passwords.
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import trio
 
 MAX_CHECKS = 2
-"""Checks that run at the same time."""
+"""Checks that run at the same time; on a machine of two processors it is one."""
+
+_NICENESS = 10
+"""Of the threads that check, four for each check: they could otherwise have most of a small
+machine. With this they have a fifth of it while clients have work for the rest, and all if not.
+"""
 
 
 class LoginChecks:
@@ -22,12 +31,19 @@ class LoginChecks:
 
     In a line the newest and the oldest login take turns, so a right one that comes behind many
     wrong ones of the same user does not wait for all of them.
+
+    Args: most, checks that run at the same time.
     """
 
-    def __init__(self) -> None:
-        self._free = MAX_CHECKS
+    def __init__(self, most: int = MAX_CHECKS) -> None:
+        self._free = most
         self._lines: dict[tuple[str, str], deque[trio.Event]] = {}
         self._is_newest_next = True
+        self._threads = ThreadPoolExecutor(MAX_CHECKS, "login check", _step_back)
+
+    async def run(self, check: Callable[..., object], *arguments: object) -> None:
+        """Run a check in a thread that leaves the processor to others. To be called in a turn."""
+        await trio.to_thread.run_sync(self._threads.submit(check, *arguments).result)
 
     @asynccontextmanager
     async def turn(self, host: str, user: str) -> AsyncIterator[None]:
@@ -66,3 +82,14 @@ class LoginChecks:
         self._is_newest_next = not self._is_newest_next
         if line:
             self._lines[whose] = line  # behind all other lines
+
+
+def checks_at_once() -> int:
+    """Return how many passwords are checked at the same time on this machine."""
+    return MAX_CHECKS if (os.cpu_count() or 1) > MAX_CHECKS else 1
+
+
+def _step_back() -> None:
+    """Lower the priority of this thread, and of those that it starts."""
+    if sys.platform == "linux":  # elsewhere it would be the process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

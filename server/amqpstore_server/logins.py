@@ -6,13 +6,11 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import trio
-
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.login import EXTERNAL, PASSWORD_MECHANISMS, CheckedLogin, Login
 from amqpstore_server.broker.scopes import TokenError
 from amqpstore_server.config import Config
-from amqpstore_server.login_checks import LoginChecks
+from amqpstore_server.login_checks import LoginChecks, checks_at_once
 from amqpstore_server.users import DEFAULT_USER, Users
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ class Logins:
         self._users = users
         self._certificates = certificates
         self.change(config, tokens)
-        self._checks = LoginChecks()
+        self._checks = LoginChecks(checks_at_once())
         self._warned: dict[str, float] = {}
 
     def change(self, config: Config, tokens: Tokens | None) -> None:
@@ -125,7 +123,7 @@ class Logins:
             async with self._checks.turn(host, login.user):
                 # The same login of another connection may have been checked meanwhile.
                 if not self._is_decided(login):
-                    await trio.to_thread.run_sync(self._users.check, login.user, login.password)
+                    await self._checks.run(self._users.check, login.user, login.password)
                     self._users.upgrade(login.user)
         return self._users.is_known(login.user, login.password)
 

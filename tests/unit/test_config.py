@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import trio
 
-from amqpstore_server.app import listen
 from amqpstore_server.config import KEYS, Config, host_and_port
 from amqpstore_server.config_keys import ConfigError, ConfigKey, key, keys_of
 from amqpstore_server.config_sources import ConfigSources
+from amqpstore_server.listening import listen
 from tests.format.document import table
 
 README = Path(__file__).parents[2] / "server" / "README.md"

@@ -15,8 +15,9 @@ import trio
 
 import amqpstore_server.sockets
 from amqpstore import Options
-from amqpstore_server.app import App, listen
+from amqpstore_server.app import App
 from amqpstore_server.config import Config
+from amqpstore_server.listening import listen
 from amqpstore_tools.bench.messages import block_of
 from amqpstore_tools.client import frames, wire
 from amqpstore_tools.client.connection import Address, Connection

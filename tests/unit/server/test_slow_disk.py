@@ -13,8 +13,9 @@ import trio
 import amqpstore_server.committer
 from amqpstore import Store
 from amqpstore.files import OsFile
-from amqpstore_server.app import App, listen
+from amqpstore_server.app import App
 from amqpstore_server.config import Config
+from amqpstore_server.listening import listen
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
 from tests.conformance import wire_client

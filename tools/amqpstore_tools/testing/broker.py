@@ -23,11 +23,12 @@ import trio.testing
 
 from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
 from amqpstore.recovered import RecoveryReport
-from amqpstore_server.app import App, listen
+from amqpstore_server.app import App
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.vhost import DEFAULT_VHOST
 from amqpstore_server.config import Config
 from amqpstore_server.definitions import Definitions, Permission, User, load
+from amqpstore_server.listening import listen
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.testing.clock import VirtualClock
