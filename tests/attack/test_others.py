@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore_tools.bench.attacks import run as attacks_run
 from amqpstore_tools.bench.attacks.catalog import ATTACKS
-from amqpstore_tools.bench.attacks.report import Outcome
+from amqpstore_tools.bench.attacks.report import AttackResult
 from amqpstore_tools.bench.attacks.settings import AttackSettings
 from amqpstore_tools.verbs import bench as command
 from tests.attack.attacker import MIB
@@ -27,7 +27,7 @@ WHAT_THE_LOOP_GIVES = {
 broker's time as they have."""
 
 
-def attacked(broker: BrokerProcess, *arguments: str) -> dict[str, Outcome]:
+def attacked(broker: BrokerProcess, *arguments: str) -> dict[str, AttackResult]:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     args = parser.parse_args(["attacks", "--url", broker.url, "--pid", str(broker.pid), *arguments])

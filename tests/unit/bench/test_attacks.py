@@ -10,7 +10,7 @@ from amqpstore_tools.bench.attacks.attack import is_closed, push
 from amqpstore_tools.bench.attacks.attacker import Attacker
 from amqpstore_tools.bench.attacks.catalog import ATTACKS
 from amqpstore_tools.bench.attacks.others import Slice
-from amqpstore_tools.bench.attacks.report import AttackReport, Outcome
+from amqpstore_tools.bench.attacks.report import AttackReport, AttackResult
 from amqpstore_tools.bench.attacks.settings import AttackSettings
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import Address
@@ -54,14 +54,17 @@ def a_slice(delivered: int) -> Slice:
 
 
 def test_the_report_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome(
+    outcome = AttackResult(
         40,
         alone=[a_slice(1000), a_slice(4000), a_slice(1000)],
         attacked=[a_slice(900), a_slice(2000), a_slice(1100)],
         rss_before_bytes=50 << 20,
         rss_after_bytes=60 << 20,
     )
-    outcomes = {"wrong-logins": outcome, "idle": Outcome(10_000, "only 1024 files may be open")}
+    outcomes = {
+        "wrong-logins": outcome,
+        "idle": AttackResult(10_000, "only 1024 files may be open"),
+    }
     report = AttackReport(AttackSettings.of(parsed()), "Some", "1.2", outcomes)
     results = json.loads(report.as_json())["results"]
     assert results["wrong-logins"]["ratio"] == 0.9

@@ -23,5 +23,5 @@ ATTACKS: dict[str, type[Attack]] = {
     "carbon-copies": members.CarbonCopies,
     "wildcards": members.Wildcards,
     "cascade": members.Cascade,
-    "declares": members.Declares,
+    "declares": members.BulkDeclares,
 }

@@ -305,7 +305,7 @@ class Cascade(Attack):
         connection.close()
 
 
-class Declares(Attack):
+class BulkDeclares(Attack):
     """Definitions in bulk."""
 
     about = "durable queues, declared and deleted in one write, all the time"

@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 
 @dataclass
-class Outcome:
+class AttackResult:
     """What others had beside one attack."""
 
     count: int
@@ -70,7 +70,7 @@ class AttackReport:
     settings: AttackSettings
     product: str
     version: str
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, AttackResult]
 
     def as_json(self) -> str:
         """Return the result as JSON on one line."""
@@ -106,7 +106,7 @@ class AttackReport:
                 console.print(f"{name}: {terminal.shown(outcome.failed)}", soft_wrap=True)
 
 
-def _cells(outcome: Outcome) -> list[str]:
+def _cells(outcome: AttackResult) -> list[str]:
     if outcome.failed:
         return ["not measured"]
     memory = (outcome.rss_before_bytes, outcome.rss_peak_bytes, outcome.rss_after_bytes)

@@ -12,7 +12,7 @@ from amqpstore_tools.bench.attacks.attack import Attack
 from amqpstore_tools.bench.attacks.attacker import Attacker
 from amqpstore_tools.bench.attacks.catalog import ATTACKS
 from amqpstore_tools.bench.attacks.others import Others, Slice
-from amqpstore_tools.bench.attacks.report import AttackReport, Outcome
+from amqpstore_tools.bench.attacks.report import AttackReport, AttackResult
 from amqpstore_tools.bench.attacks.settings import AttackSettings
 from amqpstore_tools.bench.server_process import ServerProcess
 from amqpstore_tools.client.connection import Connection
@@ -41,11 +41,11 @@ def run(settings: AttackSettings) -> AttackReport:
     return AttackReport(settings, product, version, outcomes)
 
 
-def _measured(settings: AttackSettings, name: str, server: ServerProcess | None) -> Outcome:
+def _measured(settings: AttackSettings, name: str, server: ServerProcess | None) -> AttackResult:
     """Measure one of them; if it cannot be done here, the result has the reason."""
     count = settings.count_of(name)
     attack = ATTACKS[name](settings.address, f"{settings.queue}-{name}", count)
-    outcome = Outcome(count)
+    outcome = AttackResult(count)
     with Others(settings.address, settings.queue, _TIMEOUT_S) as others:
         others.watch(_LEAD_S, server)
         outcome.rss_before_bytes = server.rss_bytes() if server else 0
@@ -68,7 +68,7 @@ def _round(
     attack: Attack,
     others: Others,
     server: ServerProcess | None,
-    outcome: Outcome,
+    outcome: AttackResult,
 ) -> None:
     """One round with the attack, and one with its processor time. Raises: BenchError."""
     with Attacker(attack) as attacker:
