@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ from cryptography import x509
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.small_files import read_small
+from amqpstore_server.small_files import MAX_BYTES, read_small
 
 _log = logging.getLogger(__name__)
 
 _MAX_PAIRS = 1000
 _EXPIRES_SOON_DAYS = 30
+_MAX_CRL_BYTES = 64 << 20
+_PEM_BEGINS = re.compile(b"-----BEGIN ([^-\n]+)-----")
+_CRL = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: forward secrecy and authenticated encryption. Those of TLS 1.3 are all sound."""
@@ -49,6 +53,7 @@ class Certificates:
     """The certificates that new clients are shown. Raises: ConfigError."""
 
     def __init__(self, config: Config) -> None:
+        self._revocations = _revocations(config.tls_crl)
         self._pairs = _loaded(config)
         self._login_from = config.tls_login_from
 
@@ -63,10 +68,12 @@ class Certificates:
         """Load the files that a configuration names, as they are now. Returns the function that has
         new clients shown them. Raises: ConfigError.
         """
+        revocations = _revocations(config.tls_crl)
         pairs = _loaded(config)
 
         def use() -> None:
             self._pairs = pairs
+            self._revocations = revocations
             self._login_from = config.tls_login_from
 
         return use
@@ -82,7 +89,9 @@ class Certificates:
             return ""
 
     def log_expiry(self, now: datetime) -> None:
-        """Log which certificates have expired, or do so within 30 days."""
+        """Log which certificates have expired, or do so within 30 days, and which lists of revoked
+        certificates have: no client of their CAs is accepted any more.
+        """
         for pair in self._pairs:
             days = (pair.expires - now).days
             extra = {"file": pair.path, "expires": pair.expires.isoformat(), "days": days}
@@ -90,6 +99,11 @@ class Certificates:
                 _log.error("certificate has expired", extra=extra)
             elif days < _EXPIRES_SOON_DAYS:
                 _log.warning("certificate expires soon", extra=extra)
+        for crl in self._revocations:
+            expires = crl.next_update_utc
+            if expires is not None and expires <= now:
+                extra = {"issuer": crl.issuer.rfc4514_string(), "expires": expires.isoformat()}
+                _log.error("list of revoked certificates has expired", extra=extra)
 
 
 def _loaded(config: Config) -> list[_Pair]:
@@ -136,6 +150,8 @@ def _pair(config: Config, certificate: str, key: str) -> _Pair:
     context.verify_mode = _CLIENT[config.tls_client]
     if config.tls_client != "none":
         _trust(context, config.tls_ca)
+        if config.tls_crl:
+            _refuse_revoked(context, config.tls_crl)
     leaf = _leaf(certificate)
     _read(key)
     try:
@@ -156,6 +172,34 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
         raise ConfigError(f"{path}: not a PEM file of certificates: {error}") from None
 
 
+def _refuse_revoked(context: ssl.SSLContext, path: str) -> None:
+    try:
+        # OpenSSL reads lists from files only; `_revocations` has looked at the content.
+        context.load_verify_locations(cafile=path)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"{path}: not a PEM file of CRLs: {error}") from None
+    # Of the CAs as well: whoever got hold of the key of one signs any certificate with it.
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
+
+
+def _revocations(path: str) -> list[x509.CertificateRevocationList]:
+    """Return the lists of revoked certificates in a file; none without a path. Raises:
+    ConfigError.
+    """
+    if not path:
+        return []
+    content = _read(path, _MAX_CRL_BYTES)
+    kinds = set(_PEM_BEGINS.findall(content))
+    if kinds != {b"X509 CRL"}:
+        # A certificate in it would be trusted as that of a CA.
+        others = b", ".join(sorted(kinds)).decode(errors="replace") or "nothing in PEM"
+        raise ConfigError(f"{path}: not a PEM file of CRLs, and nothing else: it has {others}")
+    try:
+        return [x509.load_pem_x509_crl(one) for one in _CRL.findall(content)]
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a PEM file of CRLs: {error}") from None
+
+
 def _leaf(path: str) -> x509.Certificate:
     """Return the first certificate of a file."""
     try:
@@ -164,9 +208,9 @@ def _leaf(path: str) -> x509.Certificate:
         raise ConfigError(f"{path}: not a PEM certificate: {error}") from None
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, max_bytes: int = MAX_BYTES) -> bytes:
     try:
-        return read_small(path)
+        return read_small(path, max_bytes)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
 

@@ -120,6 +120,16 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             live=True,
         ),
     ] = ""
+    tls_crl: Annotated[
+        str,
+        key(
+            "a PEM file: lists of revoked certificates (CRLs), one of each CA; with it, a client's "
+            "certificate is accepted only if it and all CAs above it are in none of them",
+            expected=_A_FILE,
+            pattern=_NO_NUL,
+            live=True,
+        ),
+    ] = ""
     tls_client: Annotated[
         Literal["none", "optional", "required"],
         key("whether clients are asked for a certificate, and must have one", live=True),
@@ -450,6 +460,8 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "tls_certificate", "the path of a file, as there is management_tls_listen"
     if config.tls_client != "none" and not config.tls_ca:
         yield "tls_ca", "the path of a file, unless tls_client is none"
+    if config.tls_crl and config.tls_client == "none":
+        yield "tls_crl", "empty, unless tls_client asks for certificates"
     if config.oauth_resource_server_id and not (config.oauth_keys or config.oauth_jwks):
         yield "oauth_jwks", "an https URL or a file, unless there is oauth_keys"
 

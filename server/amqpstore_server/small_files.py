@@ -10,10 +10,10 @@ MAX_BYTES = 1 << 20
 """The most that such a file has."""
 
 
-def read_small(path: str) -> bytes:
-    """Return the content of a regular file of at most `MAX_BYTES`. Raises: OSError."""
+def read_small(path: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file of at most so many bytes. Raises: OSError."""
     with open(open_regular(path), "rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES >> 10} KiB", path)
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 10} KiB", path)
     return content

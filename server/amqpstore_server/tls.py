@@ -28,6 +28,7 @@ TLS_KEYS = (
     "tls_key",
     "tls_certificates",
     "tls_ca",
+    "tls_crl",
     "tls_client",
     "tls_min_version",
     "tls_login_from",

@@ -18,7 +18,13 @@ from tests.conformance.wire_client import (
     WireClient,
     start_ok,
 )
-from tests.interop.tls_files import TlsFiles, parameters, reload, tls_broker, wire_client
+from tests.interop.tls_files import (
+    TlsFiles,
+    parameters,
+    reload,
+    tls_broker,
+    wire_client,
+)
 from tests.waiting import wait_until
 
 DEFINITIONS = """{"users": [{"name": "%s", "password_hash": "", "tags": []}],
@@ -208,3 +214,62 @@ def test_mechanisms_are_configured_and_reloaded(
             assert mechanisms(client) == ["PLAIN"]
             client.send(start_ok("PLAIN"))
             client.expect(CONNECTION_TUNE)
+
+
+def test_a_revoked_certificate_is_refused(data_directory: str, files: TlsFiles) -> None:
+    anna, berta = client_certificate(files, "anna"), client_certificate(files, "berta")
+    files.revoke(berta)
+    settings = {"client": "required", "crl": files.path("crl.pem")}
+    with tls_broker(data_directory, files, **settings) as broker:
+        broker.start()
+        with wire_client(broker, files.context(client=anna)) as first:
+            with pytest.raises((OSError, EOFError)):
+                wire_client(broker, files.context(client=berta))
+            wait_until(lambda: "client's certificate: certificate revoked" in broker.stderr)
+            files.revoke(anna)
+            reload(broker, 'event="certificates read"')
+            with wire_client(broker, files.context(client=berta)):
+                pass
+            with pytest.raises((OSError, EOFError)):
+                wire_client(broker, files.context(client=anna))
+            first.open_channel(2)  # an open connection stays
+            # Without a valid list nobody can be told from those who are on it.
+            files.revoke(days=-0.5)
+            reload(broker, 'event="certificates read"')
+            assert 'event="list of revoked certificates has expired"' in broker.stderr
+            with pytest.raises((OSError, EOFError)):
+                wire_client(broker, files.context(client=berta))
+            wait_until(lambda: "CRL has expired" in broker.stderr)
+            files.revoke(ca=trustme.CA())
+            reload(broker, 'event="certificates read"')
+            with pytest.raises((OSError, EOFError)):
+                wire_client(broker, files.context(client=berta))
+            wait_until(lambda: "unable to get certificate CRL" in broker.stderr)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "nothing in PEM"),
+        ("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "not a PEM file of CRLs"),
+        ("a certificate", "it has CERTIFICATE"),
+    ],
+)
+def test_a_file_that_is_no_list_of_revoked_certificates_changes_nothing(
+    data_directory: str, files: TlsFiles, content: str, said: str
+) -> None:
+    """Least of all does a certificate in it become one of a CA."""
+    anna = client_certificate(files, "anna")
+    files.revoke()
+    path = files.path("crl.pem")
+    with tls_broker(data_directory, files, client="required", crl=path) as broker:
+        broker.start()
+        if content == "a certificate":
+            files.client_ca.cert_pem.write_to_path(path)
+        else:
+            with open(path, "w", encoding="ascii") as file:
+                file.write(content)
+        reload(broker, 'event="configuration not reloaded"')
+        assert said in broker.stderr
+        with wire_client(broker, files.context(client=anna)):
+            pass

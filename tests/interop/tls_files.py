@@ -8,6 +8,9 @@ from typing import Any
 
 import pika
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import WireClient
@@ -37,6 +40,28 @@ class TlsFiles:
             *(names or (HOST,)), not_after=datetime.now(UTC) + timedelta(days=days)
         )
         leaf.private_key_and_cert_chain_pem.write_to_path(self.path("server.pem"))
+
+    def revoke(
+        self, *revoked: trustme.LeafCert, ca: trustme.CA | None = None, days: float = 1
+    ) -> None:
+        """Write the list of revoked certificates of the clients' CA, valid from yesterday on."""
+        ca = ca or self.client_ca
+        key = serialization.load_pem_private_key(ca.private_key_pem.bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(x509.load_pem_x509_certificate(ca.cert_pem.bytes()).subject)
+            .last_update(now - timedelta(days=1))
+            .next_update(now + timedelta(days=days))
+        )
+        for one in revoked:
+            leaf = x509.load_pem_x509_certificate(one.cert_chain_pems[0].bytes())
+            entry = x509.RevokedCertificateBuilder().serial_number(leaf.serial_number)
+            builder = builder.add_revoked_certificate(entry.revocation_date(now).build())
+        with open(self.path("crl.pem"), "wb") as file:
+            crl = builder.sign(key, hashes.SHA256())
+            file.write(crl.public_bytes(serialization.Encoding.PEM))
 
     def named(self, name: str) -> None:
         """Write a certificate for a name, to be asked for."""
