@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 _LESS = 1e-9
 """A value that is a bound belongs to the bucket below it, as Prometheus counts."""
 
@@ -29,6 +31,10 @@ class BucketHistogram:
         """Count a value, of so many that are alike."""
         self.counts[int(value * self.scale - _LESS).bit_length()] += count
         self.total += value * count
+
+    def observe_since(self, began_s: float) -> None:
+        """Count the time since a reading of `time.perf_counter`."""
+        self.observe(time.perf_counter() - began_s)
 
     @property
     def buckets(self) -> list[int]:

@@ -17,7 +17,8 @@
 - `users`, `logins`: who may log in, and how; `first_users`: the users of a new store;
   `login_checks`: the queue for password checks; `password_hashes`: the forms of hashes in
   definitions; `tokens`, `token_keys`: OAuth 2.
-- `statistics`: what the broker has counted, as totals, rates and samples over time.
+- `statistics`: what the broker has counted, as totals, rates and samples over time; `metrics`: the
+  same for Prometheus.
 - `administration`: what operators do with users, virtual hosts, permissions and policies;
   `admin_socket`: their door in the data directory; `management`: their door over HTTP.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.

@@ -154,10 +154,13 @@ async def _run(
 
 
 class ManagementSockets(NamedTuple):
-    """The sockets on which requests to the management API are accepted."""
+    """The sockets on which requests to the management API are accepted, and on which metrics are
+    read.
+    """
 
     plain: Sequence[socket.socket] = ()
     tls: Sequence[socket.socket] = ()
+    metrics: Sequence[socket.socket] = ()
 
 
 async def _listen_for_management(config: Config) -> ManagementSockets:
@@ -174,10 +177,11 @@ async def _listen_for_management(config: Config) -> ManagementSockets:
         _log.error("no management API", extra={"reason": str(error), "key": "management_listen"})
         plain = []
     tls = await listen([host_and_port(one) for one in config.management_tls_listen])
-    if plain or tls:
+    metrics = await listen([host_and_port(one) for one in config.metrics_listen])
+    if plain or tls or metrics:
         # Now, and not while clients wait.
         import amqpstore_server.management.door  # noqa: F401
-    return ManagementSockets(plain, tls)
+    return ManagementSockets(plain, tls, metrics)
 
 
 def _url(scheme: str, listener: socket.socket) -> str:
@@ -231,6 +235,7 @@ class App:
             self.broker, lambda: [connection.amqp for connection in self.connections]
         )
         self.statistics = Statistics(self.broker, self._sampler)
+        self._holds = LoopHolds(context.work)
         if definitions is not None:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_guest(self.broker, self.users)
@@ -291,9 +296,9 @@ class App:
         the one for operators, if there is one; management, those of the management API.
         Raises: DurabilityError, as soon as the disk fails.
         """
-        trio.lowlevel.add_instrument(LoopHolds(self.context.work))
+        trio.lowlevel.add_instrument(self._holds)
         with contextlib.closing(self.sockets):
-            if management is not None and (management.plain or management.tls):
+            if management is not None and any(management):
                 self._management = self._management_door(plain, tls, management)
             await self._serve(plain, signals, tls, admin)
 
@@ -306,6 +311,7 @@ class App:
         # Imported here: a broker without it starts sooner, and needs less memory.
         from amqpstore_server.management.context import Listener, ManagementContext
         from amqpstore_server.management.door import ManagementDoor
+        from amqpstore_server.metrics.source import MetricsSource
 
         listeners = []
         for protocol, has_tls, opened in (
@@ -313,11 +319,14 @@ class App:
             ("amqp/ssl", True, tls),
             ("http", False, sockets.plain),
             ("https", True, sockets.tls),
+            ("http/prometheus", False, sockets.metrics),
         ):
             for one in opened:
                 host, port = one.getsockname()[:2]
                 listeners.append(Listener(protocol, host, port, has_tls))
-                if protocol.startswith("http"):
+                if protocol == "http/prometheus":
+                    _log.info("metrics", extra={"url": f"{_url('http', one)}/metrics"})
+                elif protocol.startswith("http"):
                     _log.info("management API", extra={"url": _url(protocol, one)})
         context = ManagementContext(
             broker=self.broker,
@@ -329,10 +338,20 @@ class App:
             config=lambda: self.reloader.config,
             product=self._product,
             alarms=self._alarms,
+            metrics=MetricsSource(
+                self.broker,
+                self._sampler,
+                self._alarms,
+                self._holds,
+                lambda: [connection.amqp for connection in self.connections],
+                self._product,
+                f"amqpstore@{socket.gethostname()}",
+                lambda: self.reloader.config.metrics_max_objects,
+            ),
             certificates=self._certificates,
             listeners=tuple(listeners),
         )
-        return ManagementDoor(context, sockets.plain, sockets.tls, self._doors)
+        return ManagementDoor(context, sockets.plain, sockets.tls, sockets.metrics, self._doors)
 
     async def _serve(
         self,

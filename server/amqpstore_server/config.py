@@ -287,6 +287,25 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             live=True,
         ),
     ] = msgspec.field(default_factory=list)
+    metrics_listen: Annotated[
+        list[str],
+        key(
+            "addresses for metrics and health without a login, as in `listen`; the management API "
+            "has them, too, for users with the tag `monitoring`",
+            flag="--metrics-listen",
+            metavar="HOST:PORT",
+            expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
+            check=_addresses,
+        ),
+    ] = msgspec.field(default_factory=list)
+    metrics_max_objects: Annotated[
+        int,
+        key(
+            "the most queues, exchanges, connections or channels in one metric of single objects",
+            ge=0,
+            live=True,
+        ),
+    ] = 10_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         key("events of this level and above are logged", live=True, flag="--log-level"),

@@ -20,6 +20,9 @@ from amqpstore_server.switching import SwitchInterval
 _COLLECTING_S = 0.015
 """How long a queue collects messages while the broker is busy."""
 
+_PROBING_S = 0.01
+"""How often it is measured how long a message waits for its delivery."""
+
 
 class Sender(Protocol):
     """A connection that has something to send."""
@@ -39,6 +42,7 @@ class Turn:
         self._is_running = False
         self._held_back: list[trio.Event] = []
         self._collect_until = 0.0
+        self._probe_at_s = 0.0
         self._switch_interval = SwitchInterval()
 
     def wake(self) -> None:
@@ -72,7 +76,11 @@ class Turn:
     def round(self, committer: Committer, now: float) -> None:
         """Read from the sockets that are readable, and do what follows from that."""
         self._is_running = True
-        self._broker.context.read_s = time.perf_counter()
+        context = self._broker.context
+        context.read_s = began_s = time.perf_counter()
+        if began_s >= self._probe_at_s:
+            self._probe_at_s = began_s + _PROBING_S
+            context.probes.is_due = True
         try:
             is_busy = self._sockets.read(now)
             if is_busy or self._switch_interval.is_long:

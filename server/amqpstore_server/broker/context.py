@@ -12,7 +12,7 @@ from amqpstore import Store
 from amqpstore.clock import Clock
 from amqpstore.measures import BucketHistogram
 from amqpstore_server.broker.ack_timeouts import AckTimeouts
-from amqpstore_server.broker.counters import ChurnCounters, OctetCounters
+from amqpstore_server.broker.counters import ChurnCounters, DeliveryProbes, OctetCounters
 from amqpstore_server.broker.events import BrokerEvents
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
@@ -45,7 +45,9 @@ class BrokerContext:
     acked where neither the consumer nor the queue says another; 0 means any time.
     Whatever may take long notes its name in `work`, see `holds`. `churn` counts what comes and
     goes, `octets` the bytes of all connections; `confirm_s` has how long messages took from the
-    read that brought them, which began at `read_s`, to their confirms.
+    read that brought them, which began at `read_s`, to their confirms, `probes` the same for
+    deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
+    reason and by whether they went to an exchange.
     """
 
     store: Store
@@ -70,6 +72,8 @@ class BrokerContext:
     octets: OctetCounters = field(default_factory=OctetCounters)
     confirm_s: BucketHistogram = field(default_factory=BucketHistogram.of_seconds)
     read_s: float = 0.0
+    probes: DeliveryProbes = field(default_factory=DeliveryProbes)
+    dead_letters: Counter[tuple[str, bool]] = field(default_factory=Counter)
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""
     move_cost: int = 0

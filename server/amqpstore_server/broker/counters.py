@@ -7,6 +7,11 @@ RabbitMQ's management API. How many messages entered a queue is not counted: its
 
 from __future__ import annotations
 
+from amqpstore import Queue, Run
+from amqpstore.measures import BucketHistogram
+
+_MAX_PROBES = 64
+
 
 class DeliveryCounters:
     """What left queues. `deliver` and `get` are those that have to be acked, the others with
@@ -58,6 +63,40 @@ class ChannelCounters(DeliveryCounters):
         """Add the counts of others to these."""
         for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class DeliveryProbes:
+    """Measures how long messages wait for their delivery, on some of them: the last message of a
+    run now and then, one in each queue of the store.
+
+    `is_due` is set when the next run may be chosen; `waiting` has the sequences of those that were,
+    by their queue of the store, and when they were read.
+    """
+
+    __slots__ = ("delivery_s", "is_due", "waiting")
+
+    def __init__(self) -> None:
+        self.delivery_s = BucketHistogram.of_seconds()
+        self.is_due = False
+        self.waiting: dict[int, tuple[int, float]] = {}
+
+    def begin(self, queue: Queue, read_s: float) -> None:
+        """Choose the message that came last into a queue."""
+        self.is_due = False
+        if queue.id in self.waiting:
+            return
+        if len(self.waiting) >= _MAX_PROBES:
+            # Nobody may ever consume from their queues.
+            del self.waiting[next(iter(self.waiting))]
+        self.waiting[queue.id] = queue.next_sequence - 1, read_s
+
+    def delivered(self, queue: Queue, run: Run) -> None:
+        """Note a run that was taken off a queue in which a message was chosen."""
+        sequence, read_s = self.waiting[queue.id]
+        if run.end > sequence:
+            del self.waiting[queue.id]
+            if run.first_sequence <= sequence:
+                self.delivery_s.observe_since(read_s)
 
 
 class ExchangeCounters:

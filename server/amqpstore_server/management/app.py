@@ -35,7 +35,8 @@ class ManagementApp:
     """The ASGI application of the door.
 
     Args: on_logged_in, called with the state of a connection after the first right login on it;
-    fail, called with an error that has to end the broker.
+    fail, called with an error that has to end the broker; has_pages, whether it has the web pages,
+    too.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class ManagementApp:
         routes: Iterable[ApiRoute],
         on_logged_in: Callable[[Any], None] = lambda _state: None,
         fail: Callable[[BaseException], None] = lambda _error: None,
+        *,
+        has_pages: bool = True,
     ) -> None:
         self._context = context
         self._logins = HttpLogins(context)
@@ -53,7 +56,7 @@ class ManagementApp:
         by_path: dict[str, dict[str, ApiRoute]] = {}
         for route in in_order(routes):
             by_path.setdefault(route.path, {})[route.method] = route
-        self._pages = PagesApp(context, self, self._logins)
+        self._pages = PagesApp(context, self, self._logins) if has_pages else None
         self._router = routing.Router(
             [routing.Route(path, _Endpoint(self, of_path)) for path, of_path in by_path.items()],
             redirect_slashes=False,
@@ -95,11 +98,12 @@ class ManagementApp:
         return sending
 
     async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/api" or scope["path"].startswith("/api/"):
+        pages = self._pages
+        if pages is None or scope["path"] == "/api" or scope["path"].startswith("/api/"):
             await error_answer(not_found("there is nothing at this path"))(scope, receive, send)
             return
         try:
-            await self._pages(scope, receive, send)
+            await pages(scope, receive, send)
         except FATAL as error:
             self._fail(error)
             raise

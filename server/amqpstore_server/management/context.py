@@ -16,6 +16,7 @@ from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.config import Config
 from amqpstore_server.logins import Logins
+from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.users import Users
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class ManagementContext:
     config: Callable[[], Config]
     product: Product
     alarms: Alarms
+    metrics: MetricsSource
     certificates: Certificates | None = None
     listeners: tuple[Listener, ...] = ()
     node: str = field(default_factory=lambda: f"amqpstore@{socket.gethostname()}")

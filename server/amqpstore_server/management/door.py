@@ -17,17 +17,19 @@ import trio
 from hypercorn.config import Config as ServerConfig
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState, Framework
+from hypercorn.typing import AppWrapper, ConnectionState, Framework
 from hypercorn.utils import wrap_app
 
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.management.app import ManagementApp
 from amqpstore_server.management.pages.render import compile_templates
 from amqpstore_server.management.resources import ROUTES
+from amqpstore_server.management.resources.metrics import OPEN_ROUTES
 
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
     from amqpstore_server.management.context import ManagementContext
+    from amqpstore_server.management.routes import ApiRoute
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +46,8 @@ _FINISH_S = 3.0
 class ManagementDoor:
     """Serves requests on listening sockets.
 
-    Args: plain, tls, the sockets without TLS and with it; doors, which limit all clients.
+    Args: plain, tls, the sockets without TLS and with it; metrics, those on which metrics are read
+    without a login; doors, which limit all clients.
     """
 
     def __init__(
@@ -52,15 +55,18 @@ class ManagementDoor:
         context: ManagementContext,
         plain: Iterable[socket.socket],
         tls: Iterable[socket.socket],
+        metrics: Iterable[socket.socket],
         doors: Doors,
     ) -> None:
         self._context = context
         self._doors = doors
-        self._listeners = [(one, None) for one in plain]
-        self._tls_listeners = [(one, context.certificates) for one in tls]
-        self._app = wrap_app(
-            _as_framework(ManagementApp(context, ROUTES, _logged_in, self._fail)), 0, "asgi"
-        )
+        served = self._application(ROUTES, has_pages=True)
+        metered = self._application(OPEN_ROUTES, has_pages=False)
+        self._listeners = [
+            *((one, None, served) for one in plain),
+            *((one, context.certificates, served) for one in tls),
+            *((one, None, metered) for one in metrics),
+        ]
         self._config = _server_config()
         self._worker = WorkerContext(None)
         self._streams: set[_Stream] = set()
@@ -69,6 +75,10 @@ class ManagementDoor:
         self._accepting = trio.CancelScope()
         self._has_none = trio.Event()
 
+    def _application(self, routes: Iterable[ApiRoute], *, has_pages: bool) -> AppWrapper:
+        app = ManagementApp(self._context, routes, _logged_in, self._fail, has_pages=has_pages)
+        return wrap_app(_as_framework(app), 0, "asgi")
+
     async def run(self) -> None:
         """Serve until cancelled. Raises: what a request has to end the broker with."""
         async with trio.open_nursery() as nursery:
@@ -76,8 +86,8 @@ class ManagementDoor:
             await trio.to_thread.run_sync(compile_templates)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    for listener, tls in [*self._listeners, *self._tls_listeners]:
-                        accepting.start_soon(self._accept, listener, tls, nursery)
+                    for listener, tls, app in self._listeners:
+                        accepting.start_soon(self._accept, listener, tls, app, nursery)
 
     async def stop(self) -> None:
         """Accept nobody any more, and end what may take long; requests may finish."""
@@ -104,7 +114,11 @@ class ManagementDoor:
             raise self._error
 
     async def _accept(
-        self, listener: socket.socket, tls: Certificates | None, clients: trio.Nursery
+        self,
+        listener: socket.socket,
+        tls: Certificates | None,
+        app: AppWrapper,
+        clients: trio.Nursery,
     ) -> None:
         accepting = trio.socket.from_stdlib_socket(listener)
         with accepting:
@@ -115,7 +129,7 @@ class ManagementDoor:
                     _log.error("cannot accept", extra={"reason": str(error)})
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
-                self._admit(client, address, tls.context if tls else None, clients)
+                self._admit(client, address, tls.context if tls else None, app, clients)
                 await trio.sleep(self._doors.accepts.wait_s(trio.current_time()))
 
     def _admit(
@@ -123,6 +137,7 @@ class ManagementDoor:
         client: trio.socket.SocketType,
         address: tuple[Any, ...],
         tls: ssl.SSLContext | None,
+        app: AppWrapper,
         clients: trio.Nursery,
     ) -> None:
         """Start serving a client, or refuse it."""
@@ -139,15 +154,17 @@ class ManagementDoor:
             client.close()
             return
         self._streams.add(stream)
-        clients.start_soon(self._serve, stream, tls, visitor)
+        clients.start_soon(self._serve, stream, tls, app, visitor)
 
-    async def _serve(self, stream: _Stream, tls: ssl.SSLContext | None, visitor: Visitor) -> None:
+    async def _serve(
+        self, stream: _Stream, tls: ssl.SSLContext | None, app: AppWrapper, visitor: Visitor
+    ) -> None:
         state: Any = ConnectionState({"visitor": visitor})
         served: Any = stream
         if tls is not None:
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
-            await TCPServer(self._app, self._config, self._worker, state, served).run()
+            await TCPServer(app, self._config, self._worker, state, served).run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* Exception:  # noqa: BLE001

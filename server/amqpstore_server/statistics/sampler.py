@@ -108,6 +108,24 @@ def exchange_values(counters: ExchangeCounters) -> tuple[int, ...]:
     return values
 
 
+class QueueSums(NamedTuple):
+    """What there is in all queues together, as of the last pass: how many they are, and those all
+    of whose entries are `in_memory`; their consumers; messages whose entries are on disk only
+    (`paged`), and messages that cannot be read.
+    """
+
+    queues: int = 0
+    in_memory: int = 0
+    consumers: int = 0
+    paged: int = 0
+    unreadable: int = 0
+
+    @property
+    def on_disk(self) -> int:
+        """Queues with entries on disk only."""
+        return self.queues - self.in_memory
+
+
 class _Seen(NamedTuple):
     """What the last pass found: the values, and a series if they have ever changed."""
 
@@ -191,13 +209,14 @@ class Sampler:
     ) -> None:
         self.totals = CounterSeries(TOTALS, len(TOTAL_FIELDS))
         self.vhosts: dict[str, CounterSeries] = {}
+        self.figures = QueueSums()
         self._broker = broker
         self._connections = connections
         self._clock = broker.context.clock
         self._octets: dict[OctetCounters, tuple[int, ...]] = {}
         self._octets_of: dict[str, list[int]] = {}
         self._lengths: dict[str, tuple[int, int]] = {}
-        self.queues = _Objects(QUEUE_FIELDS, self._all_queues, attrgetter("counters"), queue_values)
+        self.queues = _Objects(QUEUE_FIELDS, self.all_queues, attrgetter("counters"), queue_values)
         self.channels = _Objects(
             CHANNEL_FIELDS, self._all_channels, attrgetter("counters"), channel_values
         )
@@ -207,7 +226,8 @@ class Sampler:
         self.exchanges = _Objects(EXCHANGE, self._all_exchanges, _itself, exchange_values)
         self._objects = (self.queues, self.channels, self.connections, self.exchanges)
 
-    def _all_queues(self) -> list[Queue]:
+    def all_queues(self) -> list[Queue]:
+        """Return the queues of clients."""
         return [
             queue
             for vhost in self._broker.vhosts.values()
@@ -232,6 +252,11 @@ class Sampler:
         return sum([objects.active * objects.bytes_of_one for objects in self._objects])
 
     @property
+    def memory_bytes(self) -> int:
+        """About how much memory the samples of objects may have taken by now, at most."""
+        return min(self.history_bytes, MAX_BYTES)
+
+    @property
     def share(self) -> float:
         """The share of its past that each object keeps; 0 if there is no memory for more of
         them.
@@ -253,9 +278,25 @@ class Sampler:
 
     def sample_objects(self) -> Iterator[None]:
         """Take a sample of each queue, channel, connection and exchange, in steps."""
+        yield from self._sum_up()
         now_ms, share = self._clock.monotonic_ms(), self.share
         for objects in self._objects:
             yield from objects.sample(now_ms, share)
+
+    def _sum_up(self) -> Iterator[None]:
+        in_memory = consumers = paged_in_all = unreadable = 0
+        queues = self.all_queues()
+        for index, queue in enumerate(queues, 1):
+            paged = 0
+            for stored in queue.priorities:
+                paged += stored.paged_count
+                unreadable += stored.unreadable_count + stored.quarantined.count
+            in_memory += not paged
+            paged_in_all += paged
+            consumers += len(queue.consumers)
+            if not index % _AT_ONCE:
+                yield
+        self.figures = QueueSums(len(queues), in_memory, consumers, paged_in_all, unreadable)
 
     def sample_totals(self) -> Iterator[None]:
         """Take a sample of the virtual hosts and the totals, in steps."""

@@ -99,6 +99,7 @@ class Channel:
         self._mode = _Mode.PLAIN
         self.counters = ChannelCounters()
         self.totals = vhost.counters
+        self._probes = vhost.context.probes
         self._publisher = Publisher(
             vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals
         )
@@ -252,6 +253,8 @@ class Channel:
         count = run.count
         self.next_delivery_tag += count
         queue = consumer.queue
+        if store_queue.id in self._probes.waiting:
+            self._probes.delivered(store_queue, run)
         if run.delivery_count:
             self._count_redelivered(queue, count)
         if consumer.no_ack:

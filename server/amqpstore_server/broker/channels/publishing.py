@@ -62,6 +62,7 @@ class Publisher:
         self.outlet = outlet
         self._context = context
         self._log = context.store.log
+        self._probes = context.probes
         self._dead_letters = dead_letters
         self._replays = replays
         self._counters = counters
@@ -89,6 +90,8 @@ class Publisher:
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
             self._context.arrivals.update(route.touches)
             self._note(count, self._enqueue(route.placements, envelope, messages))
+            if self._probes.is_due:
+                self._probes.begin(route.placements[0].queue, self._context.read_s)
             return
         if not route.queues:
             self._note(count, _Promise.NOW)
@@ -127,6 +130,8 @@ class Publisher:
             logged = self._context.store.spread(indexes, messages, priority=envelope.priority)
         except DiskFullError as error:
             raise ResourceExhaustedError(str(error)) from None
+        if self._probes.is_due:
+            self._probes.begin(next(iter(indexes)), self._context.read_s)
         self._counters.publish += len(messages)
         self._totals.publish += len(messages)
         self._note(len(messages), _Promise.WHEN_DURABLE if logged else _Promise.NOW)

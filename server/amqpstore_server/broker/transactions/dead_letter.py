@@ -61,6 +61,7 @@ class DeadLetters:
         """Add to a transaction: messages that a full queue refused go to its dead-letter
         exchange.
         """
+        self._context.dead_letters[Reason.MAXLEN, True] += len(messages)
         self.add_messages(transaction, queue, messages, Reason.MAXLEN)
 
     def add(
@@ -70,6 +71,8 @@ class DeadLetters:
 
         Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
         """
+        is_sent = queue.settings.dead_letter_exchange is not None
+        self._context.dead_letters[reason, is_sent] += sum([one.run.count for one in taken])
         for one in taken:
             transaction.ack(queue, one)
             if queue.settings.dead_letter_exchange is not None:

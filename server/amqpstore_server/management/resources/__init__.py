@@ -2,9 +2,17 @@
 
 - `whoami`: who is logged in; `description`: the routes themselves, for OpenAPI.
 - `vhosts`, `queues`: what is in the broker; `messages`: of a queue.
+- `metrics`: for Prometheus, and health.
 """
 
-from amqpstore_server.management.resources import description, messages, queues, vhosts, whoami
+from amqpstore_server.management.resources import (
+    description,
+    messages,
+    metrics,
+    queues,
+    vhosts,
+    whoami,
+)
 from amqpstore_server.management.routes import ApiRoute
 
 _OWN: tuple[ApiRoute, ...] = (
@@ -14,5 +22,5 @@ _OWN: tuple[ApiRoute, ...] = (
     *whoami.ROUTES,
 )
 
-ROUTES = (*_OWN, *description.routes(_OWN))
+ROUTES = (*_OWN, *metrics.ROUTES, *description.routes(_OWN))
 """All of them."""

@@ -1,0 +1,95 @@
+"""Metrics for Prometheus, and health: for scrapers and load balancers, not part of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from amqpstore_server.management.answers import Answer, Pieces
+from amqpstore_server.management.call import Call
+from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.steps import InSteps
+from amqpstore_server.metrics import objects, rabbitmq, store
+from amqpstore_server.metrics.exposition import exposition
+from amqpstore_server.metrics.health import troubles
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+async def get_metrics(call: Call) -> Answer:
+    """Return the metrics of the broker as a whole."""
+    source = call.context.metrics
+    families = (*rabbitmq.families(source), *store.families(source))
+    return await _answer(call, ([family] for family in families))
+
+
+async def get_per_object(call: Call) -> Answer:
+    """Return the metrics of each queue, exchange, connection and channel."""
+    return await _answer(call, objects.per_object(call.context.metrics))
+
+
+async def get_detailed(call: Call) -> Answer:
+    """Return the metrics of the families that are asked for, of some virtual hosts or of all."""
+    query = call.request.query_params
+    vhosts = query.getlist("vhost") or None
+    return await _answer(
+        call, objects.detailed(call.context.metrics, query.getlist("family"), vhosts)
+    )
+
+
+async def _answer(call: Call, parts: Iterable[list[Metric]]) -> Answer:
+    shown = exposition(parts, call.request.headers.get("accept", ""))
+    steps = InSteps()
+    pieces = []
+    for piece in shown.pieces:
+        pieces.append(piece)
+        await steps.pause()
+    return Pieces(pieces, 200, {}, shown.content_type)
+
+
+async def get_live(call: Call) -> Answer:
+    """Answer, as the broker lives."""
+    return await call.json({"status": "ok"})
+
+
+async def get_ready(call: Call) -> Answer:
+    """Return whether clients should be sent to the broker: 503 if not."""
+    context = call.context
+    found = troubles(context.metrics, is_stopping=context.stopping.is_set())
+    if found:
+        return await call.json({"status": "failed", "reason": "; ".join(found)}, 503)
+    return await call.json({"status": "ok"})
+
+
+def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
+    text = "text/plain"
+    return (
+        ApiRoute("GET", "/metrics", get_metrics, "Metrics", needs, media_type=text),
+        ApiRoute(
+            "GET",
+            "/metrics/per-object",
+            get_per_object,
+            "Metrics of each queue, exchange, connection and channel",
+            needs,
+            media_type=text,
+        ),
+        ApiRoute(
+            "GET",
+            "/metrics/detailed",
+            get_detailed,
+            "Metrics of some families and virtual hosts",
+            needs,
+            query=("family", "vhost"),
+            media_type=text,
+        ),
+        ApiRoute("GET", "/health/live", get_live, "Whether it lives", Needs.NOTHING),
+        ApiRoute("GET", "/health/ready", get_ready, "Whether it is ready", Needs.NOTHING),
+    )
+
+
+ROUTES = _routes(Needs.MONITORING)
+"""Those of the management API's addresses."""
+
+OPEN_ROUTES = _routes(Needs.NOTHING)
+"""Those of the addresses in `metrics_listen`, which ask for no login."""

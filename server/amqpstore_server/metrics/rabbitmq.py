@@ -1,0 +1,257 @@
+"""Metrics that RabbitMQ has, too, under its names: what its dashboards and alerts ask for.
+
+Counters of messages never go down here, those of channels neither: RabbitMQ forgets those of
+channels that were closed. Queues are all of its type `rabbit_classic_queue`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from amqpstore_server.alarms import available_bytes, used_bytes
+from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.metrics.families import Described, Families, facts, family, single
+from amqpstore_server.metrics.source import MetricsSource
+from amqpstore_server.statistics.sampler import TOTAL_FIELDS
+
+Values = Iterator[tuple[str, str, float]]
+"""Names without their prefix, what they are, and their values."""
+
+_PREFIX = "rabbitmq_"
+
+CLASSIC = "rabbit_classic_queue"
+PROTOCOL = {"protocol": "amqp091"}
+OF_QUEUES = {**PROTOCOL, "queue_type": CLASSIC}
+
+_REASONS = {
+    "rejected": "a client rejected them",
+    "expired": "their time was over",
+    "maxlen": "a queue was full",
+    "delivery_limit": "they were delivered too often",
+}
+
+_LENGTHS = {
+    "messages_ready": "Messages that wait for a consumer",
+    "messages_unacknowledged": "Messages delivered and not yet acked",
+    "messages": "Messages ready or unacked",
+}
+
+_GLOBAL = (
+    ("messages_received_total", "publish", PROTOCOL, "Messages received from publishers"),
+    (
+        "messages_received_confirm_total",
+        "confirmable",
+        PROTOCOL,
+        "Messages received from publishers that expect confirms",
+    ),
+    ("messages_confirmed_total", "confirm", PROTOCOL, "Messages confirmed to publishers"),
+    (
+        "messages_unroutable_returned_total",
+        "return_unroutable",
+        PROTOCOL,
+        "Mandatory messages without a queue, returned to their publishers",
+    ),
+    (
+        "messages_unroutable_dropped_total",
+        "drop_unroutable",
+        PROTOCOL,
+        "Messages without a queue that were dropped",
+    ),
+    (
+        "messages_delivered_consume_auto_ack_total",
+        "deliver_no_ack",
+        OF_QUEUES,
+        "Messages delivered to consumers that do not ack",
+    ),
+    (
+        "messages_delivered_consume_manual_ack_total",
+        "deliver",
+        OF_QUEUES,
+        "Messages delivered to consumers that ack",
+    ),
+    (
+        "messages_delivered_get_auto_ack_total",
+        "get_no_ack",
+        OF_QUEUES,
+        "Messages fetched with basic.get, without acks",
+    ),
+    (
+        "messages_delivered_get_manual_ack_total",
+        "get",
+        OF_QUEUES,
+        "Messages fetched with basic.get, to be acked",
+    ),
+    ("messages_get_empty_total", "get_empty", OF_QUEUES, "Times that basic.get found no message"),
+    ("messages_redelivered_total", "redeliver", OF_QUEUES, "Messages delivered once more"),
+    ("messages_acknowledged_total", "ack", OF_QUEUES, "Messages acked by consumers"),
+)
+
+_CHANNELS = (
+    ("channel_messages_published_total", "publish", "Messages published on channels"),
+    ("channel_messages_confirmed_total", "confirm", "Messages confirmed on channels"),
+    (
+        "channel_messages_unroutable_returned_total",
+        "return_unroutable",
+        "Mandatory messages without a queue, returned on channels",
+    ),
+    (
+        "channel_messages_unroutable_dropped_total",
+        "drop_unroutable",
+        "Messages without a queue that were dropped",
+    ),
+    ("channel_messages_delivered_total", "deliver_no_ack", "Messages delivered without acks"),
+    ("channel_messages_delivered_ack_total", "deliver", "Messages delivered, to be acked"),
+    ("channel_messages_redelivered_total", "redeliver", "Messages delivered once more"),
+    ("channel_messages_acked_total", "ack", "Messages acked on channels"),
+    ("channel_get_total", "get_no_ack", "Messages fetched with basic.get, without acks"),
+    ("channel_get_ack_total", "get", "Messages fetched with basic.get, to be acked"),
+    ("channel_get_empty_total", "get_empty", "Times that basic.get found no message"),
+)
+
+_CHURN = (
+    ("connections_opened_total", "connection_created", "Connections opened"),
+    ("connections_closed_total", "connection_closed", "Connections closed"),
+    ("channels_opened_total", "channel_created", "Channels opened"),
+    ("channels_closed_total", "channel_closed", "Channels closed"),
+    ("queues_declared_total", "queue_declared", "Queues declared, those that exist too"),
+    ("queues_created_total", "queue_created", "Queues created"),
+    ("queues_deleted_total", "queue_deleted", "Queues deleted"),
+)
+
+
+def families(source: MetricsSource) -> Families:
+    """Yield all of them, without those of single objects."""
+    yield from _who(source)
+    yield from _global(source)
+    for values in (_gauges(source), _counted(source), _process(source)):
+        for name, help_text, value in values:
+            yield single(Described(_PREFIX + name, help_text), value)
+
+
+def _who(source: MetricsSource) -> Families:
+    described = Described(f"{_PREFIX}identity", "The node and its cluster")
+    node = {"rabbitmq_node": source.node, "rabbitmq_cluster": source.node}
+    permanent_id = source.broker.context.store.directory
+    endpoint = {"rabbitmq_cluster_permanent_id": permanent_id, "rabbitmq_endpoint": "default"}
+    yield facts(described, {**node, **endpoint})
+    described = Described(f"{_PREFIX}build", "Versions of the broker and of what it runs on")
+    yield facts(
+        described,
+        {
+            "rabbitmq_version": source.product.version,
+            "product_name": source.product.name,
+            "product_version": source.product.version,
+            "prometheus_plugin_version": source.product.version,
+            "prometheus_client_version": version("prometheus_client"),
+            "python_version": platform.python_version(),
+        },
+    )
+
+
+def _global(source: MetricsSource) -> Families:
+    counters = source.broker.counters()
+    prefix = f"{_PREFIX}global_"
+    for name, field, labels, help_text in _GLOBAL:
+        yield single(Described(prefix + name, help_text), getattr(counters, field), labels)
+    delivered = counters.deliver + counters.deliver_no_ack + counters.get + counters.get_no_ack
+    described = Described(f"{prefix}messages_delivered_total", "Messages delivered to consumers")
+    yield single(described, delivered, OF_QUEUES)
+    routed = counters.publish - counters.return_unroutable - counters.drop_unroutable
+    described = Described(f"{prefix}messages_routed_total", "Messages with at least one queue")
+    yield single(described, routed, PROTOCOL)
+    for reason, help_text in _REASONS.items():
+        name = f"{prefix}messages_dead_lettered_{reason}_total"
+        letters = family(Described(name, f"Messages that left a queue: {help_text}"))
+        for is_sent, strategy in ((True, "at_most_once"), (False, "disabled")):
+            count = source.broker.context.dead_letters[reason, is_sent]
+            labels = {"queue_type": CLASSIC, "dead_letter_strategy": strategy}
+            letters.add_sample(name, labels, count)
+        yield letters
+    publishers = sum([one.counters.publish > 0 for one in _all_channels(source)])
+    described = Described(f"{prefix}publishers", "Channels that have published")
+    yield single(described, publishers, PROTOCOL)
+    consumers = source.sampler.figures.consumers
+    yield single(Described(f"{prefix}consumers", "Consumers"), consumers, PROTOCOL)
+
+
+def _all_channels(source: MetricsSource) -> list[AmqpChannel]:
+    return [channel for one in source.connections() for channel in one.channels]
+
+
+def _gauges(source: MetricsSource) -> Values:
+    """Yield what there is, as of the last pass of the sampler."""
+    figures = source.sampler.figures
+    total = dict(zip(TOTAL_FIELDS, source.sampler.total_values(), strict=True))
+    connections = [one for one in source.connections() if one.vhost]
+    yield "connections", "Open connections", len(connections)
+    yield "channels", "Open channels", len(_all_channels(source))
+    yield "consumers", "Consumers", figures.consumers
+    yield "channel_consumers", "Consumers on channels", figures.consumers
+    yield "queue_consumers", "Consumers on queues", figures.consumers
+    yield "queues", "Queues", len(source.sampler.all_queues())
+    for name, field in (
+        ("queue_messages_ready", "messages_ready"),
+        ("queue_messages_unacked", "messages_unacknowledged"),
+        ("channel_messages_unacked", "messages_unacknowledged"),
+        ("queue_messages", "messages"),
+    ):
+        yield name, _LENGTHS[field], total[field]
+    yield "queue_messages_paged_out", "Messages of which only an entry is in memory", figures.paged
+    unconfirmed = source.broker.counters()
+    yield (
+        "channel_messages_unconfirmed",
+        "Messages published and not yet confirmed",
+        unconfirmed.confirmable - unconfirmed.confirm,
+    )
+
+
+def _counted(source: MetricsSource) -> Values:
+    """Yield what has happened since the start."""
+    counters, context = source.broker.counters(), source.broker.context
+    measures = context.store.measures
+    for name, field, help_text in _CHANNELS:
+        yield name, help_text, getattr(counters, field)
+    for name, field, help_text in _CHURN:
+        yield name, help_text, getattr(context.churn, field)
+    routed = counters.publish - counters.return_unroutable - counters.drop_unroutable
+    yield "queue_messages_published_total", "Messages that clients published to queues", routed
+    octets = context.octets
+    yield "connection_incoming_bytes_total", "Bytes received from clients", octets.recv_oct
+    yield "connection_outgoing_bytes_total", "Bytes sent to clients", octets.send_oct
+    yield "connection_incoming_packets_total", "Reads from clients", octets.recv_cnt
+    yield "connection_outgoing_packets_total", "Writes to clients", octets.send_cnt
+    syncs = sum(measures.sync_s.buckets)
+    yield "io_sync_ops_total", "Batches made durable, each by one fdatasync", syncs
+    yield "io_sync_time_seconds_total", "What these fdatasyncs took", measures.sync_s.total
+    yield "io_write_ops_total", "Writes to the log", syncs
+    yield "io_write_bytes_total", "Bytes written to the log", measures.batch_bytes.total
+    yield "queue_disk_writes_total", "Messages written to disk", measures.written_messages
+    yield "queue_disk_reads_total", "Messages read back from disk", measures.read_messages
+
+
+def _process(source: MetricsSource) -> Values:
+    """Yield what the process uses, and what it may use."""
+    alarms, figures = source.alarms, source.broker.context.store.figures()
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    sockets = len(list(source.connections()))
+    yield "process_open_fds", "Open files and sockets", len(os.listdir("/proc/self/fd"))
+    yield "process_max_fds", "Files and sockets that may be open", descriptors
+    yield "process_open_tcp_sockets", "Connected clients", sockets
+    yield "process_max_tcp_sockets", "Sockets that may be open", descriptors
+    yield "process_resident_memory_bytes", "Memory of the process", used_bytes()
+    limit = alarms.watermark_bytes or available_bytes()
+    yield "resident_memory_limit_bytes", "Memory above which publishers wait", limit
+    yield "disk_space_available_bytes", "Free disk space", figures.free_bytes
+    limit = 2 * figures.least_free_bytes
+    yield "disk_space_available_limit_bytes", "Disk space below which publishers wait", limit
+    uptime_s = time.monotonic() - source.began_s
+    yield "erlang_uptime_seconds", "How long the broker has been running", uptime_s
+    yield "alarms_memory_used_watermark", "1 while memory is short", alarms.is_memory_low
+    is_disk_low = source.broker.context.store.is_disk_low
+    yield "alarms_free_disk_space_watermark", "1 while the disk is nearly full", is_disk_low
+    yield "alarms_file_descriptor_limit", "Always 0: clients are refused before that", 0

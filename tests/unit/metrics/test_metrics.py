@@ -1,0 +1,233 @@
+"""Metrics: names, values and form, by prometheus-client's parsers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families
+
+from amqpstore_server.alarms import Alarms
+from amqpstore_server.amqp.product import Product
+from amqpstore_server.holds import LoopHolds
+from amqpstore_server.metrics import objects, rabbitmq, store
+from amqpstore_server.metrics.exposition import exposition
+from amqpstore_server.metrics.health import troubles
+from amqpstore_server.metrics.source import MetricsSource
+from amqpstore_server.protocol import methods
+from amqpstore_server.statistics.sampler import Sampler
+from tests.fuzz.simulated import SimulatedClient, SimulatedServer
+from tests.unit.broker.simulated import Client
+
+openmetrics: Any = openmetrics_parser.text_string_to_metric_families
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+class Metered:
+    """A broker with some traffic, and its metrics."""
+
+    def __init__(self) -> None:
+        self.server = SimulatedServer()
+        self.most = 1000
+        sampler = Sampler(
+            self.server.broker, lambda: [one.connection for one in self.server.clients]
+        )
+        self.alarms = Alarms(self.server.store, 1 << 40, lambda: None)
+        self.source = MetricsSource(
+            self.server.broker,
+            sampler,
+            self.alarms,
+            LoopHolds({}),
+            lambda: [one.connection for one in self.server.clients],
+            Product("amqpstore", "1"),
+            "amqpstore@here",
+            lambda: self.most,
+        )
+        self.server.queue("q")
+        self.client = Client(self.server)
+        self.client.channel.select_confirms()
+        self.client.publish("", "q", "a", "b", "c")
+        self.client.publish("", "nowhere", "d")
+        self.server.settle()
+        self.client.get("q")
+        self.amqp = SimulatedClient.opened(self.server, channels=1)
+        self.amqp.ask(1, methods.BasicConsume(queue="q", consumer_tag="tag"))
+        for steps in (sampler.sample_totals(), sampler.sample_objects()):
+            for _ in steps:
+                pass
+
+    def text(self, accept: str = "") -> str:
+        families = (*rabbitmq.families(self.source), *store.families(self.source))
+        return b"".join(exposition([[one] for one in families], accept).pieces).decode()
+
+    def samples(self, text: str | None = None) -> dict[str, float]:
+        """All samples, by their name and, if they have any, their labels."""
+        parsed = text_string_to_metric_families(self.text() if text is None else text)
+        return {
+            one.name + "".join(f" {value}" for _, value in sorted(one.labels.items())): one.value
+            for family in parsed
+            for one in family.samples
+        }
+
+    def detailed(self, *names: str, vhosts: tuple[str, ...] | None = None) -> dict[str, float]:
+        shown = exposition(objects.detailed(self.source, names, vhosts), "")
+        return self.samples(b"".join(shown.pieces).decode())
+
+
+@pytest.fixture
+def metered() -> Iterator[Metered]:
+    made = Metered()
+    with made.server:
+        yield made
+
+
+def test_totals_are_what_happened(metered: Metered) -> None:
+    found = metered.samples()
+    expected = {
+        "rabbitmq_global_messages_received_total amqp091": 4,
+        "rabbitmq_global_messages_received_confirm_total amqp091": 4,
+        "rabbitmq_global_messages_confirmed_total amqp091": 4,
+        "rabbitmq_global_messages_routed_total amqp091": 3,
+        "rabbitmq_global_messages_unroutable_dropped_total amqp091": 1,
+        "rabbitmq_global_messages_delivered_total amqp091 rabbit_classic_queue": 3,
+        "rabbitmq_global_messages_delivered_get_manual_ack_total amqp091 rabbit_classic_queue": 1,
+        "rabbitmq_channel_messages_published_total": 4,
+        "rabbitmq_queue_messages": 3,
+        "rabbitmq_queue_messages_ready": 0,
+        "rabbitmq_queue_messages_unacked": 3,
+        "rabbitmq_queues": 1,
+        "rabbitmq_consumers": 1,
+        "rabbitmq_connections": 1,
+        "rabbitmq_channels": 1,
+        "rabbitmq_connections_opened_total": 1,
+        "rabbitmq_queues_created_total": 1,
+        "rabbitmq_alarms_memory_used_watermark": 0,
+        "amqpstore_batch_messages_count": metered.source.broker.context.store.log.position.lsn - 1,
+        "amqpstore_batch_messages_sum": 3,
+        "amqpstore_queues_in_memory": 1,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert found["rabbitmq_process_open_fds"] > 3
+    assert found["rabbitmq_process_resident_memory_bytes"] > 1 << 20
+    assert found["amqpstore_segment_bytes"] > 0
+
+
+def test_both_formats_are_right_and_say_the_same(metered: Metered) -> None:
+    text = metered.text(OPEN_METRICS)
+    assert text.endswith("# EOF\n")
+    assert text.count("# EOF") == 1
+    parsed = {
+        (one.name, *sorted(one.labels.items()))
+        for family in openmetrics(text)
+        for one in family.samples
+    }
+    plain = {
+        (one.name, *sorted(one.labels.items()))
+        for family in text_string_to_metric_families(metered.text())
+        for one in family.samples
+    }
+    assert parsed == plain
+
+
+def test_each_name_is_there_once_with_a_help_text(metered: Metered) -> None:
+    names = [line.split()[2] for line in metered.text().splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+    helps = [line for line in metered.text().splitlines() if line.startswith("# HELP")]
+    assert all(len(line.split()) > 3 for line in helps)
+
+
+def test_dead_letters_are_counted_by_their_reason(metered: Metered) -> None:
+    metered.client.reject("a")
+    metered.server.settle()
+    name = "rabbitmq_global_messages_dead_lettered_rejected_total"
+    found = metered.samples()
+    assert found[f"{name} disabled rabbit_classic_queue"] == 1
+    assert found[f"{name} at_most_once rabbit_classic_queue"] == 0
+
+
+def test_families_of_objects(metered: Metered) -> None:
+    assert metered.detailed("queue_coarse_metrics", "unheard_of") == {
+        "rabbitmq_detailed_queue_messages_ready q /": 0,
+        "rabbitmq_detailed_queue_messages_unacked q /": 3,
+        "rabbitmq_detailed_queue_messages q /": 3,
+    }
+    assert metered.detailed("queue_consumer_count", "vhost_status") == {
+        "rabbitmq_detailed_queue_consumers q /": 1,
+        "rabbitmq_cluster_vhost_status /": 1,
+    }
+    assert metered.detailed("queue_coarse_metrics", vhosts=("other",)) == {}
+    found = metered.detailed(*objects.GROUPS)
+    assert found["rabbitmq_detailed_channel_messages_delivered_ack_total 1 simulated /"] == 2
+    assert found["rabbitmq_detailed_queue_messages_published_total q /"] == 3
+    assert found["rabbitmq_cluster_exchange_bindings amq.topic topic /"] == 0
+
+
+def test_metrics_per_object_have_the_names_of_the_totals(metered: Metered) -> None:
+    parts = exposition(objects.per_object(metered.source), "").pieces
+    found = metered.samples(b"".join(parts).decode())
+    assert found["rabbitmq_queue_messages q /"] == 3
+
+
+def test_hostile_names_are_escaped(metered: Metered) -> None:
+    name = 'a"b\\c\nd{}#\u00fc'
+    metered.server.queue(name.replace("\n", ""))
+    found = metered.detailed("queue_coarse_metrics")
+    assert f"rabbitmq_detailed_queue_messages {name.replace(chr(10), '')} /" in found
+
+
+def test_series_have_a_limit_and_what_is_left_out_is_counted(metered: Metered) -> None:
+    for number in range(9):
+        metered.server.queue(f"r{number}")
+    metered.most = 4
+    found = metered.detailed("queue_coarse_metrics", "queue_consumer_count")
+    assert len(found) == 4 * 4
+    assert metered.source.left_out == 6 * 4
+    assert metered.samples()["amqpstore_metrics_left_out"] == 24
+
+
+def test_many_objects_come_in_parts_of_one_family(
+    metered: Metered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(9):
+        metered.server.queue(f"r{number}")
+    monkeypatch.setattr(objects, "_AT_ONCE", 3)
+    shown = exposition(objects.detailed(metered.source, ["queue_coarse_metrics"], None), "")
+    pieces = list(shown.pieces)
+    assert len([piece for piece in pieces if piece]) == 3 * 4
+    text = b"".join(pieces).decode()
+    assert text.count("# TYPE rabbitmq_detailed_queue_messages_ready gauge") == 1
+    assert len(metered.samples(text)) == 3 * 10
+
+
+def test_health_is_what_keeps_clients_away(metered: Metered) -> None:
+    def found(**stopping: Any) -> list[str]:
+        return troubles(metered.source, is_stopping=stopping.get("is_stopping", False))
+
+    assert found() == []
+    assert found(is_stopping=True) == ["the broker is stopping"]
+    metered.alarms.is_memory_low = True
+    assert found() == ["publishers are blocked: low on memory"]
+
+
+def test_a_probe_measures_the_delivery_of_a_message(metered: Metered) -> None:
+    probes = metered.server.context.probes
+    before = sum(probes.delivery_s.buckets)
+    metered.server.queue("probed")
+    probes.is_due = True
+    metered.client.publish("", "probed", "a", "b")
+    metered.client.publish("", "probed", "c")
+    assert not probes.is_due
+    assert len(probes.waiting) == 1
+    metered.client.consume("probed", "p", no_ack=True)
+    metered.server.settle()
+    assert probes.waiting == {}
+    assert sum(probes.delivery_s.buckets) == before + 1
+
+
+def test_probes_are_few(metered: Metered) -> None:
+    probes = metered.server.context.probes
+    for number in range(100):
+        metered.server.queue(f"p{number}")
+        probes.is_due = True
+        metered.client.publish("", f"p{number}", "a")
+    assert len(probes.waiting) == 64
