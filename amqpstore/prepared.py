@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from amqpstore import tables
+from amqpstore import purges, tables
 from amqpstore.arguments import publish_bytes
 from amqpstore.catalog import Value
 from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
@@ -264,8 +264,12 @@ def restore(store: Store, *, is_unread: bool) -> None:
     for hidden_id, row in tables.PREPARED.read(store.definitions).items():
         hidden = store.queues[hidden_id]
         is_empty = not (hidden.ready_count or hidden.quarantined.count or hidden.unreadable_count)
-        if is_empty and not is_unread:
+        if is_empty and (row.purged or not is_unread):
+            # Part of the log could not be read: then messages that were purged come back.
             _remove(store, hidden)
+            continue
+        if row.purged:
+            purges.restore(store, hidden, row)
             continue
         locked = [
             (queue, run)

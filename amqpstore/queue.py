@@ -55,10 +55,12 @@ class Queue:
     body in memory that is on disk. A durable one that `keeps_transient` has messages in the log
     that are not persistent, too. `quarantined` are messages that it still holds and that cannot be
     read, and `unreadable_count` is how many more there are whose index cannot be read: they are
-    neither ready nor gone. `unread` are those index files, to be tried again.
+    neither ready nor gone. `unread` are those index files, to be tried again. `asides` are the
+    index files of messages that were purged, and may come back: a list for each purge.
     """
 
     __slots__ = (
+        "asides",
         "definition",
         "deleted",
         "durable",
@@ -94,6 +96,7 @@ class Queue:
         self.quarantined = ReadyList()
         self.unreadable_count = 0
         self.unread: list[PagedFile] = []
+        self.asides: list[list[PagedFile]] = []
         self.expiry = ExpiryHeap()
         # In memory: how much is, how much may be, and how much was taken from there lately.
         self.memory_bytes = 0
@@ -171,6 +174,21 @@ class Queue:
             del self.paged[place : place + len(files)]
             self.paged_count -= sum(file.live for file in files)
 
+    def set_aside(self, first: int, end: int) -> list[PagedFile]:
+        """Remove the files that have messages from sequence `first` to before `end`, and no
+        others. Returns them.
+        """
+        between = self.paged_between(first, end)
+        files = [file for file in between if first <= file.first and file.end <= end]
+        self.drop_paged(files)
+        return files
+
+    def bring_back(self, files: Sequence[PagedFile]) -> None:
+        """Put files back that were removed: their messages are ready."""
+        self.paged = sorted([*self.paged, *files], key=attrgetter("first"))
+        self.paged_count += sum(file.live for file in files)
+        self.watch(files)
+
     def paged_before(self, first_sequence: int) -> PagedFile | None:
         """Return the index file that may have the first ready message from a sequence on; None if
         that is in memory, or does not exist.
@@ -205,7 +223,7 @@ class Queue:
     def merged(self, merged: Merged) -> None:
         """Note that runs of some index files are in another one from now on."""
         numbers = {state.number for state in merged.old}
-        for files in (self.paged, self.unread):
+        for files in (self.paged, self.unread, *self.asides):
             files[:] = [
                 file._replace(number=merged.new) if file.number in numbers else file
                 for file in files

@@ -312,12 +312,16 @@ class _Recovery:
                     self._page_in(queue, file)
 
     def _read_locked(self) -> None:
-        """Read index files with messages that prepared transactions have locked."""
+        """Read index files with messages that prepared transactions have locked. What was purged
+        with all of its file is set aside unread, however much it is.
+        """
         for row in self._prepared.values():
             for queue_id, first, count in row.locked:
                 if queue := self._queues.get(queue_id):
-                    for file in queue.paged_between(first, first + count):
-                        self._page_in(queue, file)
+                    end = first + count
+                    for file in queue.paged_between(first, end):
+                        if not row.purged or file.first < first or end < file.end:
+                            self._page_in(queue, file)
 
     def _note_postponed(self) -> None:
         """Note what happened to messages in index files that cannot be read, for when they are

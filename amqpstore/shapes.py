@@ -210,6 +210,8 @@ def _prepared(_key: str, row: Any) -> str:
             for one in row[name]
         ):
             return f"{name} is not a list of {size} values each"
+    if not isinstance(row.get("purged", False), bool):
+        return "purged is not a boolean"
     placements = (one for publish in row["publishes"] for one in _list(publish[3]))
     if not all(
         isinstance(one, list)

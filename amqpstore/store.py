@@ -48,6 +48,7 @@ from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.opening import open_directory
 from amqpstore.prepared import Prepared, restore
+from amqpstore.purges import Purged, purge_aside
 from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import MAX_COUNT, Operation, OperationKind, SpreadEnqueue
 from amqpstore.recovered import Recovered
@@ -76,10 +77,10 @@ _SHORT_MEMORY_BYTES = 1 << 20
 class Store:
     """An open store. Created by `Store.open`.
 
-    `queues` has all queues by id, including those that hold the messages of transactions in
-    `prepared`, under the same id. `next_queue_id` is the id of the next queue. `stored` reads the
-    messages of runs that are on disk. `clock` is the one passed to `open`; `measures` is what the
-    work of the store took.
+    `queues` has all queues by id, including those of transactions in `prepared`, which hold their
+    messages, and of purges in `purged`, under the same ids: see `is_hidden`. `next_queue_id` is the
+    id of the next queue. `stored` reads the messages of runs that are on disk. `clock` is the one
+    passed to `open`; `measures` is what the work of the store took.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Store:
         self.stored = StoredRuns(backing, self._log, self._transient, self._memory, clock)
         self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
+        self.purged: dict[int, Purged] = {}
         self._joined_bytes = options.limits.joined_bytes
         self._failure: DurabilityError | None = None
         self._is_closed = False
@@ -266,10 +268,15 @@ class Store:
         Raises: DurabilityError; DiskFullError, if not even the reserve is left.
         """
         queues = (queue, *others)
+        ending = [one for one in self.purged.values() if one.is_of(queues)]
+        queues = (*queues, *[one.hidden for one in ending])
+        changes = [*changes, *[tables.PREPARED.remove(one.hidden.id) for one in ending]]
         rows = [tables.QUEUES.remove(one.id) for one in queues if one.durable]
         # The rows first: after a crash from here on the messages belong to no queue, and recovery
         # and the next checkpoints release them. The log is told nothing.
         self._define([*rows, *changes])
+        for purged in ending:
+            del self.purged[purged.hidden.id]
         for one in queues:
             one.deleted = True
             self._memory.let_go(one, one.memory_bytes)
@@ -615,19 +622,40 @@ class Store:
     def purge(self, queue: Queue) -> int:
         """Remove all ready messages. Returns how many there were."""
         count = queue.ready_count
-        self._memory.let_go(queue, queue.memory_bytes)
         for file in queue.paged:
             # Sequences that were skipped between its entries may be more than one operation can
             # name.
             for first in range(file.first, file.end, MAX_COUNT):
                 span = min(file.end - first, MAX_COUNT)
                 self._log.append_operation(Operation(OperationKind.PURGE, span, queue.id, first))
+        for run in self.clear(queue):
+            self._log_run(OperationKind.PURGE, queue, run)
+        return count
+
+    def purge_aside(self, queues: Iterable[Queue], label: Value) -> Purged | None:
+        """Remove all ready messages of queues, so that it can be undone: see `Purged`.
+
+        They are gone from the queues at once, and take their place on disk until it is undone or
+        ended; those that are not in the log are gone for good. Durable with the open batch.
+        Returns None, and does nothing, if the log has none of them.
+        Args: label, which is stored with it.
+        Raises: DiskFullError (nothing is done then), DurabilityError.
+        """
+        self._check_open()
+        return purge_aside(self, queues, label)
+
+    def clear(self, queue: Queue) -> list[Run]:
+        """Remove everything that is ready from memory. Returns the runs that were there."""
+        self._memory.let_go(queue, queue.memory_bytes)
         runs = queue.clear()
         for run in runs:
-            self._log_run(OperationKind.PURGE, queue, run)
             self.stored.release_transient(run)
         self._disposal.add_runs(runs)
-        return count
+        return runs
+
+    def is_hidden(self, queue_id: int) -> bool:
+        """Tell whether a queue is the store's own: of a prepared transaction, or of a purge."""
+        return queue_id in self.prepared or queue_id in self.purged
 
     def drop(self, lists: Iterable[list[Message]]) -> None:
         """Free messages that the caller does not need any more, by and by: see `free_memory`."""
@@ -644,6 +672,8 @@ class Store:
             # Before anybody can take them.
             for prepared in self.prepared.values():
                 found[queue] -= prepared.lock_again(queue)
+            for purged in self.purged.values():
+                found[queue] -= purged.set_aside_again(queue)
         return {queue: count for queue, count in found.items() if count}
 
     def read_index(self, queue: Queue) -> None:

@@ -127,7 +127,8 @@ class StoreRows(NamedTuple):
 
 
 class PreparedRow(NamedTuple):
-    """A prepared transaction. `locked` is what it will ack: queue id, first sequence, count.
+    """A prepared transaction; with `purged`, a purge that can be undone (see `purges`). `locked` is
+    what it will ack: queue id, first sequence, count.
 
     `publishes` is where messages of its queue go: first sequence, count, priority, and a list of
     queue id, expiry in ms since 1970 (0: never), and how many at most (None: all).
@@ -136,11 +137,18 @@ class PreparedRow(NamedTuple):
     label: Value
     locked: Sequence[Sequence[int]]
     publishes: Sequence[Sequence[Any]]
+    purged: bool = False
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> PreparedRow:
         """Parse a row of the catalog."""
-        return cls(**_fields(cls._fields, row))
+        return cls(**_fields(cls._fields[:-1], row), purged=row.get("purged", False))
+
+    def row(self) -> dict[str, Any]:
+        """Return the row for the catalog."""
+        row = self._asdict()
+        # Transactions have no such key: their rows are as all versions have written them.
+        return row if self.purged else {key: row[key] for key in self._fields[:-1]}
 
 
 class NextSequenceRow(NamedTuple):
@@ -236,7 +244,7 @@ def _damage_row(damage: Sequence[DamageRow]) -> Value:
 QUEUES: Table[int, Value] = Table("queues", QUEUE_KEYS, _as_it_is, _as_it_is)
 """The definitions of durable queues, their owner's."""
 
-PREPARED = Table("prepared", QUEUE_KEYS, PreparedRow.of_row, _as_map)
+PREPARED = Table("prepared", QUEUE_KEYS, PreparedRow.of_row, PreparedRow.row)
 NEXT_SEQUENCES = Table("heads", QUEUE_KEYS, NextSequenceRow.of_row, _as_map)
 INDEX: Table[IndexKey, IndexState] = Table("index", INDEX_KEYS, IndexState.of_row, IndexState.row)
 SEGMENTS = Table("segments", SEGMENT_KEYS, SegmentRow.of_row, SegmentRow.row)

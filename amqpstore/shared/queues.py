@@ -41,7 +41,7 @@ class Queues:
         self._named: dict[str, NamedQueue] = {}
         self._by_id: dict[int, NamedQueue] = {}
         store = locked_store.store
-        found = [queue for queue in store.queues.values() if queue.id not in store.prepared]
+        found = [queue for queue in store.queues.values() if not store.is_hidden(queue.id)]
         _check_owner(store, found)
         histories: dict[str, Queue] = {}
         for queue in found:

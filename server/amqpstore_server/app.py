@@ -218,6 +218,7 @@ class App:
             name_rule=config.names,
             node=f"amqpstore@{socket.gethostname()}",
             consumer_timeout_ms=config.consumer_timeout_s * 1000,
+            purge_undo_s=config.purge_undo_s,
         )
         self.context = context
         # Created first: it checks whether the store belongs to a broker.
@@ -511,6 +512,8 @@ class App:
             await trio.sleep(_TICK_S)
             self.context.work["tick"] = None
             self.committer.housekeep()
+            if self.broker.context.store.is_disk_low:
+                self.broker.end_purges()
             self._alarms.look(trio.current_time())
             self.broker.read_again()
             self.broker.close_late_channels()

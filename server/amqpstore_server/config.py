@@ -463,6 +463,17 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             live=True,
         ),
     ] = 1800
+    purge_undo_s: Annotated[
+        int,
+        key(
+            "for how long a purge can be undone (`amqpstore messages undo-purge`): so long its "
+            "messages stay on disk, unless that is nearly full; 0 means never; a queue "
+            "(`x-purge-undo-seconds`) or a policy may set another time",
+            ge=0,
+            le=366 * 24 * 3600,
+            live=True,
+        ),
+    ] = 60
 
 
 KEYS = keys_of(Config)

@@ -82,7 +82,9 @@ def _by_queue(store: Store) -> list[dict[str, Any]]:
     report = store.recovery_report
     lost = [queue_id for queue_id, _, _ in report.lost]
     queues = []
-    for queue_id in sorted({*report.kept, *report.redelivered, *lost} - store.prepared.keys()):
+    for queue_id in sorted({*report.kept, *report.redelivered, *lost}):
+        if store.is_hidden(queue_id):
+            continue
         stored = store.queues.get(queue_id)
         if stored is None and queue_id not in lost:
             continue  # It belonged to a transaction that is decided.

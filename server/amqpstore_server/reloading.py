@@ -88,6 +88,7 @@ def reloadable_parts(
 
     def apply_to_broker(config: Config) -> None:
         context.consumer_timeout_ms = config.consumer_timeout_s * 1000
+        context.purge_undo_s = config.purge_undo_s
 
     def apply_to_doors(config: Config) -> None:
         doors.limit(config.max_connections, config.max_connections_per_peer, config.accepts_per_s)
@@ -102,7 +103,7 @@ def reloadable_parts(
         ),
         Reloadable.unchecked(("memory_bytes", "least_free_bytes"), apply_to_store),
         Reloadable.unchecked(("memory_watermark",), apply_to_alarms),
-        Reloadable.unchecked(("consumer_timeout_s",), apply_to_broker),
+        Reloadable.unchecked(("consumer_timeout_s", "purge_undo_s"), apply_to_broker),
         Reloadable.unchecked(
             ("max_connections", "max_connections_per_peer", "accepts_per_s"), apply_to_doors
         ),

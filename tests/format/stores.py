@@ -46,3 +46,13 @@ def written_store(scratch: str) -> str:
         for _ in range(4):
             store.housekeep()
     return directory
+
+
+def store_with_purge(scratch: str) -> str:
+    """A store with a purge that can be undone."""
+    directory = os.path.join(scratch, "purged")
+    with Store.open(directory, worker=InlineWorker()) as store:
+        queue = store.create_queue({"name": "orders"})
+        store.publish([queue], [Message(ENVELOPE, b"one")])
+        assert store.purge_aside([queue], {"by": "me"}) is not None
+    return directory

@@ -34,7 +34,15 @@ from amqpstore.records import (
 )
 from amqpstore.tables import StoreRows
 from tests.format import decoder, document
-from tests.format.stores import CREATED_MS, ENVELOPE, EXPIRES_MS, SEALED_MS, STORE_ID, written_store
+from tests.format.stores import (
+    CREATED_MS,
+    ENVELOPE,
+    EXPIRES_MS,
+    SEALED_MS,
+    STORE_ID,
+    store_with_purge,
+    written_store,
+)
 
 # What the parts of the example hold, by the names that the tables give to the fields.
 HEADER_FIELDS = {
@@ -320,7 +328,7 @@ ROW_CLASSES = {
 }
 """Rows whose fields have the types of the map; others have sequences, or what their owner says."""
 
-TYPES = {int: "int", bytes: "bin", dict: "map", list: "list"}
+TYPES = {int: "int", bool: "bool", bytes: "bin", dict: "map", list: "list"}
 
 
 @functools.cache
@@ -332,6 +340,11 @@ def written_maps() -> dict[str, dict[str, object]]:
         names = ("prepared", "heads", "index", "segments", "marks", "ends")
         found = {table: next(iter(catalog.rows(table).values())) for table in names}
         position = catalog.rows("store")["position"]
+        catalog.close()
+        purged = os.path.join(store_with_purge(scratch), filenames.CATALOG)
+        catalog = LmdbCatalog(purged, False)
+        # It has one key more than a transaction.
+        found["prepared"] = next(iter(catalog.rows("prepared").values()))
         catalog.close()
     return {"store": position} | found
 

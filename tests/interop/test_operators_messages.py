@@ -12,7 +12,7 @@ import pytest
 from amqpstore import Queue, Store
 from amqpstore_tools.__main__ import main
 from tests.broker_process import BrokerProcess
-from tests.interop.pika_client import connect, drain, ready, wait_until
+from tests.interop.pika_client import connect, drain, get, ready, wait_until
 from tests.management_client import ManagementClient, managed, management_url
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -154,6 +154,34 @@ def test_a_kill_in_a_large_move_leaves_each_message_in_one_place(operator: Opera
     left, moved = (in_store(operator.data, name) for name in ("orders", "parked"))
     assert [*moved, *left] == list(range(count))
     assert moved
+
+
+def test_a_purge_is_undone_after_a_kill(operator: Operator) -> None:
+    with managed(operator.broker) as broker:
+        broker.start()
+        publish(broker.url, "orders", 2000)
+        with connect(broker.url) as connection:
+            channel = connection.channel()
+            assert get(channel, "orders") is not None
+            assert channel.queue_purge("orders").method.message_count == 1999
+            assert get(channel, "orders") is None
+            channel.basic_ack(1)
+            # What is answered after it on a transacted channel is on disk with it.
+            channel.tx_select()
+            channel.tx_commit()
+        publish(broker.url, "orders", 1)
+        broker.kill()
+        broker.start()
+        assert operator.types("undo-purge", "orders") == {"restored": 1999, "purges": []}
+        with connect(broker.url) as connection:
+            assert ready(connection.channel(), "orders") == 2000
+            connection.channel().queue_purge("orders")
+        with ManagementClient(management_url(broker)) as api:
+            undo = "/queues/%2F/orders/purge/undo"
+            assert api.post(undo)["restored"] == 2000
+            api.expect(400, "POST", undo, {})
+        broker.terminate()
+    assert in_store(operator.data, "orders") == [*range(1, 2000), 0]
 
 
 def in_store(directory: str, name: str) -> list[int]:

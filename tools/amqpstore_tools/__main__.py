@@ -17,7 +17,7 @@ _VERBS = {
     "policies": ("policies", "set and clear policies and operator policies"),
     "exchanges": ("exchanges", "explain where a message would go, and why"),
     "definitions": ("definitions", "export and import definitions, in RabbitMQ's JSON"),
-    "messages": ("messages", "browse, move, copy, delete and replay messages of a queue"),
+    "messages": ("messages", "browse and handle the messages of a queue, undo its purge"),
     "check": ("check", "look for damage in a store"),
     "repair": ("repair", "repair a damaged store by a plan, which can be undone"),
     "inspect": ("inspect", "show the content of a store, down to one record"),

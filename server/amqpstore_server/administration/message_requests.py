@@ -85,3 +85,11 @@ class ReplayMessages(_OfQueue, tag="messages replay"):
     def done(self, administration: Administration, by: By) -> Work[Any]:
         messages, queue = self.of(administration, by)
         return (yield from messages.replay(self.vhost, queue, self.which))
+
+
+class UndoPurge(_OfQueue, tag="messages undo-purge"):
+    """Undo the last purge of a queue."""
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        messages, queue = self.of(administration, by)
+        return (yield from messages.undo_purge(self.vhost, queue))

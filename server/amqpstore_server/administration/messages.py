@@ -2,8 +2,9 @@
 
 To browse takes the permission to read a queue, to move or copy messages also the one to write to
 the target, by its name; to delete messages, like a purge, the one to read. A replay takes the one
-to read, and for each letter the one to write to the queue or the exchange that it goes to. An
-exclusive queue is its connection's: it can be browsed, and nothing else.
+to read, and for each letter the one to write to the queue or the exchange that it goes to. To undo
+a purge takes the permissions to read and to write to the queue. An exclusive queue is its
+connection's: it can be browsed, and nothing else.
 """
 
 from __future__ import annotations
@@ -28,9 +29,16 @@ from amqpstore_server.broker.transactions.dead_letter_replay import (
     Return,
     replaying_dead_letters,
 )
-from amqpstore_server.broker.transactions.selected import Handled, Selection, deleting, moving
+from amqpstore_server.broker.transactions.selected import (
+    Handled,
+    Selection,
+    deleting,
+    durable,
+    moving,
+)
 
 MAX_PAGE = 1000
+MAX_POSITIONS = 10_000
 MAX_PAYLOAD_BYTES = 1 << 20
 _MAX_SCANNED = 10_000_000
 
@@ -129,6 +137,7 @@ class Messages:
             "scanned": page.scanned,
             "ready": queue.ready_count,
             "unacked": page.unacked,
+            "purges": queue.purges.rows(),
         }
 
     def move(
@@ -151,7 +160,7 @@ class Messages:
             moving(self._broker.context, queue, target, selection, copies=copies)
         )
         event = "messages copied" if copies else "messages moved"
-        self._audit(event, vhost, queue, handled, target=target.name)
+        self._audit(event, vhost, queue, handled.count, target=target.name)
         return _answer("copied" if copies else "moved", handled)
 
     def delete(self, vhost: str, queue: Queue, asked: Selecting) -> Work[dict[str, Any]]:
@@ -163,7 +172,7 @@ class Messages:
         queue.check_owner(None)
         queue.check_served(vhost)
         handled = yield from _readable(deleting(self._broker.context, queue, _selection(asked)))
-        self._audit("messages deleted", vhost, queue, handled)
+        self._audit("messages deleted", vhost, queue, handled.count)
         return _answer("deleted", handled)
 
     def replay(self, vhost: str, queue: Queue, asked: Replaying) -> Work[dict[str, Any]]:
@@ -184,8 +193,28 @@ class Messages:
             Return(asked.to == "exchange", asked.max_replays, self._may_write),
         )
         handled = yield from _readable(work)
-        self._audit("dead letters replayed", vhost, queue, handled)
+        self._audit("dead letters replayed", vhost, queue, handled.count)
         return _answer("replayed", handled)
+
+    def undo_purge(self, vhost: str, queue: Queue) -> Work[dict[str, Any]]:
+        """Undo the last purge of a queue that can be undone. Durable when it returns.
+
+        Raises: AdministrationError (there is none), AccessRefusedError.
+        """
+        for permission in ("read", "write"):
+            self._rights.check(permission, "queue", queue.name)
+        queue.check_owner(None)
+        queue.check_served(vhost)
+        # Before that it cannot be undone.
+        yield from durable(self._broker.context)
+        purged = queue.purges.last
+        if purged is None:
+            raise AdministrationError(
+                f"no purge of queue '{queue.name}' can be undone: there was none, or its time is up"
+            )
+        count = queue.purges.undo(purged)
+        self._audit("purge undone", vhost, queue, count)
+        return {"restored": count, "purges": queue.purges.rows()}
 
     def _may_write(self, kind: str, name: str) -> bool:
         try:
@@ -202,9 +231,9 @@ class Messages:
         queue.check_owner(None)
         queue.check_served(vhost)
 
-    def _audit(self, event: str, vhost: str, queue: Queue, handled: Handled, **what: Any) -> None:
+    def _audit(self, event: str, vhost: str, queue: Queue, count: int, **what: Any) -> None:
         self._broker.context.events.happened(
-            event, by=self._by, vhost=vhost, queue=queue.name, count=handled.count, **what
+            event, by=self._by, vhost=vhost, queue=queue.name, count=count, **what
         )
 
 
@@ -230,6 +259,8 @@ def _selection(asked: Selecting) -> Selection:
         _check_range("limit", asked.limit, 1)
     positions = None
     if asked.positions is not None:
+        if len(asked.positions) > MAX_POSITIONS:
+            raise AdministrationError(f"more than {MAX_POSITIONS:,} positions: ask several times")
         positions = [MessagePosition.of(one) for one in asked.positions]
     return Selection(positions, _matcher(asked.filter), asked.limit)
 

@@ -16,6 +16,7 @@ from amqpstore_server.administration.message_requests import (
     DeleteMessages,
     MoveMessages,
     ReplayMessages,
+    UndoPurge,
 )
 from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.request import OperatorRequest
@@ -287,6 +288,7 @@ _ANY = (
     | CopyMessages
     | DeleteMessages
     | ReplayMessages
+    | UndoPurge
 )
 
 _DECODER = msgspec.json.Decoder(_ANY)

@@ -85,6 +85,7 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.apply_policies()
         self._restore_branches()
+        self._restore_purges()
         self._permissions: dict[str, dict[str, Any]] = dict(rows_of(store, "permissions"))
         self._accesses: dict[str, Access] = {}
         self.quotas = Quotas(self.vhost_limits)
@@ -311,7 +312,7 @@ class Broker:
         """
         store = self.context.store
         priorities = []
-        for store_queue in [one for one in store.queues.values() if one.id not in store.prepared]:
+        for store_queue in [one for one in store.queues.values() if not store.is_hidden(one.id)]:
             definition: Any = store_queue.definition
             if not is_usable("queues", str(store_queue.id), definition):
                 continue
@@ -350,6 +351,22 @@ class Broker:
                 vhost.branches.restore(prepared, queues)
             else:
                 leave_out("branches", str(key), f"there is no virtual host {label['vhost']!r}")
+
+    def _restore_purges(self) -> None:
+        """Restore the purges that can be undone."""
+        queues = self._queues_by_store_id() if self.context.store.purged else {}
+        for purged in self.context.store.purged.values():
+            of = next((queues[one.id] for one in purged.queues if one.id in queues), None)
+            if of is not None:
+                of.purges.restore(purged)
+
+    def end_purges(self) -> None:
+        """End all purges that could be undone: the disk is nearly full, and this frees some."""
+        if not self.context.store.purged:
+            return
+        for vhost in (*self.vhosts.values(), *self.deleted.values()):
+            for queue in vhost.queues.values():
+                queue.purges.end_all()
 
     def _queues_by_store_id(self) -> dict[int, Queue]:
         return {

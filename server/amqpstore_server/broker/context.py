@@ -41,8 +41,9 @@ class BrokerContext:
     at once. `waiting_for_room` has work to do when the disk has caught up; `background` has work in
     steps that nobody waits for, and a turn does one of them. `name_rule` is the rule for names, see
     `broker.names`; `node` is the name of the broker, as RabbitMQ has one for each node.
-    `consumer_timeout_ms` is the time in which a delivery has to be
-    acked where neither the consumer nor the queue says another; 0 means any time.
+    `consumer_timeout_ms` is the time in which a delivery has to be acked where neither the consumer
+    nor the queue says another; 0 means any time. `purge_undo_s` is for how long a purge can be
+    undone where the queue does not say another time; 0 if it cannot.
     Whatever may take long notes its name in `work`, see `holds`. `churn` counts what comes and
     goes, `octets` the bytes of all connections; `confirm_s` has how long messages took from the
     read that brought them, which began at `read_s`, to their confirms, `probes` the same for
@@ -59,6 +60,7 @@ class BrokerContext:
     node: str = "amqpstore@localhost"
     limits: BrokerLimits = BROKER_LIMITS
     consumer_timeout_ms: int = 1_800_000
+    purge_undo_s: int = 0
     ack_timeouts: AckTimeouts = field(default_factory=AckTimeouts)
     timers: Timers = field(default_factory=Timers)
     dates: Timers = field(default_factory=Timers)

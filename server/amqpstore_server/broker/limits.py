@@ -31,7 +31,7 @@ class BrokerLimits(NamedTuple):
     max_dropped: int = 16_384
     max_handed_out: int = 1024
     max_unbound: int = 256
-    max_selected: int = 512
+    max_selected: int = 256
     max_move_cost: int = 3000
     max_deaths: int = 100
     max_failed_branches: int = 1000

@@ -174,7 +174,7 @@ def leftovers(store: Store, rows: Mapping[str, Mapping[str, Any]]) -> list[Chang
         return []
     stored = {("exchange", key) for key in store.definitions("exchanges")}
     for number, queue in store.queues.items():
-        if number in store.prepared:
+        if store.is_hidden(number):
             continue
         definition = queue.definition
         if not isinstance(definition, dict) or not {"vhost", "name"} <= definition.keys():

@@ -26,6 +26,7 @@ _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 
 _MAX_MS = 1 << 52
 _MAX_NAME_BYTES = 255
+MAX_PURGE_UNDO_S = 366 * 24 * 3600
 _QUORUM_DELIVERY_LIMIT = 20
 """RabbitMQ's default delivery limit of quorum queues."""
 _UNLIMITED = {"delivery-limit": -1, "consumer-timeout": 0}
@@ -36,7 +37,7 @@ _UNLIMITED = {"delivery-limit": -1, "consumer-timeout": 0}
 class Settings:
     """The settings of one queue; None means no limit. Times in ms, sizes in bytes of bodies.
 
-    A `consumer_timeout` of 0 means none, and None that of the broker.
+    A `consumer_timeout` or `purge_undo_seconds` of 0 means none, and None that of the broker.
     """
 
     message_ttl: int | None = None
@@ -53,6 +54,7 @@ class Settings:
     history_length: int | None = None
     history_ttl: int | None = None
     consumer_timeout: int | None = None
+    purge_undo_seconds: int | None = None
 
     @property
     def keeps_history(self) -> bool:
@@ -188,6 +190,7 @@ _NUMBERS = {
     "history-length": _number(0),
     "history-ttl": _number(0),
     "consumer-timeout": _number(0),
+    "purge-undo-seconds": _number(0, MAX_PURGE_UNDO_S),
 }
 
 _CHECKS = {

@@ -71,3 +71,7 @@ class Operator:
         messages = self.messages
         replaying = msgspec.convert(asked, Replaying)
         return self.carry_out(messages.replay("/", messages.queue("/", name), replaying))
+
+    def undoes_purge(self, name: str) -> dict[str, Any]:
+        messages = self.messages
+        return self.carry_out(messages.undo_purge("/", messages.queue("/", name)))

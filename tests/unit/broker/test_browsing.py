@@ -194,6 +194,7 @@ def test_a_filter_looks_at_so_many_and_says_where_to_go_on(
         ({"offset": -1}, "invalid offset"),
         ({"filter": {"properties": {"colour": 1}}}, "no property 'colour'"),
         ({"filter": {"body": {"pattern": "("}}}, "not a regular expression"),
+        ({"filter": {"headers": dict.fromkeys(map(str, range(51)))}}, "more than 50"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

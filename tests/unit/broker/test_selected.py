@@ -210,6 +210,7 @@ def test_the_bytes_of_a_limited_queue_are_counted_right(
     [
         ({}, "positions or a filter have to be given"),
         ({"filter": ALL, "limit": 0}, "invalid limit"),
+        ({"positions": [1] * 10_001}, "more than 10,000 positions"),
     ],
 )
 def test_a_selection_says_what_it_selects(

@@ -24,6 +24,7 @@ NUMBERS = {
     "history-length": (0, 1 << 52),
     "history-ttl": (0, 1 << 52),
     "consumer-timeout": (0, 1 << 52),
+    "purge-undo-seconds": (0, 366 * 24 * 3600),
 }
 """The least and the most that each may be."""
 

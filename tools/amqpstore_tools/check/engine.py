@@ -287,9 +287,9 @@ class StoreCheck(PreparedStore):
         holdings = self._holdings()
         check_prepared(rows, holdings, self.history, self._findings)
         definitions = tables.QUEUES.read(rows.__getitem__)
-        prepared = tables.PREPARED.read_keys(rows.__getitem__)
-        owned = definitions.keys() - prepared
-        self._out.prepared = len(prepared)
+        prepared = tables.PREPARED.read(rows.__getitem__)
+        owned = definitions.keys() - prepared.keys()
+        self._out.prepared = sum(not row.purged for row in prepared.values())
         self._out.queues = len({named(definitions[queue_id]) or queue_id for queue_id in owned})
         self._out.messages = sum(map(holdings.count, owned))
         self._out.is_compared = True

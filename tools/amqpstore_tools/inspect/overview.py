@@ -164,6 +164,7 @@ def _prepared(image: StoreImage) -> list[Facts]:
             "queue_id": one.queue_id,
             "label": plain(one.label),
             "is_undecided": one.is_undecided,
+            "is_purge": one.is_purge,
             "locked": [run._asdict() for run in one.locked],
             "publishes": [group._asdict() for group in one.publishes],
         }

@@ -196,16 +196,20 @@ def _show_prepared(prepared: list[Facts]) -> None:
     if not prepared:
         return
     out = console()
-    undecided = sum(one["is_undecided"] for one in prepared)
-    out.print(heading(f"Prepared transactions: {undecided:,} undecided"))
+    undecided = sum(one["is_undecided"] and not one["is_purge"] for one in prepared)
+    text = f"Prepared transactions: {undecided:,} undecided"
+    if purges := sum(one["is_undecided"] and one["is_purge"] for one in prepared):
+        text = f"{text}. Purges that can be undone: {purges:,}"
+    out.print(heading(text))
     rows = table("queue id", "label", "publishes", "acks", "", right="publishes acks", wrap="label")
     for one in prepared:
+        kind = "purge" if one["is_purge"] else ""
         rows.add_row(
             str(one["queue_id"]),
             shown(_label(one["label"])),
             f"{sum(group['message_count'] for group in one['publishes']):,}",
             f"{sum(run['message_count'] for run in one['locked']):,}",
-            "" if one["is_undecided"] else "done with",
+            kind if one["is_undecided"] else "done with",
         )
     out.print(rows)
 

@@ -226,9 +226,13 @@ class StoreImage:
         definitions = tables.QUEUES.read(self.rows)
         hidden = {one.queue_id for one in self.prepared}
         locked: Counter[int] = Counter()
+        purged: dict[int, list[tuple[int, int]]] = {}
         for one in self.prepared:
-            for run in one.locked if one.is_undecided else ():
-                locked[run.queue_id] += run.message_count
+            for queue_id, first, count in one.locked if one.is_undecided else ():
+                if one.is_purge:
+                    purged.setdefault(queue_id, []).append((first, first + count))
+                else:
+                    locked[queue_id] += count
         reader = IndexReader(self.files, self.directory, self.seed)
         images = [
             QueueImage(
@@ -240,6 +244,7 @@ class StoreImage:
                 frozenset(lost.get(queue_id, ())),
                 locked_count=locked[queue_id],
                 is_hidden=queue_id in hidden,
+                purged=purged.get(queue_id, ()),
             )
             for queue_id, queue in checkpoint_state.queues.items()
         ]

@@ -28,7 +28,7 @@ class PreparedImage(NamedTuple):
     """A transaction whose messages wait in the stored queue `queue_id`, which no client sees.
 
     `label` is its owner's. If `is_undecided` is false, it is decided, and the next start removes
-    what is left of it.
+    what is left of it. One that `is_purge` is a purge that can be undone, of what is `locked`.
     """
 
     queue_id: int
@@ -36,6 +36,7 @@ class PreparedImage(NamedTuple):
     locked: list[Locked]
     publishes: list[Waiting]
     is_undecided: bool
+    is_purge: bool
 
 
 def prepared_of(queue_id: int, row: PreparedRow, *, is_undecided: bool) -> PreparedImage:
@@ -45,4 +46,4 @@ def prepared_of(queue_id: int, row: PreparedRow, *, is_undecided: bool) -> Prepa
         Waiting(first, count, priority, tuple(of for of, _, _ in placements))
         for first, count, priority, placements in row.publishes
     ]
-    return PreparedImage(queue_id, row.label, locked, publishes, is_undecided)
+    return PreparedImage(queue_id, row.label, locked, publishes, is_undecided, row.purged)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from amqpstore.checkpoint_state import IndexFile, QueueIndex, Sizes
@@ -57,7 +58,8 @@ class QueueImage:
     `definition` is the owner's, None if the catalog has none; `lost` are sequences of messages
     whose record was damaged behind the checkpoint. `locked_count` messages are not ready, because a
     prepared transaction will ack them; `is_hidden`, whether it holds the messages that such a
-    transaction will publish.
+    transaction will publish. Sequences in `purged`, each pair a first one and an end, are of purges
+    that can be undone: they are left out.
     """
 
     def __init__(
@@ -71,10 +73,12 @@ class QueueImage:
         *,
         locked_count: int = 0,
         is_hidden: bool = False,
+        purged: Iterable[tuple[int, int]] = (),
     ) -> None:
         self.id = queue_id
         self.locked_count = locked_count
         self.is_hidden = is_hidden
+        self._purged = sorted(purged)
         self.definition = definition
         self.lost = lost
         self.unreadable: list[Unreadable] = []
@@ -129,9 +133,24 @@ class QueueImage:
         spans += [(run.first_sequence, run) for run in self._index.fresh]
         for _, span in sorted(spans, key=lambda one: one[0]):
             if isinstance(span, Run):
-                yield from self._of_run(span)
+                yield from self._not_purged(self._of_run(span))
             elif span.live:
-                yield from self._of_file(span)
+                yield from self._not_purged(self._of_file(span))
+
+    def _not_purged(self, blocks: Iterable[Entries]) -> Iterator[Entries]:
+        for block in blocks:
+            start = 0
+            sequences = block.sequences
+            # The range before may reach into it.
+            place = max(bisect_left(self._purged, (sequences[0], 0)) - 1, 0)
+            for first, end in self._purged[place:]:
+                if first > sequences[-1]:
+                    break
+                if kept := bisect_left(sequences, first, start) - start:
+                    yield block.part(start, start + kept)
+                start = max(start, bisect_left(sequences, end))
+            if start < len(sequences):
+                yield block.part(start, len(sequences)) if start else block
 
     def entries(self) -> Iterator[Entry]:
         """Yield its live messages one by one, ascending in sequence. Raises: OSError."""

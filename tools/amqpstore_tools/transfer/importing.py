@@ -69,7 +69,7 @@ class _Import:
         self._queues = {
             _key(queue.definition): queue
             for queue in store.queues.values()
-            if queue.id not in store.prepared
+            if not store.is_hidden(queue.id)
         }
         self._batch: list[MessageLine] = []
         self._batch_bytes = 0

@@ -60,7 +60,7 @@ def _export(arguments: argparse.Namespace) -> int:
     ):
         queues = chosen(image, arguments.queue, arguments.vhost)
         exported = export(image, LineWriter(file, arguments.format), queues, show)
-        in_doubt = sum(one.is_undecided for one in image.prepared)
+        in_doubt = sum(one.is_undecided and not one.is_purge for one in image.prepared)
     result = {
         "output": arguments.output,
         "queues": len({(queue.vhost, queue.name) for queue in queues}),

@@ -65,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10,
         help="leave those that were replayed N times (default: %(default)s)",
     )
+    summary = "undo the last purge of a queue, while that can be undone"
+    _add(actions, "undo-purge", summary, _undo_purge)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -168,6 +170,16 @@ def _delete(arguments: argparse.Namespace) -> None:
 def _replay(arguments: argparse.Namespace) -> None:
     which = _selected(arguments, to=arguments.to, max_replays=arguments.max_replays)
     _told(arguments, "replayed", _asked(arguments, which=which))
+
+
+def _undo_purge(arguments: argparse.Namespace) -> None:
+    answer = _asked(arguments)
+    if arguments.json:
+        write_json(answer)
+        return
+    tell(arguments, f"{counted(answer['restored'], 'message')} restored")
+    if more := len(answer["purges"]):
+        say(f"{counted(more, 'purge')} before that can be undone, too")
 
 
 def _told(arguments: argparse.Namespace, done: str, answer: dict[str, Any]) -> None:

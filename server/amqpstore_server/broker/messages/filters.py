@@ -16,6 +16,9 @@ from amqpstore import Envelope, Message
 from amqpstore_server.broker.patterns import Pattern
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
+MAX_CONDITIONS = 50
+"""On properties and headers: a message is compared with each of them."""
+
 _SEARCHED_BYTES = 1 << 20
 """How much of a body is searched."""
 
@@ -67,11 +70,13 @@ class MessageFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class Matcher:
-    """A filter that is ready for use. Raises: PatternError, ValueError (there is no such
-    property).
+    """A filter that is ready for use. Raises: PatternError, ValueError (there is no such property,
+    or there are too many conditions).
     """
 
     def __init__(self, wanted: MessageFilter) -> None:
+        if len(wanted.properties) + len(wanted.headers) > MAX_CONDITIONS:
+            raise ValueError(f"more than {MAX_CONDITIONS} properties and headers")
         self._redelivered = wanted.redelivered
         self._envelope = [
             (name, _test(value))

@@ -165,7 +165,7 @@ class Backlog:
     def purge(self) -> int:
         """Remove all ready messages. Returns how many there were."""
         self.ready_bytes = 0
-        return sum([self._store.purge(one) for one in self.priorities])
+        return self._queue.purges.purge(list(self.priorities))
 
     # Limits.
 

@@ -60,7 +60,9 @@ class DelayBacklog(Backlog):
 
     def _end_slice(self, number: int, store_queue: amqpstore.Queue) -> None:
         # Messages that cannot be read now may be readable later.
-        is_empty = not (store_queue.ready_count or store_queue.quarantined.count)
+        is_empty = not (
+            store_queue.ready_count or store_queue.quarantined.count or store_queue.asides
+        )
         is_empty = is_empty and not self._queue.is_expecting  # perhaps in this slice
         if is_empty and not store_queue.unreadable_count and not store_queue.deleted:
             with Contained(self._queue), suppress(DiskFullError):

@@ -23,6 +23,7 @@ from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_server.broker.queues.priorities import Priorities
+from amqpstore_server.broker.queues.purges import Purges
 from amqpstore_server.broker.queues.waiting import GetLine
 from amqpstore_server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
 
@@ -103,6 +104,7 @@ class Queue:
         self.consumers = Dispatch(context, self)
         self.waiting = GetLine(self)
         self.leaving = Leaving(context, self)
+        self.purges = Purges(context, self)
         self.history: KeepsConsumed | None = None
         """The history that keeps consumed messages; None if they are just removed."""
         self.counters = DeliveryCounters()
@@ -439,6 +441,7 @@ class Queue:
         """Clean up after the queue was deleted."""
         self.is_deleted = True
         self.leaving.forget()
+        self.purges.forget()
         self.history = None
         self._stop()
 

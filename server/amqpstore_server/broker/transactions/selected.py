@@ -1,7 +1,7 @@
 """Messages of a queue that an operator selects, to be moved, copied or deleted.
 
 Only ready messages are selected, of those that are in the queue when the request comes; unacked
-ones stay with whoever has them. They are found and handled in pieces, of up to 512 messages and
+ones stay with whoever has them. They are found and handled in pieces, of up to 256 messages and
 about 1 MiB each, and others have their turn in between. A piece is one transaction: after a crash
 each message is in exactly one place, and a piece is handled as a whole or not at all. A whole
 selection of any size is not one transaction, because its messages are written again for their new
@@ -152,7 +152,7 @@ def take(queue: Queue, piece: Sequence[SeenMessage]) -> list[tuple[Taken, list[M
             raise
         for taken in runs:
             there = [
-                messages[first._replace(sequence=sequence)]
+                messages[MessagePosition(first.priority, sequence)]
                 for sequence in range(taken.run.first_sequence, taken.run.end)
             ]
             found.append((taken, [one for one in there if one is not None]))

@@ -24,6 +24,10 @@ class Moving(Selecting, kw_only=True):
     target: str
 
 
+class Undoing(msgspec.Struct):
+    """Nothing but the path says what is to be undone; a body may be an empty object."""
+
+
 async def browse_messages(call: Call) -> Answer:
     """Return a page of messages; in the query, `filter` is an object of JSON."""
     messages, queue = _of(call)
@@ -72,6 +76,13 @@ async def replay_messages(call: Call) -> Answer:
     return await call.json(await call.carry_out(work))
 
 
+async def undo_purge(call: Call) -> Answer:
+    """Undo the last purge of a queue."""
+    await call.body(Undoing)
+    messages, queue = _of(call)
+    return await call.json(await call.carry_out(messages.undo_purge(call.path["vhost"], queue)))
+
+
 def _of(call: Call) -> tuple[Messages, Queue]:
     """Return the operations that the user may do, and the queue. Raises: MissingError,
     NotAllowedError.
@@ -97,5 +108,13 @@ ROUTES = (
         "Send dead letters back",
         Needs.VHOST,
         body=Replaying,
+    ),
+    ApiRoute(
+        "POST",
+        "/api/queues/{vhost}/{name}/purge/undo",
+        undo_purge,
+        "Undo the last purge",
+        Needs.VHOST,
+        body=Undoing,
     ),
 )
