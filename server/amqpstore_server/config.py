@@ -246,6 +246,14 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             live=True,
         ),
     ] = msgspec.field(default_factory=lambda: ["sub", "client_id"])
+    oauth_scope_claims: Annotated[
+        list[str],
+        key(
+            "the claims of a token that have its scopes, each a list, or a text with spaces",
+            min_length=1,
+            live=True,
+        ),
+    ] = msgspec.field(default_factory=lambda: ["scope"])
     management_listen: Annotated[
         list[str],
         key(

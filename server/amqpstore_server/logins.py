@@ -31,6 +31,7 @@ LOGIN_KEYS = (
     "oauth_algorithms",
     "oauth_leeway_s",
     "oauth_user_claims",
+    "oauth_scope_claims",
 )
 """The keys of the configuration that `Logins.change` takes over."""
 

@@ -44,6 +44,7 @@ class Tokens:
         self._algorithms = config.oauth_algorithms
         self._leeway_s = config.oauth_leeway_s
         self._user_claims = config.oauth_user_claims
+        self._scope_claims = config.oauth_scope_claims
         self._source = KeySource(config)
         self._keys: Keys = {}
         self._fetched_at = self._fetch_again_at = float("-inf")
@@ -73,14 +74,24 @@ class Tokens:
                 token,
                 key,
                 algorithms=self._algorithms,
-                audience=self._audience,
                 issuer=self._issuer,
                 leeway=self._leeway_s,
-                options={"require": ["exp", "aud"], "verify_signature": True, "verify_sub": False},
+                options={
+                    "require": ["exp", "aud"],
+                    "verify_signature": True,
+                    "verify_sub": False,
+                    "verify_aud": False,
+                },
             )
+            self._check_audience(claims["aud"])
             return self._rights(claims)
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise TokenError(str(error)) from None
+
+    def _check_audience(self, audience: object) -> None:
+        """Raises: TokenError."""
+        if self._audience not in _texts("aud", audience):
+            raise TokenError(f"it is not for {self._audience} (aud)")
 
     def _key_of(self, header: Mapping[str, Any]) -> Any:
         key_id = header.get("kid")
@@ -123,17 +134,23 @@ class Tokens:
         user = next((claims[one] for one in self._user_claims if one in claims), None)
         if not isinstance(user, str) or not user or len(user.encode()) > _MAX_USER_BYTES:
             raise TokenError(f"it has no user in {' or '.join(self._user_claims)}")
-        scope = claims.get("scope", "")
-        texts = scope.split(" ") if isinstance(scope, str) else scope
-        if not isinstance(texts, list):
-            raise TokenError("its scope is neither a text nor a list")
         own = [
             one.removeprefix(self._prefix)
-            for one in texts
-            if isinstance(one, str) and one.startswith(self._prefix)
+            for claim in self._scope_claims
+            for one in _texts(claim, claims.get(claim, ""))
+            if one.startswith(self._prefix)
         ]
         scopes, tags = scopes_and_tags(own)
         return TokenRights(user, scopes, tags, float(claims["exp"]) + self._leeway_s)
+
+
+def _texts(claim: str, value: object) -> list[str]:
+    """Return the texts of a claim: a list, or one text with spaces. Raises: TokenError."""
+    if isinstance(value, str):
+        return value.split(" ")
+    if not isinstance(value, list):
+        raise TokenError(f"its {claim} is neither a text nor a list")
+    return [one for one in value if isinstance(one, str)]
 
 
 def _header(token: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def test_every_key_has_its_value_and_source(
     file.write_text("heartbeat_s = 5\nframe_max = 9000\n")
     monkeypatch.setenv("AMQPSTORE_FRAME_MAX", "9001")
     monkeypatch.setenv("AMQPSTORE_FRAME_MIN", "1")
+    monkeypatch.delenv("AMQPSTORE_MANAGEMENT_LISTEN", raising=False)
     found = as_json(capsys, "--config", str(file), "--listen", "127.0.0.1:1", "--listen", "[::1]:2")
     assert found["file"] == str(file)
     assert found["unknown_variables"] == ["AMQPSTORE_FRAME_MIN"]

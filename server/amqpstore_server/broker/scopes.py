@@ -2,7 +2,8 @@
 
 As in RabbitMQ a scope is `PERMISSION:VHOST/NAME` or `PERMISSION:VHOST/NAME/ROUTING_KEY`. In each
 part `*` stands for any text, and other characters may be percent-encoded: `%2F` is a slash, `%2A`
-an asterisk.
+an asterisk. Without a routing key a scope grants nothing on topic exchanges beyond the exchange
+itself: to publish and to bind there takes a scope with one.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class Wildcard:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """A permission ("configure", "write" or "read") on names, and for topic exchanges on routing
-    keys.
+    keys; None grants none of them.
     """
 
     permission: str
     vhost: Wildcard
     name: Wildcard
-    routing_key: Wildcard
+    routing_key: Wildcard | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ def scopes_and_tags(texts: Iterable[str]) -> tuple[tuple[Scope, ...], frozenset[
         elif permission in ALL:
             parts = resource.split("/")
             if len(parts) in (2, 3):
-                parts = [*parts, "*"][:3]
-                scopes.append(Scope(permission, *map(Wildcard, parts)))
+                vhost, name, *key = map(Wildcard, parts)
+                scopes.append(Scope(permission, vhost, name, key[0] if key else None))
     return tuple(scopes[:MAX_SCOPES]), frozenset(tags)
 
 
@@ -114,7 +115,9 @@ class ScopedAccess(Access):
         here = [one for one in row["scopes"] if one.vhost.matches(self._vhost)]
         self._by_permission = {kind: _Scopes(here, kind) for kind in ALL}
         self._patterns = self._by_permission
-        self._has_topics = not all(one.routing_key.is_any for one in here)
+        self._has_topics = not all(
+            self._by_permission[kind].grants_all_topics for kind in ("write", "read")
+        )
 
     @property
     def is_granted(self) -> bool:
@@ -134,7 +137,7 @@ class ScopedAccess(Access):
 
     @property
     def has_topics(self) -> bool:
-        """Whether any scope restricts routing keys."""
+        """Whether there are routing keys that no scope grants."""
         return self._has_topics
 
 
@@ -151,6 +154,15 @@ class _Scopes:
 
     def grants_topic(self, exchange: str, routing_key: str) -> bool:
         return any(
-            one.name.matches(exchange) and one.routing_key.matches(routing_key)
+            one.routing_key is not None
+            and one.name.matches(exchange)
+            and one.routing_key.matches(routing_key)
+            for one in self.scopes
+        )
+
+    @property
+    def grants_all_topics(self) -> bool:
+        return any(
+            one.routing_key is not None and one.name.is_any and one.routing_key.is_any
             for one in self.scopes
         )
