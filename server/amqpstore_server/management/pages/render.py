@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, ChainableUndefined
 from starlette.responses import HTMLResponse
 
 from amqpstore_server.management.pages import formats
@@ -24,7 +24,8 @@ _TEMPLATES = Environment(
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
-    undefined=StrictUndefined,
+    # What a row of the API does not have is empty on the page.
+    undefined=ChainableUndefined,
 )
 _TEMPLATES.filters |= {
     "bytes": formats.size,

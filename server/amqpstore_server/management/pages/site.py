@@ -239,6 +239,12 @@ class _Handler:
                 answer = Response(status_code=204, headers={"hx-redirect": location})
         except HttpError as error:
             answer = Response(error.reason, error.status, PAGE_HEADERS, "text/plain")
+        except FATAL:
+            raise
+        except Exception:
+            _log.exception("page failed", extra={"path": request.url.path})
+            text = "This page failed: see the log of the broker."
+            answer = Response(text, 500, PAGE_HEADERS, "text/plain")
         await answer(scope, receive, send)
 
 

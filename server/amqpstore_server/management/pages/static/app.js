@@ -45,6 +45,10 @@ function round(value) {
   return Math.abs(value) >= 100 ? Math.round(value) : Number(value.toPrecision(3));
 }
 
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+}
+
 function compact(value) {
   for (const [size, sign] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
     if (Math.abs(value) >= size) return `${round(value / (sign === "k" ? 1e3 : size))}${sign}`;
@@ -71,7 +75,7 @@ function drawChart(element) {
       width: Math.max(element.clientWidth, 200),
       height: 170,
       cursor: { sync: { key: "charts" }, points: { size: 6 } },
-      axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map(say) }],
+      axes: [{ ...axis, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(say) }],
       scales: { y: { range: (_, low, high) => [Math.min(low, 0), high > 0 ? high * 1.05 : 1] } },
       series: [
         { label: "Time" },

@@ -1,0 +1,280 @@
+"""The web pages, in a real browser on a real broker with traffic."""
+
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from urllib.parse import quote
+
+import pika
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from amqpstore_server.management.pages.reading import PAGES
+from tests.broker_process import BrokerProcess
+from tests.interop.external_client import need
+from tests.management_client import managed, management_url
+
+CHROMIUM = "/usr/bin/chromium"
+AXE = Path(__file__).parent / "nodejs" / "node_modules" / "axe-core" / "axe.min.js"
+WIDE, NARROW, HUGE = (
+    {"width": 1280, "height": 900},
+    {"width": 380, "height": 800},
+    {"width": 3840, "height": 2160},
+)
+HOSTILE = "<img src=x onerror=alert(1)>\"'/%2F&amp;"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """The address of the pages of a broker with queues, messages, hostile names and traffic."""
+    directory = tmp_path_factory.mktemp("pages")
+    broker = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
+    with broker:
+        url = broker.start()
+        stop = threading.Event()
+        ready = threading.Event()
+        traffic = threading.Thread(target=publish_and_consume, args=(url, ready, stop))
+        traffic.start()
+        try:
+            assert ready.wait(60)
+            yield management_url(broker)
+        finally:
+            stop.set()
+            traffic.join()
+
+
+def publish_and_consume(url: str, ready: threading.Event, stop: threading.Event) -> None:
+    """Declare what the pages show, then publish and consume until told to stop."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        for name in ("orders", "moved", "purged", HOSTILE):
+            channel.queue_declare(name, durable=True)
+        channel.exchange_declare("events", "topic", durable=True)
+        channel.exchange_declare(HOSTILE, "fanout", durable=True)
+        channel.queue_bind("orders", "events", "eu.#")
+        channel.queue_bind(HOSTILE, HOSTILE, HOSTILE, arguments={HOSTILE: HOSTILE})
+        properties = pika.BasicProperties(delivery_mode=2, headers={HOSTILE: HOSTILE})
+        for number in range(60):
+            body = f"{number} <script>alert(1)</script>".encode()
+            channel.basic_publish("", "orders", body, properties)
+        channel.queue_declare("busy")
+        channel.basic_consume("busy", lambda *_message: None, auto_ack=True)
+        ready.set()
+        while not stop.is_set():
+            channel.basic_publish("", "busy", b"message")
+            connection.process_data_events(time_limit=0.02)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    need("chromium", "apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Generator[BrowserContext]:
+    """A browser without cookies."""
+    with browser.new_context(viewport=WIDE) as context:
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext, site: str) -> Generator[Page]:
+    """A page of a user who is logged in. Whatever its console complains of fails the test."""
+    page = context.new_page()
+    complaints = heard(page)
+    log_in(page, site)
+    yield page
+    assert complaints == []
+
+
+def heard(page: Page) -> list[str]:
+    """Collect errors of a page, and the dialogs that a script of a message would open."""
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+
+    def listen(message: object) -> None:
+        if getattr(message, "type", "") in ("error", "warning"):
+            complaints.append(str(getattr(message, "text", "")))
+
+    page.on("console", listen)
+    return complaints
+
+
+def log_in(page: Page, site: str, user: str = "guest", password: str = "guest") -> None:
+    page.goto(f"{site}/login")
+    page.fill("input[name=user]", user)
+    page.fill("input[name=password]", password)
+    page.click("text=Log in >> visible=true >> nth=-1")
+
+
+def address(path: str, page: Page, site: str) -> str:
+    """Return the address of a page, with what the broker of the tests has in the place of names."""
+    if path == "/connections/{name}":
+        page.goto(f"{site}/connections")
+        return page.get_attribute("tbody th a", "href") or ""
+    named = {"{vhost}": "%2F", "{name}": "guest" if "users" in path else quote(HOSTILE, safe="")}
+    for place, name in named.items():
+        path = path.replace(place, name)
+    return path
+
+
+@pytest.mark.parametrize("path", [page.path for page in PAGES])
+def test_each_page_shows_hostile_names_as_text_and_fits(
+    page: Page, site: str, path: str
+) -> None:
+    """Nobody's name is code, a phone does not scroll sideways, and a screen reader has what it
+    needs.
+    """
+    place = address(path, page, site)
+    answer = page.goto(f"{site}{place}")
+    assert answer is not None
+    assert answer.status == 200, page.inner_text("body")
+    for size in (NARROW, HUGE, WIDE):
+        page.set_viewport_size(size)  # type: ignore[arg-type]
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= size["width"], f"{path} is {width} wide"
+    if "<html" in answer.text():
+        assert page.title()
+        assert violations(page) == []
+
+
+def violations(page: Page) -> list[str]:
+    """Return what axe finds, in the light and the dark theme."""
+    if not AXE.exists():
+        need("npm", "make test")
+    found: list[str] = []
+    # Through the protocol of the browser, which no content policy forbids.
+    page.evaluate(AXE.read_text())
+    for theme in ("light", "dark"):
+        page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+        results = page.evaluate("axe.run()")
+        found += [
+            f"{theme}: {one['id']}: {node['html'][:200]}"
+            for one in results["violations"]
+            for node in one["nodes"]
+        ]
+    return found
+
+
+def test_a_login_is_needed_and_ends(page: Page, site: str) -> None:
+    page.goto(f"{site}/queues")
+    assert page.inner_text("h1") == "Queues"
+    page.click("text=Log out")
+    page.goto(f"{site}/queues")
+    assert page.inner_text("h1") == "Log in"
+
+
+def test_a_wrong_password_is_told(context: BrowserContext, site: str) -> None:
+    page = context.new_page()
+    log_in(page, site, "guest", "wrong")
+    assert "wrong" in page.inner_text(".notice")
+    page.goto(f"{site}/queues")
+    assert page.inner_text("h1") == "Log in"
+
+
+def test_the_session_is_a_cookie_that_no_script_reads(page: Page, context: BrowserContext) -> None:
+    (cookie,) = context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert page.evaluate("document.cookie") == ""
+
+
+def test_the_overview_is_live(page: Page, site: str) -> None:
+    """Figures and charts come with the stream of events, without a reload."""
+    page.goto(f"{site}/")
+    page.wait_for_selector(".chart canvas")
+    page.wait_for_function("document.querySelector('[data-figure=publish]').textContent.endsWith('/s')")
+    assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
+
+
+def test_a_queue_is_declared_bound_published_to_and_deleted(page: Page, site: str) -> None:
+    page.goto(f"{site}/queues")
+    page.click("text=Declare a queue")
+    page.fill("input[name=name]", "of the page")
+    page.fill("textarea", '{"x-max-length": 100}')
+    page.click("button:has-text('Declare')")
+    assert page.inner_text(".notice.good") == "The queue is declared."
+    page.click("th a:has-text('of the page')")
+    assert "x-max-length" in page.inner_text("main")
+    page.click("text=Bind it to an exchange")
+    page.fill("input[name=source]", "events")
+    page.fill("input[name=routing_key]", "page.*")
+    page.click("button:text-is('Bind')")
+    assert page.inner_text(".notice.good") == "The queue is bound."
+    page.click("text=Publish a message to this queue")
+    page.fill("textarea[name=payload]", "from the page")
+    page.click("button:has-text('Publish')")
+    page.click("text=Browse messages")
+    assert "from the page" in page.inner_text("tbody")
+    page.go_back()
+    page.click("button:has-text('Delete')")
+    page.click("dialog button[value=no]")
+    page.click("button:has-text('Delete')")
+    page.click("dialog button[value=yes]")
+    page.wait_for_selector("text=The queue is deleted.")
+
+
+def test_messages_are_moved_by_selection(page: Page, site: str) -> None:
+    page.goto(f"{site}/queues/%2F/orders/messages")
+    for box in page.query_selector_all("tbody input")[:3]:
+        box.check()
+    page.fill("input[name='target:optional']", "moved")
+    page.click("button:has-text('Move')")
+    page.wait_for_selector(".notice.good")
+    page.goto(f"{site}/queues/%2F/moved/messages")
+    assert len(page.query_selector_all("tbody tr")) == 3
+
+
+def test_a_refusal_is_told_and_changes_nothing(page: Page, site: str) -> None:
+    page.goto(f"{site}/queues")
+    page.click("text=Declare a queue")
+    page.fill("input[name=name]", "refused")
+    page.fill("textarea", "{not json")
+    page.click("button:has-text('Declare')")
+    assert "not valid JSON" in page.inner_text(".notice.bad")
+    assert page.query_selector("th a:has-text('refused')") is None
+
+
+def test_the_routing_explainer_says_where_and_why(page: Page, site: str) -> None:
+    page.goto(f"{site}/explain")
+    page.fill("input[name=exchange]", "events")
+    page.fill("input[name=routing_key]", "eu.de")
+    page.click("button:has-text('Explain')")
+    assert "1 queue" in page.inner_text("main")
+    assert "orders" in page.inner_text(".tree")
+
+
+def test_a_foreign_page_cannot_act(context: BrowserContext, page: Page, site: str) -> None:
+    """The cookie is not sent from elsewhere, and a request that says it is from elsewhere is
+    refused.
+    """
+    for headers in ({"origin": "http://elsewhere"}, {"sec-fetch-site": "cross-site"}):
+        answer = context.request.delete(f"{site}/api/queues/%2F/orders", headers=headers)
+        assert answer.status in (401, 403)
+        answer = context.request.post(
+            f"{site}/act/DELETE/api/queues/%2F/orders", headers=headers, max_redirects=0
+        )
+        assert answer.status == 403
+    assert page.goto(f"{site}/queues/%2F/orders").ok  # type: ignore[union-attr]
+
+
+def test_who_may_not_see_it_does_not(context: BrowserContext, page: Page, site: str) -> None:
+    page.goto(f"{site}/users")
+    page.click("text=Add a user")
+    page.fill("input[name=name]", "watcher")
+    page.fill("input[name=password]", "secret")
+    page.fill("input[name='tags:list']", "management")
+    page.click("button:text-is('Add')")
+    page.click("text=Log out")
+    log_in(page, site, "watcher", "secret")
+    assert page.goto(f"{site}/queues").ok  # type: ignore[union-attr]
+    assert "orders" not in page.inner_text("main")
+    assert "Users" not in page.inner_text("nav")
+    with context.new_page() as other:
+        assert other.goto(f"{site}/users").status in (401, 403)  # type: ignore[union-attr]
+
