@@ -29,6 +29,20 @@ class LogFigures(NamedTuple):
     """What is done in the background: "checkpoint", "compaction", another word, or nothing."""
 
 
+class CountedSegment(NamedTuple):
+    """A segment: its size, and what was live and garbage in it at the last checkpoint. `is_log`: no
+    checkpoint has counted it yet.
+    """
+
+    number: int
+    size_bytes: int
+    live_bytes: int
+    garbage_bytes: int
+    messages: int
+    live_messages: int
+    is_log: bool
+
+
 class StoreFigures(NamedTuple):
     """A store. `opening_s` is what its start took, with recovery; `torn_bytes`, `rolled_back`,
     `lost` and `damaged` are what that found. Sizes of memory are those of messages, the ready ones

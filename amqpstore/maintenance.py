@@ -20,7 +20,7 @@ from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.compression import Compressor
 from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
-from amqpstore.figures import LogFigures
+from amqpstore.figures import CountedSegment, LogFigures
 from amqpstore.filenames import index_path
 from amqpstore.files import File
 from amqpstore.index_merge import Merged
@@ -149,6 +149,7 @@ class Maintenance:
         self._compacting: set[int] = set()
         self._work = ""
         self._live_bytes = self._garbage_bytes = 0
+        self._counted: dict[int, tuple[int, int, int, int]] = {}
         self._checkpoint_segment = recovered.start.segment
         self._is_compaction_checked = False
 
@@ -251,6 +252,22 @@ class Maintenance:
             self._garbage_bytes = sum([account.garbage_bytes for account in accounts])
             self._live_bytes = sum([account.end_bytes for account in accounts])
             self._live_bytes -= self._garbage_bytes
+            self._counted = {
+                one.number: (one.end_bytes, one.garbage_bytes, one.count, one.live_count)
+                for one in accounts
+            }
+
+    def segments(self) -> list[CountedSegment]:
+        """Return the figures of each segment, in the order of the log."""
+        self._count_garbage()
+        found = []
+        for segment in self._log.segments:
+            counted = self._counted.get(segment.number)
+            end_bytes, garbage_bytes, count, live_count = counted or (0, 0, 0, 0)
+            live_bytes = end_bytes - garbage_bytes
+            row = (segment.number, segment.size, live_bytes, garbage_bytes, count, live_count)
+            found.append(CountedSegment(*row, is_log=counted is None))
+        return found
 
     def close(self) -> None:
         """Wait for running work, and close all files."""

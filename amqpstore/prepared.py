@@ -101,6 +101,16 @@ class Prepared:
         self._groups = groups
         self._ranges = ranges
 
+    @property
+    def publish_count(self) -> int:
+        """How many messages it will publish."""
+        return self._hidden.ready_count
+
+    @property
+    def ack_count(self) -> int:
+        """How many messages it will ack."""
+        return sum(int(one[2]) for one in self._ranges)
+
     def publishes(self) -> list[Publish]:
         """Return what it will publish, read from the store, to the queues that still exist.
 

@@ -38,7 +38,7 @@ from amqpstore.errors import (
     StoreClosedError,
     StoreLockedError,
 )
-from amqpstore.figures import StoreFigures
+from amqpstore.figures import CountedSegment, StoreFigures
 from amqpstore.filenames import LOCK
 from amqpstore.files import SPARE, Files, Lock, OsFiles
 from amqpstore.log import Log
@@ -932,6 +932,10 @@ class Store:
             len(report.lost),
             len(report.damage),
         )
+
+    def segments(self) -> list[CountedSegment]:
+        """Return the figures of each segment, in the order of the log."""
+        return self._maintenance.segments()
 
     @property
     def is_disk_low(self) -> bool:

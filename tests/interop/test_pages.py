@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pika
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
 
 from amqpstore_server.management.pages.reading import PAGES
 from tests.broker_process import BrokerProcess
@@ -17,9 +17,9 @@ from tests.management_client import managed, management_url
 CHROMIUM = "/usr/bin/chromium"
 AXE = Path(__file__).parent / "nodejs" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE, NARROW, HUGE = (
-    {"width": 1280, "height": 900},
-    {"width": 380, "height": 800},
-    {"width": 3840, "height": 2160},
+    ViewportSize(width=1280, height=900),
+    ViewportSize(width=380, height=800),
+    ViewportSize(width=3840, height=2160),
 )
 HOSTILE = "<img src=x onerror=alert(1)>\"'/%2F&amp;"
 
@@ -30,7 +30,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     directory = tmp_path_factory.mktemp("pages")
     broker = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
     with broker:
-        url = broker.start()
+        broker.start()
+        url = broker.url
         stop = threading.Event()
         ready = threading.Event()
         traffic = threading.Thread(target=publish_and_consume, args=(url, ready, stop))
@@ -124,9 +125,7 @@ def address(path: str, page: Page, site: str) -> str:
 
 
 @pytest.mark.parametrize("path", [page.path for page in PAGES])
-def test_each_page_shows_hostile_names_as_text_and_fits(
-    page: Page, site: str, path: str
-) -> None:
+def test_each_page_shows_hostile_names_as_text_and_fits(page: Page, site: str, path: str) -> None:
     """Nobody's name is code, a phone does not scroll sideways, and a screen reader has what it
     needs.
     """
@@ -135,7 +134,7 @@ def test_each_page_shows_hostile_names_as_text_and_fits(
     assert answer is not None
     assert answer.status == 200, page.inner_text("body")
     for size in (NARROW, HUGE, WIDE):
-        page.set_viewport_size(size)  # type: ignore[arg-type]
+        page.set_viewport_size(size)
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= size["width"], f"{path} is {width} wide"
     if "<html" in answer.text():
@@ -188,7 +187,9 @@ def test_the_overview_is_live(page: Page, site: str) -> None:
     """Figures and charts come with the stream of events, without a reload."""
     page.goto(f"{site}/")
     page.wait_for_selector(".chart canvas")
-    page.wait_for_function("document.querySelector('[data-figure=publish]').textContent.endsWith('/s')")
+    page.wait_for_function(
+        "document.querySelector('[data-figure=publish]').textContent.endsWith('/s')"
+    )
     assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
 
 
@@ -277,4 +278,3 @@ def test_who_may_not_see_it_does_not(context: BrowserContext, page: Page, site: 
     assert "Users" not in page.inner_text("nav")
     with context.new_page() as other:
         assert other.goto(f"{site}/users").status in (401, 403)  # type: ignore[union-attr]
-

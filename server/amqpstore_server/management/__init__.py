@@ -4,7 +4,7 @@ It asks the functions of `administration` for what operators do, and reads the s
 through plain functions; no module of the broker knows it. The broker imports it when it starts to
 listen, and not without `management_listen`.
 
-- `context`: what a request is answered from.
+- `context`: what a request is answered from; `checks`: of the running store.
 - `errors`: refusals as RabbitMQ writes them; `answers`: everything else that is answered.
 - `steps`: long work in steps, between which the clients of the broker have their turn.
 - `login`: who asks, and what they may see; `guard`: requests that a foreign page has sent.

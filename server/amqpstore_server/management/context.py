@@ -16,6 +16,7 @@ from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.config import Config
 from amqpstore_server.logins import Logins
+from amqpstore_server.management.checks import StoreChecks
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.users import Users
 
@@ -63,6 +64,7 @@ class ManagementContext:
     listeners: tuple[Listener, ...] = ()
     node: str = field(default_factory=lambda: f"amqpstore@{socket.gethostname()}")
     stopping: trio.Event = field(default_factory=trio.Event)
+    checks: StoreChecks = field(default_factory=StoreChecks)
 
     @property
     def users(self) -> Users:

@@ -53,6 +53,24 @@ class Xid(NamedTuple):
     def __str__(self) -> str:
         return f"{self.format_id}:{self.global_id.hex()}:{self.branch_id.hex()}"
 
+    @classmethod
+    def parse(cls, text: str) -> Xid:
+        """Return what `str` wrote. Raises: ValueError."""
+        format_id, global_id, branch_id = text.split(":")
+        return cls(int(format_id), bytes.fromhex(global_id), bytes.fromhex(branch_id))
+
+
+class InDoubt(NamedTuple):
+    """A prepared branch: whose it is, how long ago it began or the broker started, and what it
+    holds.
+    """
+
+    xid: Xid
+    user: str
+    age_s: int
+    publishes: int
+    acks: int
+
 
 class XaStatus(enum.IntEnum):
     """The outcome of a branch. The broker never decides a prepared branch by itself (HEUR_*)."""
@@ -294,6 +312,21 @@ class Branches:
         """
         self._branch(xid, access)
         raise PreconditionFailedError(f"XAER_PROTO: branch {xid} was not decided heuristically")
+
+    def in_doubt(self) -> list[InDoubt]:
+        """Return the prepared branches, whoever may decide them."""
+        now_ms = self._context.clock.monotonic_ms()
+        return [
+            InDoubt(
+                branch.xid,
+                branch.user,
+                (now_ms - branch.began_ms) // 1000,
+                branch.prepared.publish_count,
+                branch.prepared.ack_count,
+            )
+            for branch in self._branches.values()
+            if branch.prepared is not None
+        ]
 
     def recover(self, access: Access) -> list[Xid]:
         """Return the prepared branches that the user may decide."""

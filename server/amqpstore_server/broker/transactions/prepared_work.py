@@ -29,6 +29,16 @@ class PreparedWork:
         self._prepared = prepared
         self._queues = queues
 
+    @property
+    def publish_count(self) -> int:
+        """How many messages it will publish."""
+        return self._prepared.publish_count
+
+    @property
+    def ack_count(self) -> int:
+        """How many messages it will ack."""
+        return self._prepared.ack_count
+
     def commit(
         self, on_durable: Callable[[], None], or_else: Callable[[], None] | None = None
     ) -> list[Column]:

@@ -241,7 +241,7 @@ class _Handler:
             answer = Response(error.reason, error.status, PAGE_HEADERS, "text/plain")
         except FATAL:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - a request must not end the broker
             _log.exception("page failed", extra={"path": request.url.path})
             text = "This page failed: see the log of the broker."
             answer = Response(text, 500, PAGE_HEADERS, "text/plain")

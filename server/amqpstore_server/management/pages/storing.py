@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from amqpstore_server.management.pages import charts
 from amqpstore_server.management.pages.api import PageApi
-from amqpstore_server.management.pages.formats import size
+from amqpstore_server.management.pages.formats import moment, size
 
 _WIDTH, _HEIGHT = 1000, 150
 _MAX_BARS = 250
@@ -36,7 +36,7 @@ async def read(api: PageApi, _asked: object) -> dict[str, Any]:
         "segments": _picture(found["segments"]),
         "compaction": found["work"] if found["work"] == "compaction" else "",
         "recovery": found["recovery"],
-        "check": {"running": False, "findings": None, "when": ""} | found.get("check", {}),
+        "check": {"when": moment(found["check"]["ended_ms"]), **found["check"]},
         "quarantine": found["quarantine"],
         "prepared": found["prepared"],
     }
@@ -46,13 +46,13 @@ def _picture(segments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return bars as high as the segments are large; many segments share a bar."""
     each = -(-len(segments) // _MAX_BARS) or 1
     groups = [segments[first : first + each] for first in range(0, len(segments), each)]
-    most = max((sum(one["bytes"] for one in group) for group in groups), default=0) or 1
+    most = max((sum(one["size_bytes"] for one in group) for group in groups), default=0) or 1
     step = min(_WIDTH / max(len(groups), 1), 40.0)
     bars = []
     for index, group in enumerate(groups):
         live = sum(one["live_bytes"] for one in group)
         garbage = sum(one["garbage_bytes"] for one in group)
-        total = sum(one["bytes"] for one in group)
+        total = sum(one["size_bytes"] for one in group)
         is_log = all(one["is_log"] for one in group)
         live_height = _HEIGHT * (total - garbage if is_log else live) / most
         garbage_height = _HEIGHT * garbage / most
@@ -71,7 +71,7 @@ def _picture(segments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 f"Segment {names}: {size(total)}, {size(live)} live, {size(garbage)} garbage",
             )
         )
-    total = sum(one["bytes"] for one in segments)
+    total = sum(one["size_bytes"] for one in segments)
     garbage = sum(one["garbage_bytes"] for one in segments)
     text = f"{len(segments):,} segments with {size(total)}, of which {size(garbage)} is garbage."
     if each > 1:

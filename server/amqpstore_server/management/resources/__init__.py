@@ -1,6 +1,7 @@
 """The routes of the API, a module for each resource.
 
 - `whoami`: who is logged in; `description`: the routes themselves, for OpenAPI.
+- `store`: what is on disk.
 - `vhosts`, `queues`: what is in the broker; `messages`: of a queue.
 - `metrics`: for Prometheus, and health.
 """
@@ -10,6 +11,7 @@ from amqpstore_server.management.resources import (
     messages,
     metrics,
     queues,
+    store,
     vhosts,
     whoami,
 )
@@ -19,6 +21,7 @@ _OWN: tuple[ApiRoute, ...] = (
     *queues.ROUTES,
     *messages.ROUTES,
     *vhosts.ROUTES,
+    *store.ROUTES,
     *whoami.ROUTES,
 )
 
