@@ -143,6 +143,29 @@ def test_dead_letters_are_counted_by_their_reason(metered: Metered) -> None:
     found = metered.samples()
     assert found[f"{name} disabled rabbit_classic_queue"] == 1
     assert found[f"{name} at_most_once rabbit_classic_queue"] == 0
+    metered.server.queue("letters", dead_letter_exchange="", dead_letter_routing_key="q")
+    metered.client.publish("", "letters", "x", "y", "z", expiration="10")
+    metered.client.get("letters")
+    metered.client.reject("x")
+    metered.server.pass_time(20)
+    found = metered.samples()
+    assert found[f"{name} at_most_once rabbit_classic_queue"] == 1
+    name = "rabbitmq_global_messages_dead_lettered_expired_total"
+    assert found[f"{name} at_most_once rabbit_classic_queue"] == 2
+
+
+def test_dead_letters_of_a_transaction_are_counted(metered: Metered) -> None:
+    other = Client(metered.server)
+    metered.server.queue("letters", dead_letter_exchange="", dead_letter_routing_key="q")
+    metered.client.publish("", "letters", "x")
+    other.get("letters")
+    other.channel.select_transactions()
+    other.reject("x")
+    name = "rabbitmq_global_messages_dead_lettered_rejected_total"
+    assert metered.samples()[f"{name} at_most_once rabbit_classic_queue"] == 0
+    other.channel.commit()
+    metered.server.settle()
+    assert metered.samples()[f"{name} at_most_once rabbit_classic_queue"] == 1
 
 
 def test_families_of_objects(metered: Metered) -> None:

@@ -23,6 +23,7 @@ from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
 from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
@@ -591,3 +592,5 @@ class Channel:
                 counters.requeue += count
             else:
                 counters.reject += count
+        if not requeue:
+            self.vhost.context.dead_letters[Reason.REJECTED, queue.sends_on] += count

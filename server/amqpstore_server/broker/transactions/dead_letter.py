@@ -71,8 +71,9 @@ class DeadLetters:
 
         Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
         """
-        is_sent = queue.settings.dead_letter_exchange is not None
-        self._context.dead_letters[reason, is_sent] += sum([one.run.count for one in taken])
+        if reason != Reason.REJECTED:  # those its channel has counted
+            count = sum([one.run.count for one in taken])
+            self._context.dead_letters[reason, queue.sends_on] += count
         for one in taken:
             transaction.ack(queue, one)
             if queue.settings.dead_letter_exchange is not None:
