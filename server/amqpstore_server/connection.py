@@ -85,7 +85,6 @@ class SocketConnection:
             name=f"{peer} -> {local[0]}:{local[1]}",
             has_tls=tls_context is not None,
         )
-        self._octets = (self.amqp.octets, broker.context.octets)
         self._tls: TlsSocket | None = None
         if tls_context is not None:
             self._socket = self._tls = TlsSocket(sock, tls_context, self.amqp.log)
@@ -139,6 +138,7 @@ class SocketConnection:
             self._turn.wake()
             self._socket.close()
             visitor.leave()
+            self._broker.context.octets.add(self.amqp.octets)
             self.amqp.log.info("connection closed")
 
     async def _shake_hands(self, tls: TlsSocket) -> bool:
@@ -283,9 +283,9 @@ class SocketConnection:
             self.end()
             return
         size = len(read)
-        for octets in self._octets:
-            octets.recv_oct += size
-            octets.recv_cnt += 1
+        octets = amqp.octets
+        octets.recv_oct += size
+        octets.recv_cnt += 1
         amqp.receive(read, now)
         self._read_size.note(size, time.thread_time() - began_s)
         if (
@@ -430,9 +430,9 @@ class SocketConnection:
             self._unsent = []
             self.end()
             return False
-        for octets in self._octets:
-            octets.send_oct += sent
-            octets.send_cnt += 1
+        octets = self.amqp.octets
+        octets.send_oct += sent
+        octets.send_cnt += 1
         self._unsent = _without(self._unsent, sent)
         self._taken_at = now
         self.amqp.sent(now)

@@ -175,6 +175,31 @@ def test_health_is_told_to_everybody(metered: BrokerProcess, url: str) -> None:
         assert asked(base + "/health/ready").json() == {"status": "ok"}
 
 
+def value(url: str, name: str) -> float:
+    """The value of a metric without labels."""
+    lines = asked(url + "/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+def test_bytes_of_connections_that_have_ended_still_count(metered: BrokerProcess, url: str) -> None:
+    received, sent = (
+        f"rabbitmq_connection_{direction}_bytes_total" for direction in ("incoming", "outgoing")
+    )
+    before = value(url, received), value(url, sent)
+    assert min(before) > 100
+    ended = value(url, "rabbitmq_connections_closed_total")
+    with connect(metered.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("large")
+        channel.basic_publish("", "large", b"x" * 100_000)
+        assert len(channel.basic_get("large", auto_ack=True)[2] or b"") == 100_000
+        channel.queue_delete("large")
+    wait_until(lambda: value(url, "rabbitmq_connections_closed_total") > ended, "the end")
+    wait_until(lambda: value(url, "rabbitmq_process_open_tcp_sockets") == 1, "the socket's end")
+    for name, least in zip((received, sent), before, strict=True):
+        assert least + 100_000 <= value(url, name) < least + 110_000
+
+
 def test_nothing_else_is_on_the_open_address(url: str) -> None:
     for path in ("/api/overview", "/api/whoami", "/", "/api/definitions"):
         assert asked(url + path).status_code == 404

@@ -45,9 +45,9 @@ class BrokerContext:
     nor the queue says another; 0 means any time. `purge_undo_s` is for how long a purge can be
     undone where the queue does not say another time; 0 if it cannot.
     Whatever may take long notes its name in `work`, see `holds`. `churn` counts what comes and
-    goes, `octets` the bytes of all connections; `confirm_s` has how long messages took from the
-    read that brought them, which began at `read_s`, to their confirms, `probes` the same for
-    deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
+    goes, `octets` the bytes of connections that have ended; `confirm_s` has how long messages took
+    from the read that brought them, which began at `read_s`, to their confirms, `probes` the same
+    for deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
     reason and by whether they went to an exchange.
     """
 

@@ -43,7 +43,8 @@ class ChannelCounters(DeliveryCounters):
 
     `publish` are all messages that clients published; `return_unroutable` and `drop_unroutable`
     are those of them without a queue, with `mandatory` and without. `confirmable` are those that
-    were published with confirms on, `confirm` those that were confirmed.
+    were published with confirms on, `confirm` those of them that were confirmed, and `refuse` those
+    that were refused (basic.nack).
     """
 
     __slots__ = (
@@ -51,12 +52,13 @@ class ChannelCounters(DeliveryCounters):
         "confirmable",
         "drop_unroutable",
         "publish",
+        "refuse",
         "return_unroutable",
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self.publish = self.confirmable = self.confirm = 0
+        self.publish = self.confirmable = self.confirm = self.refuse = 0
         self.return_unroutable = self.drop_unroutable = 0
 
     def add(self, other: ChannelCounters) -> None:
@@ -120,6 +122,13 @@ class OctetCounters:
     def __init__(self) -> None:
         self.recv_oct = self.send_oct = 0
         self.recv_cnt = self.send_cnt = 0
+
+    def add(self, other: OctetCounters) -> None:
+        """Add the counts of another to these."""
+        self.recv_oct += other.recv_oct
+        self.send_oct += other.send_oct
+        self.recv_cnt += other.recv_cnt
+        self.send_cnt += other.send_cnt
 
 
 class ChurnCounters:

@@ -206,7 +206,7 @@ def _gauges(source: MetricsSource) -> Values:
     yield (
         "channel_messages_unconfirmed",
         "Messages published and not yet confirmed",
-        unconfirmed.confirmable - unconfirmed.confirm,
+        unconfirmed.confirmable - unconfirmed.confirm - unconfirmed.refuse,
     )
 
 
@@ -220,7 +220,7 @@ def _counted(source: MetricsSource) -> Values:
         yield name, help_text, getattr(context.churn, field)
     routed = counters.publish - counters.return_unroutable - counters.drop_unroutable
     yield "queue_messages_published_total", "Messages that clients published to queues", routed
-    octets = context.octets
+    octets = source.sampler.octets()
     yield "connection_incoming_bytes_total", "Bytes received from clients", octets.recv_oct
     yield "connection_outgoing_bytes_total", "Bytes sent to clients", octets.send_oct
     yield "connection_incoming_packets_total", "Reads from clients", octets.recv_cnt

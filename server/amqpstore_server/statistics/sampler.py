@@ -251,6 +251,14 @@ class Sampler:
         """About how much memory the samples of objects would take if each kept all of its past."""
         return sum([objects.active * objects.bytes_of_one for objects in self._objects])
 
+    def octets(self) -> OctetCounters:
+        """Return what all connections, also those that have ended, received and sent."""
+        total = OctetCounters()
+        total.add(self._broker.context.octets)
+        for one in self._connections():
+            total.add(one.octets)
+        return total
+
     @property
     def memory_bytes(self) -> int:
         """About how much memory the samples of objects may have taken by now, at most."""
@@ -351,7 +359,7 @@ class Sampler:
         return (
             *_channel(self._broker.counters()),
             *(ready, unacked, ready + unacked),
-            *_octets(context.octets),
+            *_octets(self.octets()),
             *_churn(context.churn),
         )
 

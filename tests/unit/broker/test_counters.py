@@ -39,6 +39,15 @@ def test_publishes_and_their_confirms(simulated: SimulatedBroker, client: Client
     assert simulated.vhost.queue("q").priorities.published_count == 3
 
 
+def test_refused_publishes(simulated: SimulatedBroker, client: Client) -> None:
+    simulated.queue("full", max_length=1, overflow="reject-publish")
+    client.channel.select_confirms()
+    client.publish("", "full", "a", "b", "c")
+    simulated.settle()
+    expected = {"publish": 3, "confirmable": 3, "confirm": 1, "refuse": 2}
+    assert counted(client.channel.counters) == counted(simulated.vhost.counters) == expected
+
+
 def test_copies_are_counted_out_of_the_exchange_that_was_published_to(
     simulated: SimulatedBroker, client: Client
 ) -> None:

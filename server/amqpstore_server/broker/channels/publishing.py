@@ -192,6 +192,8 @@ class Publisher:
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
             else:
+                self._counters.refuse += last - first + 1
+                self._totals.refuse += last - first + 1
                 for tag in range(first, last + 1):
                     self.outlet.refuse(tag)
             first = 0
