@@ -39,7 +39,8 @@ The modules, from the disk upwards:
 - `records`, `message`, `compression`: framing and checksums, messages, and zstd.
 - `segments`, `filling`, `log`: one file of records, zeros that it is filled with ahead of use, and
   all of them with the open batch at their end.
-- `batches`: the one rule for what a batch is, and where a torn tail starts.
+- `batches`: the one rule for what a batch is, and where a torn tail starts; `windows`: the records
+  of a file that is not in memory; `provenance`: what the log still says of one message.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
   large they are; `stored_runs`, `rereading`, `large_reads`: reads of their messages that are on
   disk, retries of failed ones, and reads of large ones in parts; `browsing`: reads that leave them.

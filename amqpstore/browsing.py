@@ -109,6 +109,16 @@ class Browser:
             count -= piece.length
         return end, count
 
+    def message_id(self, sequence: int) -> int:
+        """Return the id of the message that is ready at a sequence; 0 if none is, or it is not in
+        the log. Raises: ReadLaterError.
+        """
+        found = self._pieces(sequence, 1)
+        piece = next(iter(found[0]), None) if found else None
+        if piece is None or piece.first_sequence != sequence or not piece.run.first_id:
+            return 0
+        return piece.run.id_at(piece.skipped)
+
     def _whole_file(self, first_sequence: int, count: int) -> PagedFile | None:
         """Return the index file that has the next messages, if all of them are to be skipped: it
         need not be read.

@@ -27,6 +27,7 @@ from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value, check_change
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
+from amqpstore.compression import Decompressor
 from amqpstore.disposal import Disposal
 from amqpstore.errors import (
     DamageError,
@@ -48,9 +49,10 @@ from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.opening import open_directory
 from amqpstore.prepared import Prepared, restore
+from amqpstore.provenance import IsCopy, ProvenanceReader
 from amqpstore.purges import Purged, purge_aside
 from amqpstore.queue import PagedFile, Placement, Queue
-from amqpstore.records import MAX_COUNT, Operation, OperationKind, SpreadEnqueue
+from amqpstore.records import MAX_COUNT, MessageDecoder, Operation, OperationKind, SpreadEnqueue
 from amqpstore.recovered import Recovered
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
@@ -101,6 +103,7 @@ class Store:
         self.queues = queues
         self.recovery_report = recovered.report
         self.clock = clock
+        self._backing = backing
         self._lock = lock
         self._catalog = backing.catalog
         self._space = space
@@ -903,6 +906,12 @@ class Store:
         self._memory_bytes = memory_bytes
         self._set_memory()
         self._space.require(least_free_bytes)
+
+    def provenance(self, is_copy: IsCopy) -> ProvenanceReader:
+        """Return a reader of what the log says of one message. It may be used in another thread."""
+        backing = self._backing
+        decoder = MessageDecoder({}, Decompressor(dict(self._log.dictionaries)).decompress)
+        return ProvenanceReader(backing.files, backing.directory, backing.seed, decoder, is_copy)
 
     def shrink_memory(self, *, is_short: bool) -> None:
         """Keep hardly any message in memory while that `is_short`, whatever the limit allows."""

@@ -16,6 +16,7 @@ import pika
 import pytest
 
 from amqpstore_tools.__main__ import main
+from amqpstore_tools.administration.door import asked
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import wait_until
 
@@ -341,3 +342,48 @@ def test_the_data_directory_is_that_of_the_configuration(
     file.write_text("data = 5\n")
     assert main(["users", "list"]) == 2
     assert "name the data directory with --data" in capsys.readouterr().err
+
+
+def test_a_running_broker_tells_where_a_message_came_from(
+    operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with operator.broker() as broker:
+        broker.start()
+        with connect(broker, "guest", "guest") as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("morgue", durable=True)
+            dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "morgue"}
+            channel.queue_declare("orders", durable=True, arguments=dead)
+            persistent = pika.BasicProperties(delivery_mode=2, message_id="m1")
+            channel.basic_publish("", "orders", b"letter", persistent)
+            method, _, _ = channel.basic_get("orders")
+            channel.basic_reject(getattr(method, "delivery_tag", 0), requeue=False)
+
+            def letters() -> bool:
+                declared = channel.queue_declare("morgue", durable=True, passive=True)
+                return bool(declared.method.message_count)
+
+            wait_until(channel, letters)
+        request = {"do": "messages provenance", "vhost": "/", "queue": "orders", "position": 1}
+        answer = asked(operator.data, request)
+        assert [trail["became"] for trail in answer["trail"]] == [[2], []]
+        assert answer["trail"][1]["deaths"][0]["queue"] == "orders"
+        by_id = asked(operator.data, {"do": "messages provenance-of-id", "id": 2})
+        assert [place["queue"] for place in by_id["trail"][0]["now_in"]] == ["morgue"]
+        live = ["inspect", operator.data, "--live", "message", "--queue", "morgue"]
+        assert main([*live, "--position", "1", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["provenance"]["trail"][0]["id"] == 2
+        broker.kill()
+    stopped = ["inspect", operator.data, "message", "1"]
+    assert main([*stopped, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["provenance"]
+    whats = [(step["what"], step["queue"]) for step in found["trail"][0]["steps"]]
+    assert whats[0] == ("enqueued", "orders")
+    assert whats[-1] == ("left", "orders")
+    assert main(stopped) == 0
+    shown = capsys.readouterr().out
+    assert "message 1 became message 2" in shown
+    assert "died in orders: rejected" in shown
+    assert main([*stopped, "--queue", "orders", "--position", "1"]) == 2
+    assert "takes an ID, or --queue and --position" in capsys.readouterr().err

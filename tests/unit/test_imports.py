@@ -75,7 +75,11 @@ FLOORS = {
 FILE_MODULES = ("amqpstore.files", "amqpstore.datasyncs", "amqpstore.catalog", "amqpstore.store")
 # How properties of messages are kept, whatever protocol they came through.
 MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
-OFFLINE_MODULES = (*MESSAGE_MODULES, "amqpstore_server.protocol.errors")
+OFFLINE_MODULES = (
+    *MESSAGE_MODULES,
+    "amqpstore_server.protocol.errors",
+    "amqpstore_server.message_trail",
+)
 
 # The configuration, for those who do not run the broker.
 CONFIG_MODULES = tuple(

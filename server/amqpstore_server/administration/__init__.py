@@ -4,7 +4,7 @@
   definitions; `exporting`: export them; `telling`: the events of all this. `work`: how such work is
   carried out in steps.
 - `messages`: browse, move, copy, delete and replay the messages of a queue; `rendering`: messages
-  in JSON.
+  in JSON; `provenance`: where one came from, and what became of it.
 - `requests`, `message_requests`: the operations as requests in JSON; `request`: what all of them
   are; `framing`: their form on the admin socket.
 """

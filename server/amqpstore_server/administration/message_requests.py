@@ -15,6 +15,7 @@ from amqpstore_server.administration.messages import (
     Selecting,
 )
 from amqpstore_server.administration.operations import Administration
+from amqpstore_server.administration.provenance import of_message, of_position
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.audit import By
@@ -93,3 +94,22 @@ class UndoPurge(_OfQueue, tag="messages undo-purge"):
     def done(self, administration: Administration, by: By) -> Work[Any]:
         messages, queue = self.of(administration, by)
         return (yield from messages.undo_purge(self.vhost, queue))
+
+
+class ProvenanceOfMessage(_OfQueue, tag="messages provenance"):
+    """Where a message of a queue came from, and what became of it."""
+
+    position: str | int
+
+    def done(self, administration: Administration, by: By) -> Work[Any]:
+        _, queue = self.of(administration, by)
+        return (yield from of_position(administration.broker, queue, str(self.position)))
+
+
+class ProvenanceOfId(OperatorRequest, tag="messages provenance-of-id"):
+    """Where the message of an id came from, and what became of it."""
+
+    id: int
+
+    def done(self, administration: Administration, _by: By) -> Work[Any]:
+        return (yield from of_message(administration.broker, self.id))

@@ -15,6 +15,8 @@ from amqpstore_server.administration.message_requests import (
     CopyMessages,
     DeleteMessages,
     MoveMessages,
+    ProvenanceOfId,
+    ProvenanceOfMessage,
     ReplayMessages,
     UndoPurge,
 )
@@ -289,6 +291,8 @@ _ANY = (
     | DeleteMessages
     | ReplayMessages
     | UndoPurge
+    | ProvenanceOfMessage
+    | ProvenanceOfId
 )
 
 _DECODER = msgspec.json.Decoder(_ANY)

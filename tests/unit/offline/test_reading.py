@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore.records import Kind, encode_record, scan
-from amqpstore_tools.offline.reading import ReadOnlyFiles, read_around, scan_file
+from amqpstore.windows import read_around, scan_file
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 SEGMENT = 3
 

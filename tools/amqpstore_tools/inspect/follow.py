@@ -21,12 +21,13 @@ from amqpstore.expected_segments import log_segments
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, OsFiles
 from amqpstore.records import Gap, Kind, Record
+from amqpstore.windows import scan_file
 from amqpstore_tools.inspect.names import Names, StoredName
 from amqpstore_tools.inspect.transaction import operation_text, transaction_facts
 from amqpstore_tools.offline.catalog import current_catalog
 from amqpstore_tools.offline.contents import TransactionImage
 from amqpstore_tools.offline.json_output import write_line
-from amqpstore_tools.offline.reading import ReadOnlyFiles, scan_file
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.offline.terminal import console, counted, shown, size, when
 

@@ -8,9 +8,11 @@ import os
 from typing import Any
 
 from amqpstore.records import HEADER
+from amqpstore_tools.inspect.queue import find_queues
 from amqpstore_tools.offline.contents import StoredMessage, properties_of
-from amqpstore_tools.offline.exits import NotFoundError
+from amqpstore_tools.offline.exits import NotFoundError, UsageError
 from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.provenance import provenance
 from amqpstore_tools.offline.queues import Entry
 from amqpstore_tools.offline.terminal import console, heading, shown, shown_lines, table, when
 
@@ -49,8 +51,26 @@ def facts(image: StoreImage, message_id: int, form: str | None) -> Facts:
             }
             for queue, entry in holders
         ],
+        "provenance": provenance(image, message_id),
     }
     return found
+
+
+def id_at(image: StoreImage, name: str, vhost: str | None, position: str) -> int:
+    """Return the id of the message at a position of a queue: its sequence, after `PRIORITY:` if it
+    has one. Raises: NotFoundError, UsageError, OSError.
+    """
+    priority, _, sequence = position.rpartition(":")
+    if not (sequence.isascii() and sequence.isdigit() and (priority or "0").isdigit()):
+        raise UsageError(f"'{position}' is not a position: a sequence, or PRIORITY:SEQUENCE")
+    for queue in find_queues(image, name, vhost):
+        if (queue.level or 0) != int(priority or 0):
+            continue
+        for columns in queue.columns():
+            sequences = columns.sequences
+            if int(sequence) in sequences:
+                return int(columns.ids[list(sequences).index(int(sequence))])
+    raise NotFoundError(f"queue {name} has no message at position {position} now")
 
 
 def _why_not(image: StoreImage, message_id: int, holders: int) -> str:
@@ -187,6 +207,7 @@ def show(found: Facts) -> None:
         out.print(f"  routing key  {shown(found['routing_key'])}")
         _show_properties(found)
     _show_body(found)
+    _show_provenance(found["provenance"])
     out.print(heading(f"Queues that hold it: {len(found['queues'])}"))
     if not found["queues"]:
         out.print("  none: it is garbage")
@@ -257,6 +278,31 @@ def _show_body(found: Facts) -> None:
         out.print(Text(text), soft_wrap=True)
     if found.get("body_is_cut"):
         out.print("  ... --body hex, text or json shows all of it", style="dim")
+
+
+def _show_provenance(found: Facts) -> None:
+    out = console()
+    out.print(heading("What happened to it"))
+    for trail in found["trail"]:
+        if trail["came_from"]:
+            out.print(f"  message {trail['came_from']} became message {trail['id']}")
+        rows = table("when (UTC)", "what", "vhost", "queue", "sequence", right="sequence")
+        for step in trail["steps"]:
+            what = step["what"]
+            if "deliveries" in step:
+                what = f"{what} ({step['deliveries']})"
+            queue = shown(step["queue"] or f"#{step['queue_id']} (deleted)")
+            vhost = shown(step["vhost"] if step["vhost"] is not None else "-", 20)
+            rows.add_row(when(step["at_ms"]), what, vhost, queue, str(step["sequence"]))
+        out.print(rows)
+        for death in trail.get("deaths", []):
+            if isinstance(death, dict):
+                out.print(
+                    f"  died in {shown(death.get('queue'))}: {shown(death.get('reason'))}, "
+                    f"{shown(death.get('count'))} times"
+                )
+    for note in found["notes"]:
+        out.print(f"  {note}", style="dim")
 
 
 def hex_dump(body: bytes) -> str:

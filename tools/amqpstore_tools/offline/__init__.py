@@ -7,6 +7,7 @@
 - `catalog`, `rebuilt`: the tables of LMDB as far as they can be read, and their reconstruction from
   segments and index files where they cannot.
 - `listing`, `segments`, `queues`, `prepared`: the files, and the content of each.
-- `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded.
+- `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded;
+  `provenance`: where a message came from, and what became of it.
 - `progress`, `exits`, `json_output`, `terminal`, `times`: the command line of all these tools.
 """

@@ -14,7 +14,7 @@ from amqpstore.identity import SegmentHeader, read_header
 from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
 from amqpstore.records import Gap, Kind, Record
 from amqpstore.segment_accounts import SegmentAccount
-from amqpstore_tools.offline.reading import read_around, scan_file
+from amqpstore.windows import read_around, scan_file
 
 
 class SegmentState(enum.Enum):

@@ -40,8 +40,9 @@ from amqpstore.runs import Run
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.segments import Segment
 from amqpstore.tables import NextSequenceRow, Position, SegmentEndRow, StoreRows
+from amqpstore.windows import read_around, scan_file
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.reading import ReadOnlyFiles, read_around, scan_file
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.layout import Layout, Rewrite
 from amqpstore_tools.repair.ranges import Ranges

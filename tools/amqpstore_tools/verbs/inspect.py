@@ -60,7 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_common(one, is_part=True)
     one = what.add_parser("message", help="a message: record, routing, properties, body, queues")
-    one.add_argument("number", type=_number, metavar="ID", help="id of the message in the store")
+    one.add_argument(
+        "number", type=_number, nargs="?", metavar="ID", help="id of the message in the store"
+    )
+    one.add_argument("--queue", metavar="NAME", help="or the queue that it is in")
+    one.add_argument("--vhost", metavar="VHOST", help="virtual host of that queue")
+    one.add_argument(
+        "--position", metavar="N", help="and its sequence there, after PRIORITY: if it has one"
+    )
     one.add_argument("--body", choices=message.FORMS, help="show the whole body in this form")
     _add_common(one, is_part=True)
     one = what.add_parser("transaction", help="a transaction of the log and its operations")
@@ -122,7 +129,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
             found = queue.facts(image, arguments.name, arguments.vhost, arguments.first, limit)
             write_json(found) if arguments.json else queue.show(found)
         elif arguments.what == "message":
-            found = message.facts(image, arguments.number, arguments.body)
+            found = message.facts(image, _message_id(image, arguments), arguments.body)
             write_json(found) if arguments.json else message.show(found)
         elif arguments.what == "transaction":
             found = transaction.facts(image, arguments.number)
@@ -130,6 +137,15 @@ def _inspect(arguments: argparse.Namespace) -> None:
         else:
             found = overview.facts(image)
             write_json(found) if arguments.json else page.show(found, limit)
+
+
+def _message_id(image: StoreImage, arguments: argparse.Namespace) -> int:
+    by_place = arguments.queue is not None and arguments.position is not None
+    if (arguments.number is not None) == by_place:
+        raise UsageError("message takes an ID, or --queue and --position")
+    if not by_place:
+        return int(arguments.number)
+    return message.id_at(image, arguments.queue, arguments.vhost, arguments.position)
 
 
 def _number(text: str) -> int:

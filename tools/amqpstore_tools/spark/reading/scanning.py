@@ -28,7 +28,7 @@ from amqpstore.records import (
     Record,
     head_size,
 )
-from amqpstore_tools.offline.reading import read_around
+from amqpstore.windows import read_around
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
 
 NO_DICTIONARIES: Mapping[int, bytes] = MappingProxyType({})

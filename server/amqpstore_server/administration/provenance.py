@@ -1,0 +1,96 @@
+"""Where a message came from and what became of it, of a running broker: read by a worker thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqpstore import ReadLaterError
+from amqpstore.browsing import Browser
+from amqpstore.provenance import Provenance, QueuePlace
+from amqpstore_server.administration.operations import AdministrationError, MissingError
+from amqpstore_server.administration.rendering import properties_row
+from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.errors import BrokerError
+from amqpstore_server.broker.explaining import explain
+from amqpstore_server.broker.queues.browsing import MessagePosition
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.message_trail import (
+    UNKNOWN,
+    Names,
+    TrailQueue,
+    is_copy_in,
+    trail_answer,
+)
+from amqpstore_server.protocol.content import decode_properties
+
+_MAX_NUMBER = 1 << 62
+
+
+def of_message(broker: Broker, message_id: int) -> Work[dict[str, Any]]:
+    """Return the provenance of the message of an id. Raises: AdministrationError."""
+    if not 0 < message_id <= _MAX_NUMBER:
+        raise AdministrationError(f"{message_id} is not the id of a message")
+    names = _names(broker)
+    reader = broker.context.store.provenance(is_copy_in(names))
+    found = yield lambda: reader.of_message(message_id)
+    return _answer(broker, found, names)
+
+
+def of_position(broker: Broker, queue: Queue, position: str) -> Work[dict[str, Any]]:
+    """Return the provenance of a message of a queue, whether it is still there or not.
+
+    Raises: MissingError, AdministrationError.
+    """
+    try:
+        at = MessagePosition.of(position)
+    except BrokerError as error:
+        raise AdministrationError(str(error)) from None
+    store_queue = dict(queue.priorities.levels()).get(at.priority)
+    if store_queue is None:
+        raise MissingError(f"queue '{queue.name}' has no messages of priority {at.priority}")
+    if not 0 < at.sequence < store_queue.next_sequence:
+        raise MissingError(f"queue '{queue.name}' never had a message at position {position}")
+    store = broker.context.store
+    place = QueuePlace(store_queue.id, at.sequence)
+    try:
+        message_id = Browser(store.stored, store_queue).message_id(at.sequence)
+    except ReadLaterError as error:
+        raise AdministrationError(str(error)) from None
+    names = _names(broker)
+    reader = store.provenance(is_copy_in(names))
+    if message_id:
+        found = yield lambda: reader.of_message(message_id, [place])
+    else:
+        found = yield lambda: reader.of_place(place)
+    return _answer(broker, found, names)
+
+
+def _names(broker: Broker) -> Names:
+    """Return what finds the names of queues, also in another thread."""
+    queues = broker.context.store.queues
+
+    def name_of(queue_id: int) -> TrailQueue:
+        queue = queues.get(queue_id)
+        definition: Any = queue.definition if queue is not None else None
+        if not isinstance(definition, dict):
+            return UNKNOWN
+        return TrailQueue(definition.get("vhost"), definition.get("name"))
+
+    return name_of
+
+
+def _answer(broker: Broker, found: Provenance, names: Names) -> dict[str, Any]:
+    answer = trail_answer(found, names, properties_row)
+    for trail, row in zip(found.trails, answer["trail"], strict=True):
+        if trail.message is None:
+            continue
+        envelope = trail.message.envelope
+        vhosts = {step["vhost"] for step in (*row["steps"], *row["now_in"])} - {None}
+        if len(vhosts) == 1 and (vhost := broker.vhosts.get(vhosts.pop())):
+            # Where the bindings of today lead it; those of its time are not kept.
+            properties = decode_properties(envelope.properties)
+            row["route_now"] = explain(
+                vhost.router, envelope.exchange, envelope.routing_key, properties
+            )
+    return answer

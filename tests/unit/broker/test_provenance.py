@@ -1,0 +1,167 @@
+"""The provenance of a message: where it came from, and what became of it, as the log says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from amqpstore import Options
+from amqpstore_server.administration.operations import AdministrationError, MissingError
+from amqpstore_server.administration.provenance import of_message, of_position
+from amqpstore_server.administration.work import Work, done
+from tests.simulated_broker import START_MS, SimulatedBroker
+from tests.unit.broker.simulated import Client
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    simulated = SimulatedBroker()
+    simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="morgue")
+    simulated.queue("morgue")
+    return simulated
+
+
+def told(work: Work[dict[str, Any]]) -> dict[str, Any]:
+    answer = done(work)
+    json.dumps(answer)
+    return answer
+
+
+def at(simulated: SimulatedBroker, queue: str, position: str) -> dict[str, Any]:
+    simulated.settle()
+    return told(of_position(simulated.broker, simulated.vhost.queue(queue), position))
+
+
+def steps(trail: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(step["what"], step["queue"], step["sequence"]) for step in trail["steps"]]
+
+
+def test_a_message_that_waits(simulated: SimulatedBroker) -> None:
+    simulated.bind("amq.topic", "q", "a.*")
+    simulated.bind("amq.topic", "morgue", "#")
+    client = Client(simulated)
+    client.publish("amq.topic", "a.b", "one", message_id="m")
+    answer = at(simulated, "q", "1")
+    (trail,) = answer["trail"]
+    assert (trail["exchange"], trail["routing_key"], trail["body_bytes"]) == ("amq.topic", "a.b", 3)
+    assert trail["properties"]["message_id"] == "m"
+    assert trail["published_ms"] == START_MS
+    assert steps(trail) == [("enqueued", "q", 1), ("enqueued", "morgue", 1)]
+    assert [place["queue"] for place in trail["now_in"]] == ["q", "morgue"]
+    assert {queue["name"] for queue in trail["route_now"]["queues"]} == {"q", "morgue"}
+    assert told(of_message(simulated.broker, trail["id"]))["trail"] == answer["trail"]
+
+
+def test_deliveries_and_the_way_to_the_dead_letters(simulated: SimulatedBroker) -> None:
+    client = Client(simulated)
+    for body in ("same", "same", "other"):
+        client.publish("", "q", body)
+        simulated.settle()
+    client.get("q")
+    simulated.settle()
+    client.requeue("same")
+    simulated.settle()
+    assert client.get("q") == "same"
+    simulated.settle()
+    simulated.clock.advance(500)
+    client.reject("same")
+    simulated.settle()
+    answer = at(simulated, "q", "1")
+    first, second = answer["trail"]
+    assert steps(first) == [
+        ("enqueued", "q", 1),
+        ("delivered", "q", 1),
+        ("delivered", "q", 1),
+        ("left", "q", 1),
+    ]
+    assert [step.get("deliveries") for step in first["steps"]] == [None, 1, 2, None]
+    assert first["now_in"] == []
+    assert first["became"] == [second["id"]]
+    assert second["came_from"] == first["id"]
+    assert steps(second) == [("enqueued", "morgue", 1)]
+    assert second["published_ms"] == START_MS + 500
+    (death,) = second["deaths"]
+    assert (death["queue"], death["reason"]) == ("q", "rejected")
+    assert steps(at(simulated, "q", "2")["trail"][0]) == [("enqueued", "q", 2)]
+
+
+def test_what_was_purged_or_acked(simulated: SimulatedBroker) -> None:
+    client = Client(simulated)
+    client.publish("", "q", "one")
+    client.publish("", "q", "two")
+    client.get("q")
+    simulated.settle()
+    client.ack("one")
+    simulated.vhost.queue("q").backlog.purge()
+    (trail,) = at(simulated, "q", "1")["trail"]
+    assert [what for what, _, _ in steps(trail)][-1] == "left"
+    assert trail["became"] == []
+    (trail,) = at(simulated, "q", "2")["trail"]
+    assert [what for what, _, _ in steps(trail)] == ["enqueued", "removed"]
+
+
+def test_a_delayed_message_is_followed(simulated: SimulatedBroker) -> None:
+    simulated.exchange("late", "x-delayed-message", x_delayed_type="fanout")
+    simulated.bind("late", "q")
+    Client(simulated).publish("late", "k", "one", headers={"x-delay": 1000})
+    simulated.settle()
+    simulated.pass_time(1001)
+    first, second = told(of_message(simulated.broker, 1))["trail"]
+    assert [queue for _, queue, _ in steps(first)] == ["amq.delayed.late", "amq.delayed.late"]
+    assert steps(second) == [("enqueued", "q", 1)]
+
+
+def test_it_is_honest_about_what_is_gone() -> None:
+    options = Options(reserve_bytes=0, least_free_bytes=0, segment_bytes=65536)
+    simulated = SimulatedBroker(options=options)
+    for name in ("q", "other"):
+        simulated.queue(name)
+    client = Client(simulated)
+    client.publish("", "q", "kept")
+    for number in range(40):
+        client.publish("", "other", "x" * 8000 + str(number))
+        simulated.settle()
+    simulated.vhost.queue("other").backlog.purge()
+    simulated.settle()
+    simulated.store.checkpoint()
+    assert list(simulated.store.compact())
+    client.get("q")
+    simulated.settle()
+    answer = at(simulated, "q", "1")
+    # Its record was copied; the batch that published it is gone, and the log says which message is
+    # at a position only for those that are ready.
+    assert answer["trail"] == []
+    assert any("the batch is gone" in note for note in answer["notes"])
+    client.requeue("kept")
+    answer = at(simulated, "q", "1")
+    (trail,) = answer["trail"]
+    assert (trail["body_bytes"], trail["lsn"], trail["published_ms"]) == (4, None, None)
+    assert [place["queue"] for place in trail["now_in"]] == ["q"]
+    assert steps(trail) == [("delivered", "q", 1)]
+    assert any("no longer in the log" in note for note in answer["notes"])
+    answer = told(of_message(simulated.broker, 2))
+    (trail,) = answer["trail"]
+    assert (trail["steps"], trail["segment"]) == ([], None)
+    assert any("its record is gone" in note for note in answer["notes"])
+
+
+def test_a_limit_is_said(simulated: SimulatedBroker) -> None:
+    Client(simulated).publish("", "q", "one")
+    simulated.settle()
+    reader = simulated.store.provenance(lambda *_: False)
+    reader._left_bytes = 10
+    found = reader.of_message(1)
+    assert found.is_cut
+    assert found.trails[0].lsn == 0
+
+
+def test_what_cannot_be_asked(simulated: SimulatedBroker) -> None:
+    queue = simulated.vhost.queue("q")
+    with pytest.raises(MissingError, match="never had"):
+        done(of_position(simulated.broker, queue, "7"))
+    with pytest.raises(MissingError, match="priority 3"):
+        done(of_position(simulated.broker, queue, "3:1"))
+    with pytest.raises(AdministrationError, match="not the position"):
+        done(of_position(simulated.broker, queue, "x"))
+    with pytest.raises(AdministrationError, match="not the id"):
+        done(of_message(simulated.broker, 0))
