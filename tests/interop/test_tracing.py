@@ -12,6 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from amqpstore_tools.__main__ import main
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import wait_until
+from tests.management_client import ManagementClient, managed, management_url
 
 NODE = f"amqpstore@{socket.gethostname()}"
 
@@ -84,7 +85,7 @@ class Watcher:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, BrokerProcess]]:
     directory = tmp_path_factory.mktemp("traced")
-    with BrokerProcess(str(directory / "data"), str(directory / "log"), ()) as broker:
+    with managed(BrokerProcess(str(directory / "data"), str(directory / "log"))) as broker:
         broker.start()
         yield directory, broker
 
@@ -265,3 +266,28 @@ def test_what_operators_do_are_events(traced: Traced, tmp_path: Path) -> None:
     limits = watcher.first("vhost.limits.set")
     assert (limits["name"], limits["max-queues"]) == ("limits", 5)
     assert watcher.first("permission.created")["configure"] == "c"
+
+
+def test_the_api_explains_and_tells_where_a_message_came_from(traced: Traced) -> None:
+    traced.channel.queue_declare("shown", durable=True)
+    traced.channel.queue_bind("shown", "amq.headers", arguments={"x-match": "all", "eu": True})
+    with ManagementClient(management_url(traced.broker)) as api:
+        body = {"routing_key": "k", "headers": {"eu": True}}
+        found = api.post("/exchanges/%2F/amq.headers/explain", body)
+        assert [queue["name"] for queue in found["queues"]] == ["shown"]
+        found = api.post("/exchanges/%2F/amq.default/explain", {"routing_key": "shown"})
+        assert [queue["name"] for queue in found["queues"]] == ["shown"]
+        api.expect(400, "POST", "/exchanges/%2F/x/explain", {"properties": {"colour": 1}})
+        traced.channel.confirm_delivery()
+        persistent = pika.BasicProperties(delivery_mode=2)
+        traced.channel.basic_publish("", "shown", b"body", persistent)
+        found = api.get("/queues/%2F/shown/messages/1/provenance")
+        (trail,) = found["trail"]
+        assert [step["what"] for step in trail["steps"]] == ["enqueued"]
+        assert trail["route_now"]["queues"][0]["name"] == "shown"
+        assert api.get(f"/messages/{trail['id']}/provenance")["trail"][0]["body_bytes"] == 4
+        api.expect(404, "GET", "/queues/%2F/shown/messages/99/provenance")
+        api.expect(400, "GET", "/queues/%2F/shown/messages/x/provenance")
+        api.expect(400, "GET", "/messages/x/provenance")
+        with api.as_user("guest", "wrong") as nobody:
+            nobody.expect(401, "GET", f"/messages/{trail['id']}/provenance")

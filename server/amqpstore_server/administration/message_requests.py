@@ -103,7 +103,7 @@ class ProvenanceOfMessage(_OfQueue, tag="messages provenance"):
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
         _, queue = self.of(administration, by)
-        return (yield from of_position(administration.broker, queue, str(self.position)))
+        return (yield from of_position(administration, queue, str(self.position)))
 
 
 class ProvenanceOfId(OperatorRequest, tag="messages provenance-of-id"):
@@ -112,4 +112,4 @@ class ProvenanceOfId(OperatorRequest, tag="messages provenance-of-id"):
     id: int
 
     def done(self, administration: Administration, _by: By) -> Work[Any]:
-        return (yield from of_message(administration.broker, self.id))
+        return (yield from of_message(administration, self.id))

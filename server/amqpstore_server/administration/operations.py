@@ -93,6 +93,8 @@ class Administration:
     ) -> None:
         self.broker = broker
         self.all_users = users
+        self.provenance_reads = 0
+        """How many requests have the log read now: see `provenance`."""
         self._connections = connections
         self._now = now
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from amqpstore import ReadLaterError
 from amqpstore.browsing import Browser
 from amqpstore.provenance import Provenance, QueuePlace
-from amqpstore_server.administration.operations import AdministrationError, MissingError
+from amqpstore_server.administration.operations import (
+    Administration,
+    AdministrationError,
+    MissingError,
+)
 from amqpstore_server.administration.rendering import properties_row
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker
@@ -24,20 +30,26 @@ from amqpstore_server.message_trail import (
 )
 from amqpstore_server.protocol.content import decode_properties
 
+MAX_READS = 2
+"""How many requests may have the log read at a time."""
+
 _MAX_NUMBER = 1 << 62
 
 
-def of_message(broker: Broker, message_id: int) -> Work[dict[str, Any]]:
+def of_message(administration: Administration, message_id: int) -> Work[dict[str, Any]]:
     """Return the provenance of the message of an id. Raises: AdministrationError."""
     if not 0 < message_id <= _MAX_NUMBER:
         raise AdministrationError(f"{message_id} is not the id of a message")
+    broker = administration.broker
     names = _names(broker)
     reader = broker.context.store.provenance(is_copy_in(names))
-    found = yield lambda: reader.of_message(message_id)
+    found = yield from _reading(administration, lambda: reader.of_message(message_id))
     return _answer(broker, found, names)
 
 
-def of_position(broker: Broker, queue: Queue, position: str) -> Work[dict[str, Any]]:
+def of_position(
+    administration: Administration, queue: Queue, position: str
+) -> Work[dict[str, Any]]:
     """Return the provenance of a message of a queue, whether it is still there or not.
 
     Raises: MissingError, AdministrationError.
@@ -51,6 +63,7 @@ def of_position(broker: Broker, queue: Queue, position: str) -> Work[dict[str, A
         raise MissingError(f"queue '{queue.name}' has no messages of priority {at.priority}")
     if not 0 < at.sequence < store_queue.next_sequence:
         raise MissingError(f"queue '{queue.name}' never had a message at position {position}")
+    broker = administration.broker
     store = broker.context.store
     place = QueuePlace(store_queue.id, at.sequence)
     try:
@@ -60,10 +73,25 @@ def of_position(broker: Broker, queue: Queue, position: str) -> Work[dict[str, A
     names = _names(broker)
     reader = store.provenance(is_copy_in(names))
     if message_id:
-        found = yield lambda: reader.of_message(message_id, [place])
+        read = partial(reader.of_message, message_id, [place])
     else:
-        found = yield lambda: reader.of_place(place)
+        read = partial(reader.of_place, place)
+    found = yield from _reading(administration, read)
     return _answer(broker, found, names)
+
+
+def _reading(administration: Administration, read: Callable[[], Provenance]) -> Work[Provenance]:
+    """Have a worker thread read. Raises: AdministrationError, if enough of them do."""
+    if administration.provenance_reads >= MAX_READS:
+        raise AdministrationError(
+            f"the log is read for {MAX_READS} other requests now: try again in a moment"
+        )
+    administration.provenance_reads += 1
+    try:
+        found: Provenance = yield read
+    finally:
+        administration.provenance_reads -= 1
+    return found
 
 
 def _names(broker: Broker) -> Names:

@@ -31,7 +31,8 @@ _SERVER_NAMED = "amq.gen-"
 class Topology:
     """The methods of classes exchange and queue on one channel. `send` sends a method on it.
 
-    Args: owner, the connection, which owns exclusive queues; log, that of the client.
+    Args: owner, the connection, which owns exclusive queues; log, that of the client; door, the one
+    that it came through.
     """
 
     def __init__(
@@ -41,11 +42,12 @@ class Topology:
         owner: object,
         log: ClientLog,
         send: Callable[[methods.Method], None],
+        door: str = "AMQP",
     ) -> None:
         self._vhost = vhost
         self._access = access
         self._owner = owner
-        self._by = By(access.user, "AMQP", log.fields)
+        self._by = By(access.user, door, log.fields)
         self._send = send
         self._last_queue = ""
 

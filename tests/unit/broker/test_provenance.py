@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 
 from amqpstore import Options
-from amqpstore_server.administration.operations import AdministrationError, MissingError
-from amqpstore_server.administration.provenance import of_message, of_position
+from amqpstore_server.administration.operations import (
+    Administration,
+    AdministrationError,
+    MissingError,
+)
+from amqpstore_server.administration.provenance import MAX_READS, of_message, of_position
 from amqpstore_server.administration.work import Work, done
+from amqpstore_server.users import Users
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -21,6 +26,10 @@ def simulated() -> SimulatedBroker:
     return simulated
 
 
+def administration(simulated: SimulatedBroker) -> Administration:
+    return Administration(simulated.broker, Users(simulated.store))
+
+
 def told(work: Work[dict[str, Any]]) -> dict[str, Any]:
     answer = done(work)
     json.dumps(answer)
@@ -29,7 +38,7 @@ def told(work: Work[dict[str, Any]]) -> dict[str, Any]:
 
 def at(simulated: SimulatedBroker, queue: str, position: str) -> dict[str, Any]:
     simulated.settle()
-    return told(of_position(simulated.broker, simulated.vhost.queue(queue), position))
+    return told(of_position(administration(simulated), simulated.vhost.queue(queue), position))
 
 
 def steps(trail: dict[str, Any]) -> list[tuple[str, str, int]]:
@@ -49,7 +58,7 @@ def test_a_message_that_waits(simulated: SimulatedBroker) -> None:
     assert steps(trail) == [("enqueued", "q", 1), ("enqueued", "morgue", 1)]
     assert [place["queue"] for place in trail["now_in"]] == ["q", "morgue"]
     assert {queue["name"] for queue in trail["route_now"]["queues"]} == {"q", "morgue"}
-    assert told(of_message(simulated.broker, trail["id"]))["trail"] == answer["trail"]
+    assert told(of_message(administration(simulated), trail["id"]))["trail"] == answer["trail"]
 
 
 def test_deliveries_and_the_way_to_the_dead_letters(simulated: SimulatedBroker) -> None:
@@ -106,7 +115,7 @@ def test_a_delayed_message_is_followed(simulated: SimulatedBroker) -> None:
     Client(simulated).publish("late", "k", "one", headers={"x-delay": 1000})
     simulated.settle()
     simulated.pass_time(1001)
-    first, second = told(of_message(simulated.broker, 1))["trail"]
+    first, second = told(of_message(administration(simulated), 1))["trail"]
     assert [queue for _, queue, _ in steps(first)] == ["amq.delayed.late", "amq.delayed.late"]
     assert steps(second) == [("enqueued", "q", 1)]
 
@@ -139,7 +148,7 @@ def test_it_is_honest_about_what_is_gone() -> None:
     assert [place["queue"] for place in trail["now_in"]] == ["q"]
     assert steps(trail) == [("delivered", "q", 1)]
     assert any("no longer in the log" in note for note in answer["notes"])
-    answer = told(of_message(simulated.broker, 2))
+    answer = told(of_message(administration(simulated), 2))
     (trail,) = answer["trail"]
     assert (trail["steps"], trail["segment"]) == ([], None)
     assert any("its record is gone" in note for note in answer["notes"])
@@ -158,10 +167,22 @@ def test_a_limit_is_said(simulated: SimulatedBroker) -> None:
 def test_what_cannot_be_asked(simulated: SimulatedBroker) -> None:
     queue = simulated.vhost.queue("q")
     with pytest.raises(MissingError, match="never had"):
-        done(of_position(simulated.broker, queue, "7"))
+        done(of_position(administration(simulated), queue, "7"))
     with pytest.raises(MissingError, match="priority 3"):
-        done(of_position(simulated.broker, queue, "3:1"))
+        done(of_position(administration(simulated), queue, "3:1"))
     with pytest.raises(AdministrationError, match="not the position"):
-        done(of_position(simulated.broker, queue, "x"))
+        done(of_position(administration(simulated), queue, "x"))
     with pytest.raises(AdministrationError, match="not the id"):
-        done(of_message(simulated.broker, 0))
+        done(of_message(administration(simulated), 0))
+
+
+def test_few_read_at_a_time(simulated: SimulatedBroker) -> None:
+    asked = administration(simulated)
+    reading = [of_message(asked, 1) for _ in range(MAX_READS)]
+    for work in reading:
+        next(work)
+    with pytest.raises(AdministrationError, match="try again"):
+        done(of_message(asked, 1))
+    for work in reading:
+        work.close()
+    assert told(of_message(asked, 1))["trail"][0]["steps"] == []

@@ -3,6 +3,7 @@
 - `whoami`: who is logged in; `description`: the routes themselves, for OpenAPI.
 - `store`: what is on disk.
 - `vhosts`, `queues`: what is in the broker; `messages`: of a queue.
+- `tracing`: where a message would go, and where one came from.
 - `metrics`: for Prometheus, and health.
 """
 
@@ -12,6 +13,7 @@ from amqpstore_server.management.resources import (
     metrics,
     queues,
     store,
+    tracing,
     vhosts,
     whoami,
 )
@@ -20,6 +22,7 @@ from amqpstore_server.management.routes import ApiRoute
 _OWN: tuple[ApiRoute, ...] = (
     *queues.ROUTES,
     *messages.ROUTES,
+    *tracing.ROUTES,
     *vhosts.ROUTES,
     *store.ROUTES,
     *whoami.ROUTES,
