@@ -25,6 +25,35 @@ machine. With this they have a fifth of it while clients have work for the rest,
 """
 
 
+class _Line:
+    """The logins of one user from one peer that wait."""
+
+    __slots__ = ("_is_newest_next", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[trio.Event] = deque()
+        self._is_newest_next = True
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def join(self, event: trio.Event) -> None:
+        """Wait for a turn."""
+        self._waiting.append(event)
+
+    def leave(self, event: trio.Event) -> None:
+        """Wait no longer."""
+        self._waiting.remove(event)
+
+    def next(self) -> trio.Event:
+        """Remove and return the one whose turn it is."""
+        # Not by turns of all lines together: with an even number of lines, each would always have
+        # the same end of it served.
+        is_newest = self._is_newest_next
+        self._is_newest_next = not is_newest
+        return self._waiting.pop() if is_newest else self._waiting.popleft()
+
+
 class LoginChecks:
     """The logins that wait for a check. Each user of each peer has a line of its own, and the lines
     take turns: many wrong logins of one do not delay the others.
@@ -37,8 +66,7 @@ class LoginChecks:
 
     def __init__(self, most: int = MAX_CHECKS) -> None:
         self._free = most
-        self._lines: dict[tuple[str, str], deque[trio.Event]] = {}
-        self._is_newest_next = True
+        self._lines: dict[tuple[str, str], _Line] = {}
         self._threads = ThreadPoolExecutor(MAX_CHECKS, "login check", _step_back)
 
     async def run(self, check: Callable[..., object], *arguments: object) -> None:
@@ -59,14 +87,14 @@ class LoginChecks:
 
     async def _wait(self, whose: tuple[str, str]) -> None:
         event = trio.Event()
-        self._lines.setdefault(whose, deque()).append(event)
+        self._lines.setdefault(whose, _Line()).join(event)
         try:
             await event.wait()
         except trio.Cancelled:
             if event.is_set():
                 self._next()
             else:
-                self._lines[whose].remove(event)
+                self._lines[whose].leave(event)
                 if not self._lines[whose]:
                     del self._lines[whose]
             raise
@@ -77,9 +105,7 @@ class LoginChecks:
             return
         whose = next(iter(self._lines))
         line = self._lines.pop(whose)
-        event = line.pop() if self._is_newest_next else line.popleft()
-        event.set()
-        self._is_newest_next = not self._is_newest_next
+        line.next().set()
         if line:
             self._lines[whose] = line  # behind all other lines
 

@@ -17,8 +17,11 @@ class Checks:
         self._ends = trio.Semaphore(0)
 
     async def check(self, host: str, user: str) -> None:
+        await self.check_as(host, user, user)
+
+    async def check_as(self, host: str, user: str, name: str) -> None:
         async with self._line.turn(host, user):
-            self.begun.append(user)
+            self.begun.append(name)
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             await self._ends.acquire()
@@ -122,3 +125,23 @@ def test_a_login_behind_many_of_the_same_user_does_not_wait_for_all_of_them() ->
         assert begun == [0, 1, 9, 2, 8, 3, 7, 4, 6, 5]
 
     trio.run(main)
+
+
+def test_a_login_behind_those_of_many_peers_does_not_wait_for_all_of_them() -> None:
+    """Whatever their number: each line serves its newest and its oldest by turns."""
+
+    async def main(hosts: int) -> None:
+        checks = Checks()
+        async with trio.open_nursery() as nursery:
+            for number in range(10 * hosts):
+                nursery.start_soon(checks.check, f"{number % hosts}", "wrong")
+            await trio.testing.wait_all_tasks_blocked()
+            # It asks for a turn as the others do, and has it as `right` here.
+            nursery.start_soon(checks.check_as, "0", "wrong", "right")
+            await trio.testing.wait_all_tasks_blocked()
+            await checks.end(2 * hosts)
+            assert "right" in checks.begun
+            await checks.end(8 * hosts + 1)
+
+    for hosts in range(1, 9):
+        trio.run(main, hosts)
