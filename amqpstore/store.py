@@ -532,13 +532,15 @@ class Store:
             self.make_ready(queue, run)
         return run.messages[0] if run.messages else None
 
-    def withdraw(self, queue: Queue, limit: int, *, first_sequence: int = 0) -> Run | Unread | None:
+    def withdraw(
+        self, queue: Queue, limit: int, *, first_sequence: int = 0, in_parts: bool = False
+    ) -> Run | Unread | None:
         """Take messages as `take` does, but without a delivery.
 
         The run is then acked, by itself or in a transaction, or put back. After a crash before that
         it is ready.
         """
-        return self._remove(queue, limit, first_sequence)
+        return self._remove(queue, limit, first_sequence, in_parts=in_parts)
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
         """Withdraw the existing ones of `count` messages from a sequence on.
@@ -569,18 +571,20 @@ class Store:
             queue.watch((before,) if before else ())
         return runs + queue.quarantined.remove(first_sequence, count)
 
-    def withdraw_expired(self, queue: Queue, now_ms: int, *, bodies: bool) -> Run | Unread | None:
+    def withdraw_expired(
+        self, queue: Queue, now_ms: int, *, bodies: bool, in_parts: bool = False
+    ) -> Run | Unread | None:
         """Withdraw a run that expires by `now_ms`, the earliest; None if there is none.
 
         Args: now_ms, since 1970; bodies, whether messages are needed: otherwise they are not read,
-        and the run has them only if they are in memory.
+        and the run has them only if they are in memory; in_parts, as of `take`.
         """
         while (found := queue.first_to_expire()) and found.expires_ms <= now_ms:
             if isinstance(found, PagedFile):
                 if error := self.stored.page_in(queue, found):
                     return error
             elif found.messages is None and bodies:
-                return self._remove_stored(queue, found, 0, found.count)
+                return self._remove_stored(queue, found, 0, found.count, in_parts=in_parts)
             else:
                 run = self._cut(queue, found, 0, found.count)
                 self._memory.let_go(queue, run.memory_bytes)

@@ -24,7 +24,7 @@ from amqpstore_server.doors import Visitor
 from amqpstore_server.first_users import is_loopback
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.logins import Logins
-from amqpstore_server.read_size import ReadSize
+from amqpstore_server.read_size import LONG_BYTES, ReadSize, part_of
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.turn import Turn
@@ -103,6 +103,8 @@ class SocketConnection:
         self._unread = trio.lowlevel.ParkingLot()
         self._taken_at = 0.0
         self._is_broken = False
+        self._rest = b""
+        """What was read, and waits until others have had their turn."""
 
     async def run(self, visitor: Visitor) -> None:
         """Serve the client."""
@@ -286,14 +288,25 @@ class SocketConnection:
         octets = amqp.octets
         octets.recv_oct += size
         octets.recv_cnt += 1
+        if size > LONG_BYTES and (part := part_of(read)):
+            self._rest = read[part:]  # `_attend` handles it
+            read = read[:part]
         amqp.receive(read, now)
-        self._read_size.note(size, time.thread_time() - began_s)
+        self._read_size.note(len(read), time.thread_time() - began_s)
         if (
             amqp.is_input_paused
+            or self._rest
             or amqp.is_finished
             or (amqp.has_published and self._alarms.is_raised and amqp.is_served)
         ):
             self._need_attention()
+
+    def _read_on_in_rest(self) -> None:
+        """Handle a part of what waits of a read."""
+        rest = self._rest
+        part = part_of(rest) or len(rest)
+        self._rest = rest[part:]
+        self.amqp.receive(rest[:part], trio.current_time())
 
     def _need_attention(self) -> None:
         """Stop reading, and have `_attend` wait for what this client waits for, and start again."""
@@ -307,9 +320,12 @@ class SocketConnection:
         while True:
             await self._attention.wait()
             self._attention = trio.Event()
-            while amqp.is_input_paused and not amqp.is_finished:
+            while (amqp.is_input_paused or self._rest) and not amqp.is_finished:
                 if amqp.is_authenticating:
                     await self._check_login(visitor)
+                elif not amqp.is_input_paused:
+                    await trio.lowlevel.checkpoint()
+                    self._read_on_in_rest()
                 else:
                     if amqp.outbox.is_unread:
                         await self._unread.park()

@@ -18,6 +18,27 @@ _SMALL_BYTES = 128 << 10
 and so not much more than the others in the same time.
 """
 
+LONG_BYTES = 64 << 10
+"""A read of no more than this has few enough frames to be handled at once."""
+
+_MAX_FRAMES = 12 << 10
+_FRAMES_IN_PART = 6 << 10
+"""A read of more frames is handled in parts of about so many: 2,000 messages."""
+
+_FRAME_END = b"\xce"
+"""Bodies have it too, but only those that are made of little else have more of it than that."""
+
+
+def part_of(read: bytes) -> int:
+    """Return the size of the first part of a read that has too many frames to be handled at once;
+    0 if it has not.
+
+    The size of reads follows the time that the last one took, and so comes too late for the first
+    small messages after large ones.
+    """
+    frames = read.count(_FRAME_END)
+    return len(read) * _FRAMES_IN_PART // frames if frames > _MAX_FRAMES else 0
+
 
 class ReadSize:
     """The size of the next read of one connection, in `byte_count`."""

@@ -127,7 +127,7 @@ class Topology:
         """
         self._access.check("read", "queue", name)
         self._access.check("write", "exchange", DEFAULT_EXCHANGE)
-        if queue := self._vhost.queues.get(name):
+        if queue := self._vhost.existing_queue(name):
             queue.check_owner(self._owner)
 
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
@@ -222,7 +222,7 @@ class Topology:
         """Answer a passive declare of a direct reply address: by a server that asks whether one
         client still waits, or by a client before it asks for replies.
         """
-        queue = self._vhost.queues.get(method.queue)
+        queue = self._vhost.existing_queue(method.queue)
         if queue is None and method.queue != REPLY_TO:
             raise NotFound(f"no queue '{method.queue}'")
         if not method.passive:
@@ -278,8 +278,8 @@ class Topology:
         name = self._named(method.queue)
         count = 0
         self._access.check("configure", "queue", name)
-        if name in vhost.queues:
-            queue = vhost.queues[name]  # also a queue that was set aside can be deleted
+        # Also a queue that was set aside can be deleted.
+        if queue := vhost.existing_queue(name):
             queue.check_owner(self._owner)
             queue.catch_up()
             count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)

@@ -80,6 +80,9 @@ DEFAULT_VHOST = "/"
 _QUEUES_AT_ONCE = 100
 """Queues that get their settings before others have their turn."""
 
+_EXCLUSIVE_AT_ONCE = 512
+"""Exclusive queues of a connection that ended which are deleted before others have their turn."""
+
 _PREDECLARED = {
     "amq.direct": "direct",
     "amq.fanout": "fanout",
@@ -106,6 +109,8 @@ class VirtualHost:
         self.counters = ChannelCounters()
         """Of all channels that it has had."""
         self._owned: dict[object, dict[Queue, None]] = {}
+        self._ended: set[object] = set()
+        """Connections that have ended, and whose queues are not all deleted yet."""
         self._bindings = Bindings()
         self.removals = Removals(name, context, self._bindings)
         self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
@@ -318,7 +323,7 @@ class VirtualHost:
 
     def queue(self, name: str) -> Queue:
         """Return the queue of that name. Raises: NotFoundError, SetAsideError."""
-        queue = self.queues.get(name)
+        queue = self.existing_queue(name)
         if queue is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{self.name}'")
         queue.check_served(self.name)
@@ -346,7 +351,7 @@ class VirtualHost:
         survives = durable and not exclusive
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.context.make_name()}"
-        elif queue := self.queues.get(name):
+        elif queue := self.existing_queue(name):
             queue.check_owner(connection, exclusive=exclusive)
             queue.check_served(self.name)
             check_equivalent(
@@ -479,11 +484,34 @@ class VirtualHost:
         return count
 
     def delete_queues_of(self, connection: object) -> None:
-        """Delete the exclusive queues of a connection that ended."""
-        for queue in list(self._owned.get(connection, ())):
+        """Delete the exclusive queues of a connection that ended: those beyond some hundreds in
+        later turns. Until then they are as good as deleted.
+        """
+        deleting = self._deleting_queues_of(connection)
+        for _ in deleting:
+            self._ended.add(connection)
+            self.context.background.append(deleting)
+            return
+
+    def _deleting_queues_of(self, connection: object) -> Iterator[None]:
+        """Delete the exclusive queues of a connection, in steps."""
+        queues = list(self._owned.get(connection, ()))
+        for number, queue in enumerate(queues, 1):
             if not (queue.is_internal or queue.is_deleted):
                 called(partial(self.delete_queue, queue))
+            if not number % _EXCLUSIVE_AT_ONCE and number < len(queues):
+                self.context.work["exclusive queues"] = None
+                yield
         self._owned.pop(connection, None)
+        self._ended.discard(connection)
+
+    def existing_queue(self, name: str) -> Queue | None:
+        """Return the queue of that name, unless its connection has ended: then it is deleted."""
+        queue = self.queues.get(name)
+        if queue is not None and queue.owner in self._ended and not queue.is_internal:
+            self.delete_queue(queue)
+            return None
+        return queue
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Remove a consumer from its queue, and delete an auto-delete queue with its last one."""

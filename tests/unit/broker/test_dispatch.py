@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import AccessRefusedError
+from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -530,3 +531,18 @@ def test_a_long_queue_is_handed_out_over_several_turns(simulated: SimulatedBroke
     assert len(client.bodies("long")) < len(bodies)
     simulated.settle()
     assert client.bodies("long") == bodies
+
+
+def test_one_consumer_without_a_prefetch_is_given_no_more_in_a_turn_than_others() -> None:
+    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(max_handed_out=10))
+    simulated.queue("q")
+    client = Client(simulated)
+    for number in range(5):
+        client.publish("", "q", *[f"{number} {one}" for one in range(20)])
+    client.consume("q", "c")
+    before = 0
+    while simulated.broker.has_work:
+        simulated.broker.pump()
+        assert len(client.got) - before <= 10
+        before = len(client.got)
+    assert before == 100

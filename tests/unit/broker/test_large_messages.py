@@ -1,8 +1,14 @@
 """A large message that is only on disk: others have their turn while it is read."""
 
+from typing import Any
+
 import pytest
 
 from amqpstore.limits import StoreLimits
+from amqpstore_server.broker.channels.gets import Gets
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.queues.waiting import Fetched
+from amqpstore_tools.simulation.memory_files import MemoryFile
 from tests.simulated_broker import OPTIONS, SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -21,6 +27,21 @@ def simulated() -> SimulatedBroker:
     simulated.settle()
     simulated.store.housekeep()
     return simulated
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What is read from files is added to the last number of this list."""
+    found = [0]
+
+    def counted(self: MemoryFile, offset: int, size: int) -> bytes:
+        content = read_from(self, offset, size)
+        found[-1] += len(content)
+        return content
+
+    read_from = MemoryFile.read
+    monkeypatch.setattr(MemoryFile, "read", counted)
+    return found
 
 
 def test_others_are_served_between_its_parts(simulated: SimulatedBroker) -> None:
@@ -81,3 +102,58 @@ def test_one_that_moves_to_another_queue_is_read_in_parts(
     simulated.settle()
     assert not queue.leaving
     assert simulated.ready(to) == [LARGE]
+
+
+@pytest.mark.parametrize("limit", ["message_ttl", "max_length"])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_one_that_leaves_by_a_limit_is_read_in_parts(
+    simulated: SimulatedBroker, read: list[int], limit: str, *, goes_on: bool
+) -> None:
+    arguments: dict[str, Any] = (
+        {"dead_letter_exchange": "", "dead_letter_routing_key": "other"}
+        if goes_on
+        else {"max_length_bytes": 2 * len(LARGE)}
+    )
+    arguments |= {"message_ttl": 1000} if limit == "message_ttl" else {"max_length": 1}
+    queue = simulated.queue("from", **arguments)
+    client = Client(simulated)
+    client.publish("", "from", LARGE)
+    simulated.settle()
+    simulated.store.housekeep()
+    read[:] = [0]
+    if limit == "message_ttl":
+        simulated.clock.advance(1000)
+        simulated.context.run_timers()
+    else:
+        client.publish("", "from", "new")
+    while simulated.broker.has_work:
+        read.append(0)
+        simulated.broker.pump()
+        simulated.store.sync()
+    assert max(read) < len(LARGE) / 2
+    assert sum(read) >= len(LARGE)
+    assert simulated.ready("other") == ([LARGE] if goes_on else [])
+    assert simulated.ready("from") == ([] if limit == "message_ttl" else ["new"])
+    assert queue.backlog.ready_bytes == (0 if goes_on or limit == "message_ttl" else 3)
+
+
+def test_a_get_that_waits_in_line_has_it_in_parts(
+    simulated: SimulatedBroker, read: list[int]
+) -> None:
+    answers: list[str] = []
+
+    def answer(_queue: Queue, fetched: Fetched) -> None:
+        assert fetched is not None
+        answers.extend(message.body.decode() for message in fetched[1].messages or ())
+
+    gets = Gets(Client(simulated).channel, answer)
+    consumer = Client(simulated)
+    consumer.consume("q", "c", prefetch=1)
+    for wait_ms in (1000, 0):
+        assert gets.get(simulated.vhost.queue("q"), no_ack=True, wait_ms=wait_ms)
+    while simulated.broker.has_work:
+        read.append(0)
+        simulated.broker.pump()
+    assert answers == [LARGE, "after"]
+    assert consumer.bodies("c") == []
+    assert max(read) < len(LARGE) / 2

@@ -1,6 +1,12 @@
 """How much is read at once."""
 
-from amqpstore_server.read_size import LARGEST_BYTES, SMALLEST_BYTES, ReadSize
+import struct
+
+import pytest
+
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.read_size import LARGEST_BYTES, SMALLEST_BYTES, ReadSize, part_of
 
 FAST_S, SLOW_S = 0.001, 0.1
 
@@ -49,3 +55,30 @@ def test_what_is_costly_is_read_in_the_smallest_pieces() -> None:
     for _ in range(100):
         size.note(size.byte_count, size.byte_count * 2e-7)
     assert size.byte_count == SMALLEST_BYTES
+
+
+def frames(body: bytes, count: int) -> bytes:
+    """Publishes of one body."""
+    one = method_frame(1, methods.BasicPublish(exchange="", routing_key="q").encode())
+    header = struct.pack(">HHQH", 60, 0, len(body), 0)
+    one += struct.pack(">BHI", 2, 1, len(header)) + header + b"\xce"
+    if body:
+        one += struct.pack(">BHI", 3, 1, len(body)) + body + b"\xce"
+    return one * count
+
+
+@pytest.mark.parametrize(("count", "body_bytes"), [(1000, 60), (300, 2000), (1, 512 << 10)])
+def test_a_read_of_ordinary_messages_is_handled_whole(count: int, body_bytes: int) -> None:
+    assert part_of(frames(b"x" * body_bytes, count)) == 0
+
+
+def test_a_read_of_very_many_messages_is_handled_in_parts() -> None:
+    size = len(frames(b"", 1))
+    left = frames(b"", 20_000)
+    parts = []
+    while part := part_of(left):
+        parts.append(part // size)
+        left = left[part:]
+    assert len(left) // size <= 6200
+    assert len(parts) > 3
+    assert max(parts) <= 3100

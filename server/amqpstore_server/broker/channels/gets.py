@@ -70,7 +70,7 @@ class Gets:
 
     def fetch(self, get: WaitingGet) -> Fetched:
         """Take a message off the queue, if there is one, for the first in line."""
-        return self.channel.fetch(get.queue, no_ack=get.no_ack)
+        return self.channel.fetch(get.queue, no_ack=get.no_ack, in_parts=True)
 
     def answered(self, fetched: Fetched) -> None:
         """Answer the first in line; the next one has its turn."""
@@ -111,8 +111,11 @@ class Gets:
                 queue.waiting.join(get)
                 queue.touch()
                 return
-            fetched = self.channel.get(queue, no_ack=get.no_ack) if get.is_able else None
-            if fetched is None and not get.is_due:
+            queue.backlog.is_reading = False
+            fetched = (
+                self.channel.get(queue, no_ack=get.no_ack, in_parts=True) if get.is_able else None
+            )
+            if fetched is None and (queue.backlog.is_reading or not get.is_due):
                 queue.waiting.join(get)
                 queue.used()
                 return

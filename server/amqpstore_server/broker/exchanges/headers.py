@@ -32,6 +32,12 @@ _MODES: dict[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
     "any-with-x": (any, True),
 }
 
+_Key = tuple[int, str, bytes]
+_Place = tuple[str, Any]
+"""A header's name, and its value if that is a text or a number, otherwise None."""
+
+_ALWAYS: _Place = ("", _MATCH)
+
 
 class HeadersExchange(Exchange):
     """Routes where the headers match the binding's arguments."""
@@ -42,26 +48,44 @@ class HeadersExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._rules: dict[tuple[int, str, bytes], _Rule] = {}
+        self._rules: dict[_Key, _Rule] = {}
+        self._filed: dict[_Place, dict[_Key, _Rule]] = {}
+        """The rules by a header without which they do not match, so that a message is compared
+        with few of many thousands."""
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         headers = properties.headers or {}
-        return [rule.destination for rule in self._rules.values() if rule.matches(headers)]
+        found: dict[_Key, _Rule] = {}
+        for place in _places_of(headers):
+            if rules := self._filed.get(place):
+                found.update(rules)
+        return [rule.destination for rule in found.values() if rule.matches(headers)]
 
     def why(self, binding: Binding, routing_key: str, properties: BasicProperties) -> str:  # noqa: ARG002
         return self._rules[binding.key].why(properties.headers or {})
 
     def _add(self, binding: Binding) -> None:
-        self._rules[binding.key] = _Rule(binding)
+        rule = self._rules[binding.key] = _Rule(binding)
+        places = rule.places()
+        if rule.needs_all:
+            # One is enough: the one with the fewest others.
+            places = [min(places, key=lambda place: len(self._filed.get(place, ())))]
+        for place in places:
+            self._filed.setdefault(place, {})[binding.key] = rule
+        rule.filed = places
 
     def _remove(self, binding: Binding) -> None:
-        del self._rules[binding.key]
+        for place in self._rules.pop(binding.key).filed:
+            rules = self._filed[place]
+            del rules[binding.key]
+            if not rules:
+                del self._filed[place]
 
 
 class _Rule:
     """The match rule of one binding. Raises: PreconditionFailedError."""
 
-    __slots__ = ("_decide", "_mode", "_pairs", "destination")
+    __slots__ = ("_decide", "_mode", "_pairs", "destination", "filed", "needs_all")
 
     def __init__(self, binding: Binding) -> None:
         mode = binding.arguments.get(_MATCH, "all")
@@ -71,6 +95,7 @@ class _Rule:
                 f"{', '.join(_MODES)}"
             )
         self.destination = binding.destination
+        self.filed: list[_Place] = []
         self._mode = mode
         self._decide, with_reserved = _MODES[mode]
         self._pairs = [
@@ -78,6 +103,14 @@ class _Rule:
             for name, value in binding.arguments.items()
             if name != _MATCH and (with_reserved or not name.startswith(_RESERVED_PREFIX))
         ]
+
+        self.needs_all = self._decide is all
+
+    def places(self) -> list[_Place]:
+        """Return where it may be filed: at one of these if it `needs_all`, else at each."""
+        if self.needs_all and not self._pairs:
+            return [_ALWAYS]
+        return list(dict.fromkeys([_place_of(name, value) for name, value in self._pairs]))
 
     def matches(self, headers: dict[str, Any]) -> bool:
         return self._decide(
@@ -97,6 +130,22 @@ class _Rule:
         ]
         named = ", ".join(repr(name) for name in equal)
         return f"{_MATCH} {self._mode}: {len(equal)} of {len(self._pairs)} headers match: {named}"
+
+
+def _place_of(name: str, value: Any) -> _Place:
+    is_plain = isinstance(value, (str, int)) and not isinstance(value, bool)
+    return name, value if is_plain else None
+
+
+def _places_of(headers: dict[str, Any]) -> list[_Place]:
+    """Return where rules are filed that may match a message."""
+    places = [_ALWAYS]
+    for name, value in headers.items():
+        places.append((name, None))
+        place = _place_of(name, str(value) if isinstance(value, Decimal) else value)
+        if place[1] is not None:
+            places.append(place)
+    return places
 
 
 def _is_equal(header: Any, argument: Any) -> bool:

@@ -197,7 +197,10 @@ class Backlog:
             if self._is_spent and dropped >= arrived:
                 self._queue.touch()
                 return
-            run = self._store.withdraw(store_queue, min(excess, most))
+            run = self._store.withdraw(store_queue, min(excess, most), in_parts=True)
+            if isinstance(run, PartlyReadError):
+                self._queue.touch()
+                return
             if isinstance(run, ReadLaterError):
                 self.read_later(run)
                 return
@@ -239,7 +242,12 @@ class Backlog:
             if self._is_spent:
                 self._queue.touch()
                 break
-            run = self._store.withdraw_expired(store_queue, now_ms, bodies=self._needs_bodies)
+            run = self._store.withdraw_expired(
+                store_queue, now_ms, bodies=self._needs_bodies, in_parts=True
+            )
+            if isinstance(run, PartlyReadError):
+                self._queue.touch()
+                break
             if isinstance(run, ReadLaterError):
                 self._expiry.set(0)
                 self.read_later(run)

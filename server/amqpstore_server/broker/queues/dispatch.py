@@ -137,7 +137,10 @@ class Dispatch:
             able = [consumer for consumer in turn if consumer.capacity > 0]
             if not able:
                 return True
-            share = max(1, self._priorities.ready_count // len(able))
+            ready = self._priorities.ready_count
+            if in_turns and ready > most:
+                ready = most  # a turn is about as long whether one consumer takes all or many do
+            share = max(1, ready // len(able))
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
             if not given:

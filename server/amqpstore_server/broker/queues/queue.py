@@ -233,7 +233,10 @@ class Queue:
             self.leaving.pump()
             # Consumers must be offered messages before any is dropped, so this cannot wait for a
             # turn.
-            if self.settings.dead_letter_exchange is None or not self.backlog.is_late:
+            settings = self.settings
+            if (
+                settings.dead_letter_exchange is None and settings.max_length_bytes is None
+            ) or not self.backlog.is_late:
                 self._hand_out(in_turns=in_turns and not self.backlog.excess)
             self.backlog.drop_excess()
 
@@ -248,6 +251,8 @@ class Queue:
             return
         if self.waiting:
             self.waiting.pump()
+            if self.backlog.is_reading:
+                return
         self.consumers.pump(in_turns=in_turns)
 
     # Arrival.

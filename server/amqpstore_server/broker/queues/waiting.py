@@ -91,10 +91,15 @@ class GetLine:
 
     def pump(self) -> None:
         """Hand out ready messages, one each; gets whose time is over are answered as empty."""
-        priorities = self._queue.priorities
+        priorities, backlog = self._queue.priorities, self._queue.backlog
+        backlog.is_reading = False
         while priorities.ready_count:
             able = next((get for get in self._waiting if get.is_able), None)
-            if able is None or (fetched := able.gets.fetch(able)) is None:
+            if able is None:
+                break
+            if (fetched := able.gets.fetch(able)) is None:
+                if backlog.is_reading:
+                    return  # the queue is touched: there is a message, which is large
                 break
             able.gets.answered(fetched)
         while self._due:

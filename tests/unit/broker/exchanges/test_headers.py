@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from amqpstore_server.amqp.arguments import plain
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges import headers as headers_module
 from amqpstore_server.broker.exchanges.headers import HeadersExchange
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
@@ -25,6 +26,7 @@ def matches(arguments: dict[str, Any], headers: dict[str, Any] | None) -> bool:
     return routed(exchange, "any key", BasicProperties(headers=headers)) == ["there"]
 
 
+MODES = ["all", "any", "all-with-x", "any-with-x"]
 BOTH = {"a": 1, "b": "two"}
 
 
@@ -159,3 +161,41 @@ def test_unbinding_takes_away_one_rule() -> None:
     for key, binding in exchange.unbind_deleted(to).items():
         exchange.drop(key, binding)
     assert routed(exchange, "", BasicProperties(headers={"a": 1})) == []
+
+
+@given(st.data())
+def test_many_rules_find_what_each_of_them_matches(data: st.DataObject) -> None:
+    modes = st.sampled_from([*MODES, None])
+    tables = st.dictionaries(names, values | st.sampled_from([Decimal(1), "two"]), max_size=3)
+    exchange = made(HeadersExchange)
+    bound = {}
+    for number in range(data.draw(st.integers(0, 8))):
+        mode = data.draw(modes)
+        arguments = plain(data.draw(tables) | ({"x-match": mode} if mode else {}))
+        if arguments.get("x-match", "all") in MODES:
+            bound[f"to {number}"] = bind(exchange, destination(f"to {number}"), "", arguments)
+    gone = [exchange.unbind(bound.pop(name)) for name in list(bound)[::3]]
+    assert all(gone)
+    headers: dict[str, Any] = data.draw(tables)
+    expected = [name for name, one in bound.items() if matches(one.arguments, headers)]
+    assert routed(exchange, "", BasicProperties(headers=headers)) == sorted(expected)
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_a_message_is_compared_with_few_of_many_bindings(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = []
+
+    def is_equal(header: object, argument: object) -> bool:
+        compared.append(argument)
+        return header == argument
+
+    monkeypatch.setattr(headers_module, "_is_equal", is_equal)
+    exchange = made(HeadersExchange)
+    for number in range(1000):
+        arguments = {"x-match": mode, "format": "pdf", "number": str(number)}
+        bind(exchange, destination(f"to {number}"), "", arguments)
+    found = routed(exchange, "", BasicProperties(headers={"format": "doc", "number": "7"}))
+    assert found == (["to 7"] if mode == "any" else [])
+    assert len(compared) <= 4
