@@ -178,6 +178,8 @@ def test_a_purge_is_undone_after_a_kill(operator: Operator) -> None:
             connection.channel().queue_purge("orders")
         with ManagementClient(management_url(broker)) as api:
             undo = "/queues/%2F/orders/purge/undo"
+            (purge,) = api.get("/queues/%2F/orders/purge")["purges"]
+            assert purge["messages"] == 2000
             assert api.post(undo)["restored"] == 2000
             api.expect(400, "POST", undo, {})
         broker.terminate()

@@ -196,6 +196,13 @@ class Messages:
         self._audit("dead letters replayed", vhost, queue, handled.count)
         return _answer("replayed", handled)
 
+    def purges(self, queue: Queue) -> list[dict[str, int]]:
+        """Return the purges that can be undone, the last one first: how many messages each had, and
+        until when, in ms since 1970. Raises: AccessRefusedError.
+        """
+        self._rights.check("read", "queue", queue.name)
+        return queue.purges.rows()
+
     def undo_purge(self, vhost: str, queue: Queue) -> Work[dict[str, Any]]:
         """Undo the last purge of a queue that can be undone. Durable when it returns.
 

@@ -24,6 +24,18 @@ _MAX_PAYLOADS_BYTES = 16 << 20
 _LONGEST_CHARACTER = 4
 
 
+_NOTHING: dict[str, Any] = {
+    "exchange": "",
+    "routing_key": "",
+    "properties": {},
+    "payload": "",
+    "payload_encoding": "string",
+    "payload_bytes": 0,
+    "truncated": True,
+}
+"""What is said of a message that cannot be read."""
+
+
 def rendered(seen: Sequence[SeenMessage], most_bytes: int) -> Work[list[dict[str, Any]]]:
     """Return messages, with `most_bytes` of each body at most."""
     found = []
@@ -39,6 +51,7 @@ def rendered(seen: Sequence[SeenMessage], most_bytes: int) -> Work[list[dict[str
         if one.expires_ms:
             row["expires_at"] = one.expires_ms
         if one.message is None:
+            row |= _NOTHING
             row["error"] = "cannot be read: see the log of the broker"
         else:
             most = min(most_bytes, room)

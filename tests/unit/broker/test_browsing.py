@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore import MessageDamagedError, Run
 from amqpstore_server.administration.operations import AdministrationError, MissingError
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.protocol.field_table import Timestamp
@@ -240,3 +241,35 @@ def test_a_queue_is_browsed_by_whoever_may_read_it(broker: SimulatedBroker) -> N
         anna.page("orders")
     with pytest.raises(MissingError, match="no queue 'gone'"):
         anna.page("gone")
+
+
+def test_a_message_that_cannot_be_read_is_shown_as_such_and_stays(
+    broker: SimulatedBroker,
+    client: Client,
+    operator: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker.queue("orders", queue_mode="lazy")
+    broker.queue("other")
+    client.publish("", "orders", "a", "b", "c")
+    broker.settle()
+    broker.restart()
+    stored = broker.store.stored
+    read_back = stored.read_back
+
+    def damaged(run: Run, skipped: int, count: int, *, in_parts: bool = False) -> Any:
+        if run.first_sequence + skipped == 2:
+            return MessageDamagedError(2, "for this test")
+        if run.first_sequence + skipped < 2:
+            count = min(count, 2 - run.first_sequence - skipped)
+        return read_back(run, skipped, count, in_parts=in_parts)
+
+    monkeypatch.setattr(stored, "read_back", damaged)
+    rows = operator.page("orders")["messages"]
+    assert [row["payload"] for row in rows] == ["a", "", "c"]
+    assert [row.get("error", "")[:14] for row in rows] == ["", "cannot be read", ""]
+    answer = operator.moves("orders", "other", filter={})
+    assert (answer["moved"], answer["left"]) == (2, {"cannot be read": 1})
+    assert operator.sees("other") == ["a", "c"]
+    assert broker.vhost.queue("orders").ready_count == 1
+    assert operator.deletes("orders", positions=[2])["deleted"] == 1

@@ -3,9 +3,9 @@
 A form posts to `/act/METHOD/api/...`. What is in braces in that path is the value of a field; all
 other fields are the body, an object of JSON. The name of a field says what it is: `arguments:json`
 is written as JSON, `properties:merge` the same, added to what is there, `durable:flag` is a box
-that is ticked or not, `priority:number` is a number, `sequences:numbers` are several, `tags:list`
-has commas between, and `password:optional` is left out if it is empty. `properties.headers` is
-`headers` inside `properties`. `query:x` is a parameter of the request.
+that is ticked or not, `priority:number` is a number, `positions:texts` are several texts,
+`tags:list` has commas between, and `password:optional` is left out if it is empty.
+`properties.headers` is `headers` inside `properties`. `query:x` is a parameter of the request.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _body(fields: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
         *outer, last = name.split(".")
         for part in outer:
             inside = inside.setdefault(part, {})
-        if kind == "numbers":
-            inside.setdefault(last, []).append(_number(name, text))
+        if kind == "texts":
+            inside.setdefault(last, []).append(text)
         elif kind == "merge":
             inside.setdefault(last, {}).update(_table(name, text or "{}"))
         elif text.strip() or kind not in _LEFT_OUT:

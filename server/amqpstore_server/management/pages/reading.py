@@ -88,27 +88,28 @@ async def _queue(api: PageApi, asked: PageAddress) -> Values:
     found = await api.get("queues", vhost, name)
     reading = await charts.queue(vhost, name)(api)
     bindings = await api.get("queues", vhost, name, "bindings")
+    purged = await api.find("queues", vhost, name, "purge", default={})
     return {
         "queue": found,
         "figures": reading.figures,
         "bindings": bindings[:_MAX_BINDINGS],
         "consumers": found.get("consumer_details", []),
-        "undo": (await api.find("queues", vhost, name, "purge", default={})) or None,
+        "undo": next(iter(purged.get("purges", ())), None),
     }
 
 
 async def _messages(api: PageApi, asked: PageAddress) -> Values:
     vhost, name = asked.path["vhost"], asked.path["name"]
     query = {key: value for key, value in asked.query.items() if value}
-    query.setdefault("count", str(_MESSAGES))
+    query.setdefault("limit", str(_MESSAGES))
     found = await api.get("queues", vhost, name, "messages", **query)
     names = await api.get("queues", vhost, columns="name", page=1, page_size=200)
-    following = found.get("next")
+    following = {**query, "start": found["next"]} if found.get("next") else None
     return {
         "queue": await api.get("queues", vhost, name),
         "messages": found["messages"],
-        "asked": {key: query.get(key, "") for key in ("from", "count", "filter")},
-        "next_link": _messages_link(vhost, name, {**query, "from": following}) if following else "",
+        "asked": {key: query.get(key, "") for key in ("start", "limit", "filter")},
+        "next_link": _messages_link(vhost, name, following) if following else "",
         "targets": [row["name"] for row in names["items"] if row["name"] != name],
     }
 

@@ -76,6 +76,12 @@ async def replay_messages(call: Call) -> Answer:
     return await call.json(await call.carry_out(work))
 
 
+async def get_purges(call: Call) -> Answer:
+    """Return the purges of a queue that can be undone, the last one first."""
+    messages, queue = _of(call)
+    return await call.json({"purges": messages.purges(queue)})
+
+
 async def undo_purge(call: Call) -> Answer:
     """Undo the last purge of a queue."""
     await call.body(Undoing)
@@ -108,6 +114,13 @@ ROUTES = (
         "Send dead letters back",
         Needs.VHOST,
         body=Replaying,
+    ),
+    ApiRoute(
+        "GET",
+        "/api/queues/{vhost}/{name}/purge",
+        get_purges,
+        "The purges that can be undone",
+        Needs.VHOST,
     ),
     ApiRoute(
         "POST",
