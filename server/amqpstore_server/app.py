@@ -349,6 +349,7 @@ class App:
                 f"amqpstore@{socket.gethostname()}",
                 lambda: self.reloader.config.metrics_max_objects,
             ),
+            statistics=self.statistics,
             certificates=self._certificates,
             listeners=tuple(listeners),
         )

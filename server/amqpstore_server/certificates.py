@@ -88,6 +88,10 @@ class Certificates:
             log.warning("client certificate without a user", extra={"reason": str(error)})
             return ""
 
+    def expiries(self) -> list[tuple[str, datetime]]:
+        """Return the file of each certificate, and when it expires."""
+        return [(pair.path, pair.expires) for pair in self._pairs]
+
     def log_expiry(self, now: datetime) -> None:
         """Log which certificates have expired, or do so within 30 days, and which lists of revoked
         certificates have: no client of their CAs is accepted any more.

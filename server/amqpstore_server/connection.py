@@ -70,7 +70,10 @@ class SocketConnection:
         address = sock.getpeername()
         self.host: str = address[0]
         self._is_loopback = is_loopback(self.host)
-        local = sock.getsockname()
+        self.peer_port: int = address[1]
+        self.local: tuple[str, int] = sock.getsockname()[:2]
+        """The address that the client connected to."""
+        self.connected_ms = broker.context.clock.wall_ms()
         peer = f"{self.host}:{address[1]}"
         self._tls_handshakes = tls_handshakes
         self._accepted_at = trio.current_time()
@@ -82,7 +85,7 @@ class SocketConnection:
             may_impersonate=logins.may_impersonate,
             on_output=self._has_output,
             now=self._accepted_at,
-            name=f"{peer} -> {local[0]}:{local[1]}",
+            name=self.name,
             has_tls=tls_context is not None,
         )
         self._tls: TlsSocket | None = None
@@ -105,6 +108,21 @@ class SocketConnection:
         self._is_broken = False
         self._rest = b""
         """What was read, and waits until others have had their turn."""
+
+    @property
+    def name(self) -> str:
+        """What the connection is called in the management API, as in RabbitMQ."""
+        return f"{self.host}:{self.peer_port} -> {self.local[0]}:{self.local[1]}"
+
+    @property
+    def tls_version(self) -> tuple[str, str] | None:
+        """The version and the cipher of TLS; None without it."""
+        return self._tls.version_and_cipher if self._tls else None
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the client may not publish more for now."""
+        return self._held_back is not None
 
     async def run(self, visitor: Visitor) -> None:
         """Serve the client."""

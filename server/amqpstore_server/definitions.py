@@ -30,6 +30,10 @@ _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
 
+OPERATOR_POLICY = "operator_policy"
+VHOST_LIMITS = "vhost-limits"
+"""The components whose parameters are something else here."""
+
 _MAX_FILE_BYTES = 64 << 20
 """Enough for more than 100,000 queues with their bindings."""
 
@@ -60,7 +64,7 @@ class User(msgspec.Struct, kw_only=True):
         _check_named(self.name)
         _check_key_part("name", self.name)
         _check_one_of("hashing_algorithm", self.hashing_algorithm, _ALGORITHMS)
-        _check_numbers("limits", self.limits)
+        check_numbers("limits", self.limits)
         if (self.password is None) == (self.password_hash is None):
             raise ValueError(f"user '{self.name}': expected either `password` or `password_hash`")
         if self.password == "":
@@ -89,13 +93,29 @@ class User(msgspec.Struct, kw_only=True):
 
 
 class VirtualHostDefinition(msgspec.Struct, kw_only=True):
-    """A virtual host."""
+    """A virtual host. Its description and tags may be in `metadata`, as new versions of RabbitMQ
+    write them, or beside the name.
+    """
 
     name: str
+    description: str = ""
+    listed_tags: list[str] | str = msgspec.field(name="tags", default_factory=list)
+    metadata: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
         _check_named(self.name)
         _check_key_part("name", self.name)
+
+    @property
+    def all_metadata(self) -> dict[str, Any]:
+        """Its `description` and `tags`, if it has them."""
+        found: dict[str, Any] = {"description": self.description, "tags": self.listed_tags}
+        for key in found:
+            found[key] = self.metadata.get(key) or found[key]
+        if isinstance(found["tags"], str):
+            found["tags"] = [tag for part in found["tags"].split(",") if (tag := part.strip())]
+        check_numbers("metadata", found)
+        return {key: value for key, value in found.items() if value}
 
 
 class Permission(msgspec.Struct, kw_only=True):
@@ -153,8 +173,8 @@ class PolicyDefinition(msgspec.Struct, kw_only=True):
         _check_key_part("name", self.name)
         _check_expression("pattern", self.pattern, f"policy '{self.name}'")
         _check_one_of("apply-to", self.apply_to, _APPLY_TO)
-        _check_numbers("priority", self.priority)
-        _check_numbers("definition", dict(self.settings))
+        check_numbers("priority", self.priority)
+        check_numbers("definition", dict(self.settings))
 
     @property
     def policy(self) -> Policy:
@@ -173,8 +193,8 @@ class QueueDefinition(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
-        _check_shortstr("name", self.name)
-        _check_numbers("arguments", self.arguments)
+        check_shortstr("name", self.name)
+        check_numbers("arguments", self.arguments)
 
 
 class ExchangeDefinition(msgspec.Struct, kw_only=True):
@@ -190,8 +210,8 @@ class ExchangeDefinition(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
-        _check_shortstr("name", self.name)
-        _check_numbers("arguments", self.arguments)
+        check_shortstr("name", self.name)
+        check_numbers("arguments", self.arguments)
 
 
 class BindingDefinition(msgspec.Struct, kw_only=True):
@@ -207,8 +227,8 @@ class BindingDefinition(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_one_of("destination_type", self.destination_type, _DESTINATION_TYPES)
         for name in ("source", "destination", "routing_key"):
-            _check_shortstr(name, getattr(self, name))
-        _check_numbers("arguments", self.arguments)
+            check_shortstr(name, getattr(self, name))
+        check_numbers("arguments", self.arguments)
 
 
 class VirtualHostLimits(NamedTuple):
@@ -216,6 +236,33 @@ class VirtualHostLimits(NamedTuple):
 
     vhost: str
     limits: dict[str, int]
+
+
+class ParameterDefinition(msgspec.Struct, kw_only=True):
+    """A parameter of some component; the form of the value depends on which."""
+
+    component: str
+    vhost: str
+    name: str
+    value: Any
+
+    def __post_init__(self) -> None:
+        _check_named(self.name)
+        for field in ("component", "name"):
+            _check_key_part(field, getattr(self, field))
+        check_numbers("value", self.value)
+
+
+class GlobalParameter(msgspec.Struct, kw_only=True):
+    """A parameter of no virtual host."""
+
+    name: str
+    value: Any
+
+    def __post_init__(self) -> None:
+        _check_named(self.name)
+        _check_key_part("name", self.name)
+        check_numbers("value", self.value)
 
 
 class Definitions(msgspec.Struct, kw_only=True):
@@ -228,24 +275,17 @@ class Definitions(msgspec.Struct, kw_only=True):
     policies: list[PolicyDefinition] = []
     operator_policies: list[PolicyDefinition] = []
     vhost_limits: list[VirtualHostLimits] = []
+    other_parameters: list[ParameterDefinition] = []
+    global_parameters: list[GlobalParameter] = []
     queues: list[QueueDefinition] = []
     exchanges: list[ExchangeDefinition] = []
     bindings: list[BindingDefinition] = []
 
 
-class _Parameter(msgspec.Struct, kw_only=True):
-    """A parameter of some component; the form of the value depends on which."""
-
-    component: str
-    vhost: str
-    name: str
-    value: Any
-
-
 class _Parameters(msgspec.Struct, kw_only=True):
     """The part of a file that contains operator policies, among others."""
 
-    parameters: list[_Parameter] = []
+    parameters: list[ParameterDefinition] = []
 
 
 def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
@@ -270,8 +310,10 @@ def definitions_of(content: Any, source: str) -> Definitions:
     try:
         definitions = msgspec.convert(content, Definitions)
         parameters = msgspec.convert(content, _Parameters).parameters
-        definitions.operator_policies = list(_operator_policies(source, parameters))
+        definitions.operator_policies = list(_operator_policies(parameters))
         definitions.vhost_limits = list(_vhost_limits(parameters))
+        special = (OPERATOR_POLICY, VHOST_LIMITS)
+        definitions.other_parameters = [one for one in parameters if one.component not in special]
     except msgspec.ValidationError as error:
         raise DefinitionsError(f"{source}: {error}") from None
     except (UnicodeDecodeError, RecursionError) as error:
@@ -279,21 +321,10 @@ def definitions_of(content: Any, source: str) -> Definitions:
     return definitions
 
 
-def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[PolicyDefinition]:
+def _operator_policies(parameters: list[ParameterDefinition]) -> Iterator[PolicyDefinition]:
     """Raises: msgspec.ValidationError, with the place in the file."""
     for number, parameter in enumerate(parameters):
-        if parameter.component == "vhost-limits":
-            continue
-        if parameter.component != "operator_policy":
-            _log.warning(
-                "definition ignored",
-                extra={
-                    "file": path,
-                    "component": parameter.component,
-                    "vhost": parameter.vhost,
-                    "parameter": parameter.name,
-                },
-            )
+        if parameter.component != OPERATOR_POLICY:
             continue
         value = parameter.value
         if isinstance(value, dict):
@@ -308,13 +339,13 @@ def _operator_policies(path: str, parameters: list[_Parameter]) -> Iterator[Poli
         yield policy
 
 
-def _vhost_limits(parameters: list[_Parameter]) -> Iterator[VirtualHostLimits]:
+def _vhost_limits(parameters: list[ParameterDefinition]) -> Iterator[VirtualHostLimits]:
     """Raises: msgspec.ValidationError, with the place in the file."""
     for number, parameter in enumerate(parameters):
-        if parameter.component == "vhost-limits":
+        if parameter.component == VHOST_LIMITS:
             try:
                 limits = msgspec.convert(parameter.value, dict[str, int])
-                _check_numbers("value", limits)
+                check_numbers("value", limits)
             except (msgspec.ValidationError, ValueError) as error:
                 place = f"$.parameters[{number}].value"
                 raise msgspec.ValidationError(f"{error} - at `{place}`") from None
@@ -337,7 +368,7 @@ def _read(path: str, max_bytes: int) -> bytes:
 
 def _check_key_part(field: str, value: str) -> None:
     """Check a text that becomes part of a catalog key, where parts are separated by NUL."""
-    _check_shortstr(field, value)
+    check_shortstr(field, value)
     if "\0" in value:
         raise ValueError(f"`{field}` has a NUL; expected a name without")
 
@@ -352,7 +383,7 @@ def _check_one_of(field: str, value: str, expected: tuple[str, ...]) -> None:
         raise ValueError(f"invalid `{field}` '{value}'; expected one of {', '.join(expected)}")
 
 
-def _check_shortstr(field: str, value: str) -> None:
+def check_shortstr(field: str, value: str) -> None:
     if len(value.encode(errors="replace")) > _SHORTSTR_BYTES:
         raise ValueError(f"`{field}` is too long; expected at most {_SHORTSTR_BYTES} bytes")
 
@@ -364,7 +395,7 @@ def _check_expression(field: str, expression: str, owner: str) -> None:
         raise ValueError(f"`{field}` of {owner}: {error}") from None
 
 
-def _check_numbers(field: str, value: Any, depth: int = 0) -> None:
+def check_numbers(field: str, value: Any, depth: int = 0) -> None:
     """Check that integers fit in AMQP's 64-bit fields, and that tables are not nested too
     deeply.
     """
@@ -374,6 +405,6 @@ def _check_numbers(field: str, value: Any, depth: int = 0) -> None:
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
-            _check_numbers(field, item, depth + 1)
+            check_numbers(field, item, depth + 1)
     elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"`{field}` has {value}; expected integers of at most 64 bits")

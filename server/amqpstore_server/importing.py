@@ -72,6 +72,7 @@ def apply_definitions(
     for one in definitions.vhost_limits:
         with _noting(left_out, "limits", one.vhost, "vhost-limits"):
             broker.define_vhost_limits(one.vhost, one.limits)
+    _keep_parameters(definitions, broker, left_out)
     yield from applying
     declaring = _declaring(definitions, broker, left_out)
     store = broker.context.store
@@ -84,6 +85,36 @@ def apply_definitions(
         is_done = len(some) < _DECLARED_AT_ONCE
         yield
     return left_out
+
+
+def _keep_parameters(definitions: Definitions, broker: Broker, left_out: list[str]) -> None:
+    """Keep what virtual hosts are described with, and the parameters of components that nothing
+    here uses.
+    """
+    for vhost in definitions.vhosts:
+        metadata = vhost.all_metadata
+        if metadata and metadata != broker.vhosts[vhost.name].metadata:
+            broker.define_vhost_metadata(vhost.name, metadata)
+    by_vhost: dict[str, dict[str, dict[str, Any]]] = {}
+    for one in definitions.other_parameters:
+        with _noting(left_out, "parameter", one.vhost, one.name):
+            present = broker.vhost(one.vhost).parameters
+            kept = by_vhost.setdefault(
+                one.vhost, {component: dict(values) for component, values in present.items()}
+            )
+            kept.setdefault(one.component, {})[one.name] = one.value
+    for name, parameters in by_vhost.items():
+        with _noting(left_out, "parameters", name, ""):
+            if parameters != broker.vhosts[name].parameters:
+                broker.define_parameters(name, parameters)
+    changed = {
+        one.name: one.value
+        for one in definitions.global_parameters
+        if one.value is not None and broker.global_parameters.get(one.name) != one.value
+    }
+    if changed:
+        with _noting(left_out, "global parameters", "", ""):
+            broker.define_global_parameters(changed)
 
 
 def _declaring(definitions: Definitions, broker: Broker, left_out: list[str]) -> Iterator[None]:

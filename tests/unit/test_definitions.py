@@ -23,7 +23,6 @@ from amqpstore_server.definitions import (
     QueueDefinition,
     TopicPermission,
     User,
-    VirtualHostDefinition,
     load,
 )
 
@@ -53,10 +52,11 @@ def test_users_of_an_export_have_their_hashes_and_tags(exported: Definitions) ->
 
 
 def test_virtual_hosts_and_permissions_of_an_export(exported: Definitions) -> None:
-    assert exported.vhosts == [
-        VirtualHostDefinition(name="orders"),
-        VirtualHostDefinition(name="/"),
-    ]
+    assert [vhost.name for vhost in exported.vhosts] == ["orders", "/"]
+    assert exported.vhosts[0].all_metadata == {
+        "description": "what customers ask for",
+        "tags": ["production"],
+    }
     assert exported.permissions[1] == Permission(
         user="clerk",
         vhost="orders",

@@ -34,7 +34,7 @@ def export_definitions(
     vhosts = [broker.vhosts[vhost]] if vhost else [broker.vhosts[one] for one in broker.vhosts]
     found: dict[str, list[Any]] = {
         "users": list(_users(users)),
-        "vhosts": [{"name": one.name} for one in vhosts],
+        "vhosts": [{"name": one.name, **_metadata(one)} for one in vhosts],
         "permissions": administration.permissions(),
         "topic_permissions": administration.topic_permissions(),
         "parameters": [
@@ -47,6 +47,12 @@ def export_definitions(
             for policy in administration.policies(vhost, operator=True)
         ]
         + [
+            {"component": component, "vhost": one.name, "name": name, "value": value}
+            for one in vhosts
+            for component, values in one.parameters.items()
+            for name, value in values.items()
+        ]
+        + [
             {
                 "component": "vhost-limits",
                 "vhost": one.name,
@@ -56,7 +62,9 @@ def export_definitions(
             for one in vhosts
             if one.limits
         ],
-        "global_parameters": [],
+        "global_parameters": [
+            {"name": name, "value": value} for name, value in broker.global_parameters.items()
+        ],
         "policies": administration.policies(vhost),
     }
     for kind, entries in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
@@ -85,6 +93,11 @@ def of_vhost(content: Any, vhost: str) -> Any:
         for kind, entries in content.items()
         if kind in _OF_VHOST and isinstance(entries, list)
     }
+
+
+def _metadata(vhost: VirtualHost) -> dict[str, Any]:
+    """Return what an operator says of a virtual host, as old and new versions of RabbitMQ do."""
+    return {**vhost.metadata, "metadata": dict(vhost.metadata)} if vhost.metadata else {}
 
 
 def _users(users: Users) -> Iterator[dict[str, Any]]:

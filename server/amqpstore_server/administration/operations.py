@@ -228,6 +228,8 @@ class Administration:
             self._check_exists(owner, must_exist=True)
         granted = {(owner, name): dict(ALL)} if owner else {}
         self._store(Defined([name], granted))
+        if vhost.all_metadata:
+            self.broker.define_vhost_metadata(name, vhost.all_metadata)
         self._changed(by, "vhost added", vhost_event(name), vhost=name)
         yield None
 
@@ -241,6 +243,13 @@ class Administration:
         if self.broker.vhosts[name].firehose.is_on is not on:
             self.broker.vhosts[name].firehose.is_on = on
             self._changed(by, "tracing on" if on else "tracing off", vhost=name)
+        yield None
+
+    def describe_vhost(self, by: By, name: str, metadata: Mapping[str, Any]) -> Work[None]:
+        """Set the `description` and the `tags` of a virtual host. Raises: MissingError."""
+        self.check_vhost(name)
+        self.broker.define_vhost_metadata(name, metadata)
+        self._changed(by, "vhost described", vhost=name)
         yield None
 
     def delete_vhost(self, by: By, name: str) -> Work[None]:

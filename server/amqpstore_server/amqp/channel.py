@@ -196,6 +196,11 @@ class AmqpChannel:
         self._gets.resume()
 
     @property
+    def core(self) -> Channel:
+        """The channel of the broker that carries out its methods."""
+        return self._broker
+
+    @property
     def counters(self) -> ChannelCounters:
         """What has passed through the channel."""
         return self._broker.counters

@@ -136,6 +136,26 @@ class ServerConnection:
         return self.state in ENDED
 
     @property
+    def negotiated(self) -> Negotiation:
+        """What client and server have agreed on."""
+        return self._negotiation
+
+    @property
+    def heartbeat_s(self) -> int:
+        """The interval of heartbeats; 0 without."""
+        return self._heartbeat.interval_s
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client was told that it may not publish."""
+        return self.state is ConnectionState.BLOCKED
+
+    @property
+    def owner(self) -> object:
+        """What its exclusive queues have as their owner."""
+        return self._session.context if self.state in SERVED else None
+
+    @property
     def channels(self) -> list[AmqpChannel]:
         """The open connection's channels, those that are being closed too."""
         return self._session.channels if self.state in SERVED else []

@@ -8,10 +8,10 @@ from __future__ import annotations
 class Heartbeat:
     """Timing for an interval of `interval_s` seconds; 0 disables heartbeats. Any traffic counts."""
 
-    __slots__ = ("_interval_s", "_received", "_sent")
+    __slots__ = ("_received", "_sent", "interval_s")
 
     def __init__(self, interval_s: int, now: float) -> None:
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._received = now
         self._sent = now
 
@@ -25,8 +25,8 @@ class Heartbeat:
 
     def is_due(self, now: float) -> bool:
         """Tell whether a heartbeat should be sent: nothing was sent for half an interval."""
-        return bool(self._interval_s) and now - self._sent >= self._interval_s / 2
+        return bool(self.interval_s) and now - self._sent >= self.interval_s / 2
 
     def is_peer_gone(self, now: float) -> bool:
         """Tell whether the peer is gone: nothing was received for two intervals."""
-        return bool(self._interval_s) and now - self._received > 2 * self._interval_s
+        return bool(self.interval_s) and now - self._received > 2 * self.interval_s

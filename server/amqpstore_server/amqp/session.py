@@ -51,7 +51,7 @@ class Session:
     """The channels of one connection, from connection.open-ok until either side closes it."""
 
     def __init__(self, context: ChannelContext, channel_max: int, usage: Usage) -> None:
-        self._context = context
+        self.context = context
         self._channel_max = channel_max
         self._usage = usage
         self._channels: dict[int, AmqpChannel] = {}
@@ -122,14 +122,14 @@ class Session:
                 f"number of channels opened is limited: channel-max is {self._channel_max}"
             )
         self._usage.open_channel()
-        self._channels[number] = AmqpChannel(self._context, number)
-        self._context.vhost.context.churn.channel_created += 1
-        self._tell_channel("created", number, {"number": number, "user": self._context.access.user})
+        self._channels[number] = AmqpChannel(self.context, number)
+        self.context.vhost.context.churn.channel_created += 1
+        self._tell_channel("created", number, {"number": number, "user": self.context.access.user})
         self._send(number, methods.ChannelOpenOk())
 
     def _tell_channel(self, what: str, number: int, headers: dict[str, Any]) -> None:
         """Tell that a channel was created or closed."""
-        context = self._context
+        context = self.context
         user = context.access.user
         name = f"{context.name} ({number})"
         about = {"pid": name, "name": name, "connection": context.name, "vhost": context.vhost.name}
@@ -142,7 +142,7 @@ class Session:
             del self._channels[channel.number]
             self._usage.close_channel()
             self._tell_channel("closed", channel.number, {})
-            self._context.vhost.context.churn.channel_closed += 1
+            self.context.vhost.context.churn.channel_closed += 1
 
     def contain(self, number: int, error: AmqpError) -> AmqpError | None:
         """Close the channel that an error concerns, and no more if that is enough.
@@ -158,7 +158,7 @@ class Session:
             return None  # input up to its close-ok is ignored
         if not isinstance(error, ChannelException):
             return error
-        context = self._context
+        context = self.context
         if isinstance(error, AccessRefused):
             audit_refusal(
                 "access refused",
@@ -174,7 +174,7 @@ class Session:
 
     def free_caches(self) -> None:
         """Forget what only saves time."""
-        self._context.envelopes.free_caches()
+        self.context.envelopes.free_caches()
 
     @property
     def channels(self) -> list[AmqpChannel]:
@@ -198,7 +198,7 @@ class Session:
 
     def close(self) -> None:
         """Release everything that the client had: consumers, unacked messages, exclusive queues."""
-        context = self._context
+        context = self.context
         channels = list(self._channels.values())
         self._channels.clear()
         context.vhost.context.churn.channel_closed += len(channels)
@@ -212,7 +212,7 @@ class Session:
             context.vhost.delete_queues_of(context)
 
     def _send(self, number: int, method: methods.Method) -> None:
-        self._context.outbox.add(method_frame(number, method.encode()))
+        self.context.outbox.add(method_frame(number, method.encode()))
 
 
 def _not_open(number: int) -> ChannelError:

@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 _DELETED = "deleted"
 """The mark in the row of a virtual host that is being deleted."""
 
+_GLOBAL = "global_parameter"
+"""What the row of a parameter of no virtual host has, which is kept among the policies."""
+
 _NOTHING = {"configure": "", "write": "", "read": ""}
 
 _MAX_MOVES = 100
@@ -68,6 +71,11 @@ class Broker:
         for name, row in rows_of(store, "vhosts"):
             if vhost := self.vhosts.get(name):
                 vhost.limits = row.get("limits", {})
+                vhost.metadata = row.get("metadata", {})
+                vhost.parameters = row.get("parameters", {})
+        self.global_parameters: dict[str, Any] = {
+            row[_GLOBAL]: row["value"] for _, row in rows_of(store, "policies") if _GLOBAL in row
+        }
         for vhost, _, row in self._stored("policies"):
             vhost.policies.restore(row)
         self._restore_queues()
@@ -122,8 +130,56 @@ class Broker:
     def define_vhost_limits(self, name: str, limits: Mapping[str, int]) -> None:
         """Set the limits of a virtual host. Durable on return. Raises: NotFoundError."""
         vhost = self.vhost(name)
-        self.context.store.define([Change("vhosts", name, {"limits": dict(limits)})])
+        self._store_vhost(vhost, limits=dict(limits))
         vhost.limits = limits
+
+    def define_vhost_metadata(self, name: str, metadata: Mapping[str, Any]) -> None:
+        """Set `description` and `tags` of a virtual host. Durable on return. Raises:
+        NotFoundError.
+        """
+        vhost = self.vhost(name)
+        self._store_vhost(vhost, metadata=dict(metadata))
+        vhost.metadata = metadata
+
+    def define_parameters(self, name: str, parameters: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set all parameters of a virtual host, by component and name. Durable on return.
+
+        Raises: NotFoundError; ValueError, TypeError, OverflowError (nothing is changed then).
+        """
+        vhost = self.vhost(name)
+        kept = {component: dict(values) for component, values in parameters.items() if values}
+        self._store_vhost(vhost, parameters=kept)
+        vhost.parameters = kept
+
+    def _store_vhost(self, vhost: VirtualHost, **changed: Any) -> None:
+        row = {
+            "limits": dict(vhost.limits),
+            "metadata": dict(vhost.metadata),
+            "parameters": dict(vhost.parameters),
+            **changed,
+        }
+        row = {key: value for key, value in row.items() if value}
+        self.context.store.define([Change("vhosts", vhost.name, row)])
+
+    def define_global_parameters(self, values: Mapping[str, Any]) -> None:
+        """Set parameters that are of no virtual host; None removes one. Durable on return.
+
+        Raises: ValueError, TypeError, OverflowError (nothing is changed then).
+        """
+        self.context.store.define(
+            [
+                Change(
+                    "policies",
+                    name_key(f"\0{_GLOBAL}", name),
+                    None if value is None else {_GLOBAL: name, "value": value},
+                )
+                for name, value in values.items()
+            ]
+        )
+        for name, value in values.items():
+            self.global_parameters.pop(name, None)
+            if value is not None:
+                self.global_parameters[name] = value
 
     def counters(self) -> ChannelCounters:
         """Return what has passed through all channels since the start."""
@@ -299,6 +355,8 @@ class Broker:
     def _stored(self, table: str) -> Iterator[tuple[VirtualHost, str, Any]]:
         """Yield the usable rows of a table, each with its virtual host and its key."""
         for key, row in rows_of(self.context.store, table):
+            if _GLOBAL in row:
+                continue
             if vhost := self._any_vhost(row["vhost"]):
                 yield vhost, key, row
             else:

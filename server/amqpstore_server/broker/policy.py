@@ -88,13 +88,22 @@ class Policies:
     def queue_settings(self, name: str, arguments: Mapping[str, Any]) -> Settings:
         """Return the settings that result from a queue's arguments and its policies."""
         kinds = _QUORUM_QUEUES if is_quorum(arguments) else _QUEUES
-        policy = _chosen(self._policies[False], name, kinds)
-        operator_policy = _chosen(self._policies[True], name, kinds)
+        policy = _definition(self._policies[False], name, kinds)
+        operator_policy = _definition(self._policies[True], name, kinds)
         return settings_of(arguments, policy, operator_policy)
+
+    def of_queue(self, name: str, arguments: Mapping[str, Any], *, operator: bool) -> Policy | None:
+        """Return the policy, or the operator policy, that applies to a queue."""
+        kinds = _QUORUM_QUEUES if is_quorum(arguments) else _QUEUES
+        return _chosen(self._policies[operator], name, kinds)
+
+    def of_exchange(self, name: str) -> Policy | None:
+        """Return the policy that applies to an exchange."""
+        return _chosen(self._policies[False], name, _EXCHANGES)
 
     def alternate(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return the alternate exchange of an exchange; empty if it has none."""
-        policy = _chosen(self._policies[False], name, _EXCHANGES)
+        policy = _definition(self._policies[False], name, _EXCHANGES)
         alternate = arguments.get(ALTERNATE_EXCHANGE) or policy.get(ALTERNATE_EXCHANGE) or ""
         return "" if POLICY_KEYS[ALTERNATE_EXCHANGE](alternate) else str(alternate)
 
@@ -105,9 +114,12 @@ class Policies:
         return key
 
 
-def _chosen(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Mapping[str, Any]:
-    """Return the definition that applies to a name; empty if no policy matches."""
+def _chosen(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Policy | None:
     found = [policy for policy in policies if policy.applies(name, kinds)]
-    if not found:
-        return {}
-    return max(found, key=lambda policy: (policy.priority, policy.name)).definition
+    return max(found, key=lambda policy: (policy.priority, policy.name), default=None)
+
+
+def _definition(policies: Iterable[Policy], name: str, kinds: frozenset[str]) -> Mapping[str, Any]:
+    """Return the definition that applies to a name; empty if no policy matches."""
+    policy = _chosen(policies, name, kinds)
+    return policy.definition if policy else {}

@@ -87,6 +87,13 @@ class _ImportedUser(msgspec.Struct):
 
 class _VirtualHost(msgspec.Struct):
     limits: dict[str, int] = {}
+    metadata: dict[str, Any] = {}
+    parameters: dict[str, dict[str, Any]] = {}
+
+
+class _GlobalParameter(msgspec.Struct):
+    global_parameter: str
+    value: Any
 
 
 class _Branch(msgspec.Struct):
@@ -145,4 +152,6 @@ def _shape_of(table: str, row: Any) -> Any:
         return _PriorityQueue if is_map and "level" in row else _Queue
     if table == "users":
         return _ImportedUser if is_map and "algorithm" in row else _User
+    if table == "policies" and is_map and "global_parameter" in row:
+        return _GlobalParameter
     return _SHAPES[table]

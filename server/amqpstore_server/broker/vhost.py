@@ -104,6 +104,10 @@ class VirtualHost:
         self.context = context
         self.limits: Limits = {}
         """What its operator allows it, by RabbitMQ's names: see `quotas`."""
+        self.metadata: Mapping[str, Any] = {}
+        """What its operator says of it: `description` and `tags`."""
+        self.parameters: Mapping[str, Mapping[str, Any]] = {}
+        """The parameters of components, by component and name: kept for those who read them."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.counters = ChannelCounters()

@@ -10,6 +10,8 @@ listen, and not without `management_listen`.
 - `login`: who asks, and what they may see; `guard`: requests that a foreign page has sent.
 - `bodies`: what a request brings; `listing`: pages, filters and sort orders of lists.
 - `routes`: what a route is; `call`: one request to it; `tables`: arguments as JSON.
+- `topology`: declaring and binding, as AMQP clients do; `clients`: rows of connections, channels
+  and consumers; `node`: the row of the node.
 - `app`: the application that the routes are built into; `openapi`: their description.
 - `door`: sockets, limits, and the order of a stop.
 - `resources`: the routes, a module for each resource.

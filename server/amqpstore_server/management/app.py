@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_REST_S = 5.0
+"""How long the rest of a body is still read after its request was answered: who sends it reads the
+answer afterwards."""
 _LARGE_BODIES = 4
 """Bodies that are not small and are read at the same time."""
 
@@ -34,9 +37,9 @@ _LARGE_BODIES = 4
 class ManagementApp:
     """The ASGI application of the door.
 
-    Args: on_logged_in, called with the state of a connection after the first right login on it;
-    fail, called with an error that has to end the broker; has_pages, whether it has the web pages,
-    too.
+    Args: on_logged_in, abort, called with the state of a connection, after each right login on it
+    and when it has to be closed at once; fail, called with an error that has to end the broker;
+    has_pages, whether it has the web pages, too.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class ManagementApp:
         context: ManagementContext,
         routes: Iterable[ApiRoute],
         on_logged_in: Callable[[Any], None] = lambda _state: None,
+        abort: Callable[[Any], None] = lambda _state: None,
         fail: Callable[[BaseException], None] = lambda _error: None,
         *,
         has_pages: bool = True,
@@ -51,6 +55,7 @@ class ManagementApp:
         self._context = context
         self._logins = HttpLogins(context)
         self._on_logged_in = on_logged_in
+        self._abort = abort
         self._fail = fail
         self._large_bodies = trio.Semaphore(_LARGE_BODIES)
         by_path: dict[str, dict[str, ApiRoute]] = {}
@@ -71,17 +76,25 @@ class ManagementApp:
         # As it came: a name may contain a slash, which is %2F here, and no border of the path.
         path = scope["raw_path"].decode("ascii", "replace")
         scope = {**scope, "path": path.rstrip("/") or "/"}
-        await self._router(scope, receive, self._completed(scope, send))
+        body = _Body(receive)
+        await self._router(scope, body.receive, self._completed(scope, send, body))
+        if not body.is_whole:
+            # What follows on this connection is not the next request.
+            self._abort(scope.get("state"))
 
-    def _completed(self, scope: Scope, send: Send) -> Send:
+    def _completed(self, scope: Scope, send: Send, body: _Body) -> Send:
         """Return the function that sends messages with the headers that every answer has, and
         without the body if nobody asked for it.
+
+        Before the first, the body of the request is read: after the last the server would close the
+        connection, and a client that still sends would not see the answer.
         """
         request = Request(scope)
         is_head = scope["method"] == "HEAD"
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
+                await body.read_rest(self._context.config().management_max_body_bytes)
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
@@ -194,6 +207,30 @@ class ManagementApp:
         )
         self._on_logged_in(request.scope.get("state"))
         return identity
+
+
+class _Body:
+    """The body of a request; `is_whole` once all of it was read. Whoever answers without reading it
+    leaves the rest, and the server waits for ever until somebody takes it.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_whole = False
+
+    async def receive(self) -> Message:
+        """Return the next part, as an ASGI application gets it."""
+        message = await self._receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            self.is_whole = True
+        return message
+
+    async def read_rest(self, max_bytes: int) -> None:
+        """Read what is left, if it comes soon."""
+        byte_count = 0
+        with trio.move_on_after(_REST_S):
+            while not self.is_whole and byte_count <= max_bytes:
+                byte_count += len((await self.receive()).get("body", b""))
 
 
 class _Endpoint:

@@ -12,9 +12,10 @@ from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.audit import By
 from amqpstore_server.management.answers import Answer, json_answer
 from amqpstore_server.management.bodies import decoded, read_body
-from amqpstore_server.management.errors import not_authorised, not_found
+from amqpstore_server.management.errors import HttpError, not_authorised, not_found
 from amqpstore_server.management.listing import ListQuery, RowKind, listed, shown_row
 from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.statistics.ranges import SampleRanges, ranges_of
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.vhost import VirtualHost
@@ -58,6 +59,18 @@ class Call:
     def vhost(self) -> VirtualHost:
         """The virtual host in the path. Raises: NotFoundError."""
         return self.context.broker.vhost(self.path["vhost"])
+
+    @property
+    def ranges(self) -> SampleRanges:
+        """The samples that the parameters ask for. Raises: HttpError."""
+        try:
+            return ranges_of(self.query)
+        except ValueError as error:
+            raise HttpError(400, "invalid_range_parameters", str(error)) from None
+
+    def is_true(self, name: str) -> bool:
+        """Tell whether a parameter is `true`."""
+        return self.query.get(name, "").lower() == "true"
 
     def check(self, route: ApiRoute) -> None:
         """Make sure that the user may call a route. Raises: HttpError."""

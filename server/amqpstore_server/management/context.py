@@ -18,6 +18,7 @@ from amqpstore_server.config import Config
 from amqpstore_server.logins import Logins
 from amqpstore_server.management.checks import StoreChecks
 from amqpstore_server.metrics.source import MetricsSource
+from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.users import Users
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class ManagementContext:
     product: Product
     alarms: Alarms
     metrics: MetricsSource
+    statistics: Statistics
     certificates: Certificates | None = None
     listeners: tuple[Listener, ...] = ()
     node: str = field(default_factory=lambda: f"amqpstore@{socket.gethostname()}")

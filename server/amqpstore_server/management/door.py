@@ -76,7 +76,9 @@ class ManagementDoor:
         self._has_none = trio.Event()
 
     def _application(self, routes: Iterable[ApiRoute], *, has_pages: bool) -> AppWrapper:
-        app = ManagementApp(self._context, routes, _logged_in, self._fail, has_pages=has_pages)
+        app = ManagementApp(
+            self._context, routes, _logged_in, _abort, self._fail, has_pages=has_pages
+        )
         return wrap_app(_as_framework(app), 0, "asgi")
 
     async def run(self) -> None:
@@ -159,12 +161,14 @@ class ManagementDoor:
     async def _serve(
         self, stream: _Stream, tls: ssl.SSLContext | None, app: AppWrapper, visitor: Visitor
     ) -> None:
-        state: Any = ConnectionState({"visitor": visitor})
+        serving = trio.CancelScope()
+        state: Any = ConnectionState({"visitor": visitor, "serving": serving})
         served: Any = stream
         if tls is not None:
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
-            await TCPServer(app, self._config, self._worker, state, served).run()
+            with serving:
+                await TCPServer(app, self._config, self._worker, state, served).run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* Exception:  # noqa: BLE001
@@ -225,6 +229,12 @@ def _logged_in(state: Any) -> None:
         visitor.logged_in()
 
 
+def _abort(state: Any) -> None:
+    serving = (state or {}).get("serving")
+    if serving is not None:
+        serving.cancel()
+
+
 def _as_framework(app: Callable[..., Any]) -> Framework:
     return app
 
@@ -238,5 +248,5 @@ def _server_config() -> ServerConfig:
     config.ssl_handshake_timeout = _HANDSHAKE_S
     config.h2_max_concurrent_streams = 8
     # Parts of a body that wait to be read: a stranger may fill this.
-    config.max_app_queue_size = 2
+    config.max_app_queue_size = 4
     return config

@@ -13,6 +13,7 @@ from amqpstore_server.broker.errors import (
     NotFoundError,
 )
 from amqpstore_server.definitions import DefinitionsError
+from amqpstore_server.protocol.errors import AccessRefused, AmqpError, NotFound
 
 
 class HttpError(Exception):
@@ -50,8 +51,14 @@ def http_error_of(error: Exception) -> HttpError | None:
             return error
         case MissingError() | NotFoundError():
             return not_found(str(error))
+        case NotFound():
+            return not_found(error.detail)
         case AccessRefusedError() | NotAllowedError():
             return not_authorised(str(error))
+        case AccessRefused():
+            return not_authorised(error.detail)
+        case AmqpError():
+            return bad_request(error.detail)
         case BrokerError() | AdministrationError() | DefinitionsError():
             return bad_request(str(error))
         case DiskFullError():

@@ -44,21 +44,37 @@ class RowKind(Protocol[T_contra]):
 
 
 class Columns(Generic[T]):
-    """Rows whose columns are functions of an item."""
+    """Rows whose columns are functions of an item.
 
-    def __init__(self, functions: Mapping[str, Callable[[T], Any]]) -> None:
+    Args: more, returns the columns that are made together and have no function of their own; only
+    called if one of them is asked for.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, Callable[[T], Any]],
+        more: Callable[[T], Mapping[str, Any]] | None = None,
+    ) -> None:
         self._functions = functions
+        self._more = more
 
     def value(self, item: T, name: str) -> Any:
         """Return one column; ABSENT if the row does not have it."""
         function = self._functions.get(name)
-        return ABSENT if function is None else function(item)
+        if function is not None:
+            return function(item)
+        return ABSENT if self._more is None else self._more(item).get(name, ABSENT)
 
     def row(self, item: T, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return a row, with these columns or all of them."""
         found = {}
-        for name in self._functions if names is None else names:
-            value = self.value(item, name)
+        more: Mapping[str, Any] = {}
+        has_more = names is None or any(name not in self._functions for name in names)
+        if self._more is not None and has_more:
+            more = self._more(item)
+        for name in (*self._functions, *more) if names is None else names:
+            function = self._functions.get(name)
+            value = more.get(name, ABSENT) if function is None else function(item)
             if value is not ABSENT:
                 found[name] = value
         return found

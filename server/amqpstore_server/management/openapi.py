@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ _ERROR = {
     "required": ["error", "reason"],
     "properties": {"error": {"type": "string"}, "reason": {"type": "string"}},
 }
+_NO_WORD = re.compile(r"[^a-zA-Z0-9]+")
 _SCHEMAS = "#/components/schemas/"
 
 
@@ -49,7 +51,7 @@ def description(routes: Iterable[ApiRoute], version: str) -> dict[str, Any]:
 
 def _operation(route: ApiRoute, schema: dict[str, Any] | None) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": f"{route.method.lower()}_{route.handler.__name__}_{len(route.parameters)}",
+        "operationId": _NO_WORD.sub("_", f"{route.method.lower()}{route.path}").strip("_"),
         "summary": route.summary,
         "description": f"Needs {route.needs.value}.",
         "parameters": [

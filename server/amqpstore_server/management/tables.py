@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
+
+from amqpstore_server.protocol.content import decode_properties
 
 
 def shown_table(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,3 +26,10 @@ def shown_value(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     return value
+
+
+def shown_properties(raw: bytes) -> dict[str, Any]:
+    """Return the properties of a message, of which only those that it has."""
+    properties = decode_properties(raw)
+    found = {field.name: getattr(properties, field.name) for field in fields(properties)}
+    return {name: shown_value(value) for name, value in found.items() if value is not None}

@@ -414,6 +414,31 @@ class Channel:
         self._requeue_redeliveries()
 
     @property
+    def unacked_count(self) -> int:
+        """Deliveries that are not acked."""
+        return self._unacked.count + sum([one.count for one in self._redeliveries])
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether its publishes are confirmed."""
+        return self._mode is _Mode.CONFIRM
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether its publishes and acks wait for a commit."""
+        return self._mode in (_Mode.TX, _Mode.DTX)
+
+    @property
+    def unconfirmed_count(self) -> int:
+        """Publishes that are not confirmed yet."""
+        return self.counters.confirmable - self.counters.confirm
+
+    @property
+    def uncommitted_counts(self) -> tuple[int, int]:
+        """How many publishes and how many acks wait for a commit."""
+        return (0, 0) if self.transaction is None else self.transaction.counts
+
+    @property
     def has_unacked(self) -> bool:
         """Whether it has deliveries that are not acked, or whose acks wait for a commit."""
         if self._unacked.count or self._redeliveries:

@@ -175,6 +175,14 @@ class LocalTransaction:
         return (one.delivery for one in self._settled)
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """How many publishes and how many acks wait for the commit."""
+        return (
+            sum([len(sent.messages) for sent in self._sent]),
+            sum([settled.delivery.count for settled in self._settled]),
+        )
+
+    @property
     def has_settled(self) -> bool:
         """Whether it contains acks or rejections."""
         return bool(self._settled)

@@ -1,29 +1,139 @@
-"""Queues."""
+"""Queues: list, declare, delete, purge."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.management.answers import Answer
+from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
-from amqpstore_server.management.listing import Columns
+from amqpstore_server.management.clients import consumers_of, owner_row
+from amqpstore_server.management.errors import bad_request, not_found
+from amqpstore_server.management.listing import ABSENT, MADE, Columns
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 from amqpstore_server.management.tables import shown_table
+from amqpstore_server.management.topology import (
+    carry_out,
+    check_queue_exists,
+    checked_arguments,
+    name_in,
+)
+from amqpstore_server.protocol import methods
 
 Found = tuple[VirtualHost, Queue]
 
-QUEUE_ROW: Columns[Found] = Columns(
-    {
+_STATISTICS_QUERY = ("msg_rates_age", "msg_rates_incr", "lengths_age", "lengths_incr")
+_QUERY = (*LIST_QUERY, *_STATISTICS_QUERY, "disable_stats", "enable_queue_totals")
+
+
+class DeclareQueue(msgspec.Struct):
+    """What a queue is declared with."""
+
+    durable: bool = True
+    auto_delete: bool = False
+    exclusive: bool = False
+    arguments: dict[str, Any] | list[Any] = {}
+    node: str | None = None
+
+
+class QueueAction(msgspec.Struct):
+    """Something to do with a queue: `sync` and `cancel_sync`, for which there is nothing to do."""
+
+    action: str
+
+
+def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
+    """Return the columns of queues."""
+    context = call.context
+    columns: dict[str, Any] = {
         "name": lambda found: found[1].name,
         "vhost": lambda found: found[0].name,
+        "type": lambda found: found[1].arguments.get(QUEUE_TYPE, CLASSIC),
         "durable": lambda found: found[1].durable,
         "auto_delete": lambda found: found[1].auto_delete,
         "exclusive": lambda found: found[1].owner is not None,
         "arguments": lambda found: shown_table(found[1].arguments),
-        "messages_ready": lambda found: found[1].ready_count,
-        "consumers": lambda found: len(found[1].consumers),
+        "node": lambda _: context.node,
     }
-)
+    if has_statistics or call.is_true("enable_queue_totals"):
+        columns |= {
+            "state": lambda found: "crashed" if found[1].is_set_aside else "running",
+            "messages": lambda found: found[1].ready_count + found[1].unacked_count,
+            "messages_ready": lambda found: found[1].ready_count,
+            "messages_unacknowledged": lambda found: found[1].unacked_count,
+        }
+    if not has_statistics:
+        return Columns(columns)
+    ranges = call.ranges
+    columns |= {
+        "consumers": lambda found: len(found[1].consumers),
+        "consumer_capacity": _consumer_capacity,
+        "consumer_utilisation": _consumer_capacity,
+        "exclusive_consumer_tag": _exclusive_tag,
+        "single_active_consumer_tag": _active_tag,
+        "policy": lambda found: _policy_name(found, operator=False),
+        "operator_policy": lambda found: _policy_name(found, operator=True),
+        "effective_policy_definition": effective_definition,
+        "memory": lambda found: sum(one.memory_bytes for one in found[1].priorities),
+        "idle_since": lambda found: _idle_since(call, found),
+        "head_message_timestamp": lambda _: None,
+        "owner_pid_details": lambda found: (
+            ABSENT if found[1].owner is None else owner_row(context, found[1].owner)
+        ),
+    }
+    return Columns(columns, lambda found: context.statistics.queue(found[1], ranges))
+
+
+def _idle_since(call: Call, found: Found) -> Any:
+    queue = found[1]
+    if queue.ready_count or queue.unacked_count or queue.consumers:
+        return ABSENT
+    now_ms = call.context.broker.context.clock.wall_ms()
+    return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _consumer_capacity(found: Found) -> float:
+    """Return whether the consumers could take more: the share of time is not measured."""
+    queue = found[1]
+    if not queue.consumers:
+        return 0
+    return 1.0 if any(one.capacity > 0 for one in queue.consumers.active) else 0.0
+
+
+def _exclusive_tag(found: Found) -> str | None:
+    return next((one.tag for one in found[1].consumers.consumers if one.exclusive), None)
+
+
+def _active_tag(found: Found) -> str | None:
+    queue = found[1]
+    if not queue.settings.single_active_consumer:
+        return None
+    return next((one.tag for one in queue.consumers.active), None)
+
+
+def _policy_name(found: Found, *, operator: bool) -> str | None:
+    vhost, queue = found
+    policy = vhost.policies.of_queue(queue.name, queue.arguments, operator=operator)
+    return policy.name if policy else None
+
+
+def effective_definition(found: Found) -> dict[str, Any]:
+    """Return what the policies of a queue say, those of operators first."""
+    vhost, queue = found
+    merged: dict[str, Any] = {}
+    for operator in (False, True):
+        policy = vhost.policies.of_queue(queue.name, queue.arguments, operator=operator)
+        for key, value in (policy.definition if policy else {}).items():
+            both = (merged.get(key), value)
+            if all(type(one) is int for one in both):
+                value = min(both)  # as `settings` does
+            merged[key] = value
+    return merged
 
 
 def queues_of(*vhosts: VirtualHost) -> list[Found]:
@@ -36,25 +146,112 @@ def queues_of(*vhosts: VirtualHost) -> list[Found]:
     ]
 
 
+def queue_in(call: Call) -> Found:
+    """Return the queue in the path. Raises: HttpError."""
+    vhost = call.vhost
+    queue = vhost.queues.get(call.path["queue"])
+    if queue is None or queue.is_internal:
+        raise not_found(f"no queue '{call.path['queue']}' in vhost '{vhost.name}'")
+    return vhost, queue
+
+
 async def list_queues(call: Call) -> Answer:
-    """Return the queues that the user may see."""
-    vhosts = [call.context.broker.vhosts[name] for name in call.identity.visible_vhosts()]
-    return await call.listed(queues_of(*vhosts), QUEUE_ROW)
+    """Return the queues that the user may see, or those of a virtual host."""
+    if "vhost" in call.path:
+        vhosts = [call.vhost]
+    else:
+        vhosts = [call.context.broker.vhosts[name] for name in call.identity.visible_vhosts()]
+    columns = queue_columns(call, has_statistics=not call.is_true("disable_stats"))
+    return await call.listed(queues_of(*vhosts), columns)
 
 
-async def list_queues_of_vhost(call: Call) -> Answer:
-    """Return the queues of a virtual host."""
-    return await call.listed(queues_of(call.vhost), QUEUE_ROW)
+async def get_queue(call: Call) -> Answer:
+    """Return a queue, with its consumers."""
+    found = queue_in(call)
+    found[1].catch_up()
+    row = queue_columns(call).row(found)
+    row["consumer_details"] = await consumers_of(call.context, [found[1]])
+    row["incoming"] = []
+    row["deliveries"] = []
+    return await call.row(row, MADE)
 
+
+async def put_queue(call: Call) -> Answer:
+    """Declare a queue."""
+    body = await call.body(DeclareQueue)
+    name = name_in(call, "queue")
+    if not name:
+        raise bad_request("a queue needs a name")
+    is_new = name not in call.vhost.queues
+    await carry_out(
+        call,
+        methods.QueueDeclare(
+            queue=name,
+            durable=body.durable,
+            auto_delete=body.auto_delete,
+            arguments=checked_arguments(body.arguments),
+        ),
+    )
+    return created() if is_new else no_content()
+
+
+async def delete_queue(call: Call) -> Answer:
+    """Delete a queue."""
+    name = name_in(call, "queue")
+    check_queue_exists(call, name)
+    method = methods.QueueDelete(
+        queue=name, if_unused=call.is_true("if-unused"), if_empty=call.is_true("if-empty")
+    )
+    await carry_out(call, method)
+    return no_content()
+
+
+async def purge_queue(call: Call) -> Answer:
+    """Remove the ready messages of a queue."""
+    name = name_in(call, "queue")
+    check_queue_exists(call, name)
+    await carry_out(call, methods.QueuePurge(queue=name))
+    return no_content()
+
+
+async def act_on_queue(call: Call) -> Answer:
+    """Accept what is asked of mirrored queues, which are always in sync here."""
+    body = await call.body(QueueAction)
+    queue_in(call)
+    if body.action not in ("sync", "cancel_sync"):
+        raise bad_request(f"unknown action '{body.action}'")
+    return no_content()
+
+
+_ONE = "/api/queues/{vhost}/{queue}"
 
 ROUTES = (
-    ApiRoute("GET", "/api/queues", list_queues, "The queues", query=LIST_QUERY),
+    ApiRoute("GET", "/api/queues", list_queues, "The queues", query=_QUERY),
+    ApiRoute("GET", "/api/queues/detailed", list_queues, "The queues", query=_QUERY),
+    ApiRoute("GET", "/api/queues/{vhost}", list_queues, "Queues", Needs.VHOST, query=_QUERY),
+    ApiRoute("GET", _ONE, get_queue, "A queue", Needs.VHOST, query=("columns", *_STATISTICS_QUERY)),
     ApiRoute(
-        "GET",
-        "/api/queues/{vhost}",
-        list_queues_of_vhost,
-        "The queues of a virtual host",
+        "PUT", _ONE, put_queue, "Declare a queue", Needs.VHOST, DeclareQueue, statuses=(201, 204)
+    ),
+    ApiRoute(
+        "DELETE",
+        _ONE,
+        delete_queue,
+        "Delete a queue",
         Needs.VHOST,
-        query=LIST_QUERY,
+        query=("if-unused", "if-empty"),
+        statuses=(204,),
+    ),
+    ApiRoute(
+        "DELETE", f"{_ONE}/contents", purge_queue, "Purge a queue", Needs.VHOST, statuses=(204,)
+    ),
+    ApiRoute(
+        "POST",
+        f"{_ONE}/actions",
+        act_on_queue,
+        "Accepted, and nothing to do",
+        Needs.VHOST,
+        QueueAction,
+        statuses=(204,),
     ),
 )

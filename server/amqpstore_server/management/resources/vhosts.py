@@ -1,37 +1,120 @@
-"""Virtual hosts."""
+"""Virtual hosts: list, add, describe, delete."""
 
 from __future__ import annotations
 
+import msgspec
+
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.management.answers import Answer
+from amqpstore_server.definitions import VirtualHostDefinition
+from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
+from amqpstore_server.management.errors import bad_request
 from amqpstore_server.management.listing import Columns
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 
-VHOST_ROW: Columns[VirtualHost] = Columns(
-    {
-        "name": lambda vhost: vhost.name,
-        "description": lambda _: "",
-        "tags": lambda _: [],
-        "metadata": lambda _: {"description": "", "tags": []},
-        "tracing": lambda vhost: vhost.firehose.is_on,
-        "cluster_state": lambda _: {},
-    }
-)
+_QUERY = (*LIST_QUERY, "msg_rates_age", "msg_rates_incr", "lengths_age", "lengths_incr")
+
+
+class VhostBody(msgspec.Struct):
+    """What a virtual host is described with, and whether its messages are traced. The default type
+    of queues is always classic.
+    """
+
+    description: str | None = None
+    tags: str | list[str] | None = None
+    tracing: bool | None = None
+    default_queue_type: str | None = None
+
+
+def vhost_columns(call: Call) -> Columns[VirtualHost]:
+    """Return the columns of virtual hosts."""
+    statistics, ranges, node = call.context.statistics, call.ranges, call.context.node
+    return Columns(
+        {
+            "name": lambda vhost: vhost.name,
+            "description": lambda vhost: vhost.metadata.get("description", ""),
+            "tags": lambda vhost: vhost.metadata.get("tags", []),
+            "default_queue_type": lambda _: "classic",
+            "metadata": lambda vhost: {"description": "", "tags": [], **vhost.metadata},
+            "tracing": lambda vhost: vhost.firehose.is_on,
+            "cluster_state": lambda _: {node: "running"},
+        },
+        lambda vhost: statistics.vhost(vhost, ranges),
+    )
 
 
 async def list_vhosts(call: Call) -> Answer:
     """Return the virtual hosts that the user may see."""
     vhosts = [call.context.broker.vhosts[name] for name in call.identity.visible_vhosts()]
-    return await call.listed(vhosts, VHOST_ROW, ("name",))
+    return await call.listed(vhosts, vhost_columns(call), ("name",))
 
 
 async def get_vhost(call: Call) -> Answer:
     """Return a virtual host."""
-    return await call.row(call.vhost, VHOST_ROW)
+    return await call.row(call.vhost, vhost_columns(call))
 
+
+async def put_vhost(call: Call) -> Answer:
+    """Add a virtual host, with all permissions for whoever adds it, or describe one."""
+    body = await call.body(VhostBody)
+    name = call.path["vhost"]
+    administration = call.context.administration
+    present = call.context.broker.vhosts.get(name)
+    before = present.metadata if present else {}
+    try:
+        asked = VirtualHostDefinition(
+            name=name,
+            description=body.description or before.get("description", ""),
+            listed_tags=before.get("tags", []) if body.tags is None else body.tags,
+        )
+        metadata = asked.all_metadata
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    if present is None:
+        owner = call.identity.user if call.identity.is_internal else ""
+        await call.carry_out(administration.add_vhost(call.by, asked, owner))
+    elif metadata != before:
+        await call.carry_out(administration.describe_vhost(call.by, name, metadata))
+    if body.tracing is not None:
+        await call.carry_out(administration.set_tracing(call.by, name, on=body.tracing))
+    return created() if present is None else no_content()
+
+
+async def delete_vhost(call: Call) -> Answer:
+    """Delete a virtual host with everything in it."""
+    await call.carry_out(call.context.administration.delete_vhost(call.by, call.path["vhost"]))
+    return no_content()
+
+
+async def start_vhost(call: Call) -> Answer:
+    """Accept what restarts a failed virtual host: here none can fail alone."""
+    call.context.administration.check_vhost(call.path["vhost"])
+    return no_content()
+
+
+_ONE = "/api/vhosts/{vhost}"
 
 ROUTES = (
-    ApiRoute("GET", "/api/vhosts", list_vhosts, "The virtual hosts", query=LIST_QUERY),
-    ApiRoute("GET", "/api/vhosts/{vhost}", get_vhost, "A virtual host", Needs.VHOST),
+    ApiRoute("GET", "/api/vhosts", list_vhosts, "The virtual hosts", query=_QUERY),
+    ApiRoute("GET", _ONE, get_vhost, "A virtual host", Needs.VHOST),
+    ApiRoute(
+        "PUT",
+        _ONE,
+        put_vhost,
+        "Add a virtual host",
+        Needs.ADMINISTRATOR,
+        VhostBody,
+        statuses=(201, 204),
+    ),
+    ApiRoute(
+        "DELETE", _ONE, delete_vhost, "Delete a virtual host", Needs.ADMINISTRATOR, statuses=(204,)
+    ),
+    ApiRoute(
+        "POST",
+        _ONE + "/start/{node}",
+        start_vhost,
+        "Accepted, and nothing to do",
+        Needs.ADMINISTRATOR,
+        statuses=(204,),
+    ),
 )

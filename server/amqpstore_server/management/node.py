@@ -1,0 +1,156 @@
+"""The one node there is, as rows of the API: its figures, listeners and memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from amqpstore_server.alarms import available_bytes, used_bytes
+from amqpstore_server.config_values import least_free_bytes
+
+if TYPE_CHECKING:
+    from amqpstore_server.management.context import ManagementContext
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+_MECHANISMS = {
+    "PLAIN": "SASL PLAIN authentication mechanism",
+    "AMQPLAIN": "QPid AMQPLAIN mechanism",
+    "EXTERNAL": "TLS peer verification using SASL EXTERNAL authentication mechanism",
+}
+
+_PROTOCOLS = {"amqp": "amqp", "amqp/ssl": "amqps", "http": "http", "https": "https"}
+"""The names of protocols in health checks, by those of listeners."""
+
+
+def listener_rows(context: ManagementContext) -> list[dict[str, Any]]:
+    """Return the addresses that the node listens on."""
+    return [
+        {
+            "node": context.node,
+            "protocol": one.protocol,
+            "ip_address": one.host,
+            "port": one.port,
+            "socket_opts": {"backlog": 1024, "nodelay": True},
+            "tls": one.has_tls,
+        }
+        for one in context.listeners
+    ]
+
+
+def exchange_type_rows(context: ManagementContext) -> list[dict[str, Any]]:
+    """Return the exchange types that there are."""
+    return [
+        {"name": name, "description": _first_line(one.__doc__), "enabled": True}
+        for name, one in sorted(context.broker.context.exchange_types.items())
+    ]
+
+
+def _first_line(docstring: str | None) -> str:
+    return (docstring or "").partition("\n")[0].strip()
+
+
+def context_rows(context: ManagementContext) -> list[dict[str, Any]]:
+    """Return where the API is served."""
+    return [
+        {
+            "node": context.node,
+            "description": "amqpstore management",
+            "path": "/",
+            "ip": one.host,
+            "port": str(one.port),
+            "ssl_opts": [],
+        }
+        for one in context.listeners
+        if one.protocol in ("http", "https")
+    ]
+
+
+def node_row(context: ManagementContext) -> dict[str, Any]:
+    """Return the figures of the node."""
+    config = context.config()
+    store = context.broker.context.store
+    statistics = os.statvfs(store.directory)
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    connections = sum(1 for _ in context.connections())
+    limit = context.alarms.watermark_bytes
+    return {
+        "name": context.node,
+        "type": "disc",
+        "running": True,
+        "being_drained": context.stopping.is_set(),
+        "os_pid": str(os.getpid()),
+        "uptime": _uptime_ms(),
+        "processors": os.cpu_count() or 1,
+        "run_queue": 0,
+        "fd_total": descriptors,
+        "fd_used": len(os.listdir("/proc/self/fd")),
+        "sockets_total": descriptors,
+        "sockets_used": connections,
+        "proc_total": 1_048_576,
+        "proc_used": 1,
+        "mem_limit": limit or available_bytes(),
+        "mem_used": used_bytes(),
+        "mem_alarm": context.alarms.is_memory_low,
+        "mem_calculation_strategy": "rss",
+        # Publishers are blocked at twice what the store keeps free for itself.
+        "disk_free_limit": 2 * least_free_bytes(config),
+        "disk_free": statistics.f_bavail * statistics.f_frsize,
+        "disk_free_alarm": store.is_disk_low,
+        "partitions": [],
+        "rates_mode": "basic",
+        "db_dir": store.directory,
+        "config_files": [],
+        "log_files": ["<stderr>"],
+        "net_ticktime": 0,
+        "enabled_plugins": ["rabbitmq_management"],
+        "exchange_types": exchange_type_rows(context),
+        "auth_mechanisms": [
+            {"name": name, "description": description, "enabled": name in config.mechanisms}
+            for name, description in _MECHANISMS.items()
+        ],
+        "applications": [
+            {
+                "name": "rabbit",
+                "description": context.product.name,
+                "version": context.product.version,
+            }
+        ],
+        "contexts": context_rows(context),
+        "cluster_links": [],
+        "metrics_gc_queue_length": {},
+    }
+
+
+def memory_row(context: ManagementContext) -> dict[str, Any]:
+    """Return what the memory of the node is used for, as far as that is counted."""
+    store = context.broker.context.store
+    messages = sum(one.memory_bytes for one in list(store.queues.values()))
+    used = used_bytes()
+    return {
+        "queue_procs": messages,
+        "other_proc": max(used - messages, 0),
+        "strategy": "rss",
+        "total": {"rss": used, "allocated": used, "erlang": used},
+    }
+
+
+def protocol_names(context: ManagementContext) -> list[str]:
+    """Return the protocols that the node listens for, by their names in health checks."""
+    return sorted({_PROTOCOLS[one.protocol] for one in context.listeners})
+
+
+@cache
+def python_version() -> str:
+    """Return the version of Python, where RabbitMQ has that of Erlang."""
+    return f"Python {platform.python_version()}"
+
+
+def _uptime_ms() -> int:
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+        started_ticks = int(file.read().rpartition(")")[2].split()[19])
+    return int((time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / _CLOCK_TICKS) * 1000)

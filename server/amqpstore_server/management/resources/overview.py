@@ -1,0 +1,192 @@
+"""The whole broker: totals, and the one node that it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from amqpstore_server.administration import parameters as kept
+from amqpstore_server.definitions import GlobalParameter
+from amqpstore_server.management.answers import Answer, no_content
+from amqpstore_server.management.call import Call
+from amqpstore_server.management.clients import channels_of, connections_of
+from amqpstore_server.management.errors import bad_request, not_found
+from amqpstore_server.management.listing import MADE
+from amqpstore_server.management.node import (
+    context_rows,
+    exchange_type_rows,
+    listener_rows,
+    memory_row,
+    node_row,
+    python_version,
+)
+from amqpstore_server.management.routes import ApiRoute, Needs
+
+_CLUSTER_NAME = "cluster_name"
+_QUERY = ("columns", "msg_rates_age", "msg_rates_incr", "lengths_age", "lengths_incr")
+
+
+class NameBody(msgspec.Struct):
+    """A name."""
+
+    name: str
+
+
+def cluster_name(call: Call) -> str:
+    """Return the name of the broker: the parameter that RabbitMQ keeps it in, or the node's."""
+    name = call.context.broker.global_parameters.get(_CLUSTER_NAME)
+    return name if isinstance(name, str) else call.context.node
+
+
+async def overview(call: Call) -> Answer:
+    """Return the totals of what the user may see."""
+    context, identity = call.context, call.identity
+    visible = identity.visible_vhosts()
+    row: dict[str, Any] = {
+        "management_version": context.product.version,
+        "rates_mode": "basic",
+        "sample_retention_policies": {
+            "global": [600, 3600, 28800, 86400],
+            "basic": [600, 3600],
+            "detailed": [600],
+        },
+        "exchange_types": exchange_type_rows(context),
+        "product_version": context.product.version,
+        "product_name": context.product.name,
+        "rabbitmq_version": context.product.version,
+        "cluster_name": cluster_name(call),
+        "cluster_tags": {},
+        "node_tags": {},
+        "erlang_version": python_version(),
+        "erlang_full_version": python_version(),
+        "release_series_support_status": "supported",
+        "disable_stats": False,
+        "is_op_policy_updating_enabled": True,
+        "enable_queue_totals": False,
+        "statistics_db_event_queue": 0,
+        "node": context.node,
+        "object_totals": _object_totals(call, visible),
+        **context.statistics.overview(call.ranges, None if identity.is_monitor else visible),
+    }
+    if identity.is_monitor:
+        row["listeners"] = listener_rows(context)
+        row["contexts"] = context_rows(context)
+    return await call.row(row, MADE)
+
+
+def _object_totals(call: Call, visible: list[str]) -> dict[str, int]:
+    vhosts = [call.context.broker.vhosts[name] for name in visible]
+    connections = connections_of(call.context, call.identity)
+    queues = [queue for vhost in vhosts for queue in vhost.queues.values() if not queue.is_internal]
+    return {
+        "connections": len(connections),
+        "channels": len(channels_of(connections)),
+        "exchanges": sum(len(vhost.exchanges) + 1 for vhost in vhosts),
+        "queues": len(queues),
+        "consumers": sum(len(queue.consumers) for queue in queues),
+    }
+
+
+async def get_cluster_name(call: Call) -> Answer:
+    """Return the name of the broker."""
+    return await call.json({"name": cluster_name(call)})
+
+
+async def put_cluster_name(call: Call) -> Answer:
+    """Set the name of the broker."""
+    body = await call.body(NameBody)
+    try:
+        asked = GlobalParameter(name=_CLUSTER_NAME, value=body.name)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    await call.carry_out(kept.set_global_parameter(call.context.administration, call.by, asked))
+    return no_content()
+
+
+async def list_nodes(call: Call) -> Answer:
+    """Return the nodes, of which there is one."""
+    return await call.listed([node_row(call.context)], MADE, ("name",))
+
+
+def _check_node(call: Call) -> None:
+    if call.path["node"] != call.context.node:
+        raise not_found(f"no node '{call.path['node']}'")
+
+
+async def get_node(call: Call) -> Answer:
+    """Return the node."""
+    _check_node(call)
+    return await call.row(node_row(call.context), MADE)
+
+
+async def get_memory(call: Call) -> Answer:
+    """Return what the node's memory is used for."""
+    _check_node(call)
+    return await call.json({"memory": memory_row(call.context)})
+
+
+async def list_flags(call: Call) -> Answer:
+    """Return the feature flags: there are none, and all that RabbitMQ's stand for is on."""
+    return await call.json([])
+
+
+async def enable_flag(_call: Call) -> Answer:
+    """Accept that a feature is to be enabled: there is nothing to enable."""
+    return no_content()
+
+
+async def list_nothing(call: Call) -> Answer:
+    """Return an empty list."""
+    return await call.json([])
+
+
+async def extensions(call: Call) -> Answer:
+    """Return the extensions of the pages."""
+    return await call.json([{"javascript": "dispatcher.js"}])
+
+
+async def reset(_call: Call) -> Answer:
+    """Accept that the statistics are to be forgotten: they forget by themselves."""
+    return no_content()
+
+
+_MONITORING, _ADMINISTRATOR = Needs.MONITORING, Needs.ADMINISTRATOR
+
+ROUTES = (
+    ApiRoute("GET", "/api/overview", overview, "Totals", query=_QUERY),
+    ApiRoute("GET", "/api/cluster-name", get_cluster_name, "The name of the broker"),
+    ApiRoute(
+        "PUT",
+        "/api/cluster-name",
+        put_cluster_name,
+        "Name the broker",
+        _ADMINISTRATOR,
+        NameBody,
+        statuses=(204,),
+    ),
+    ApiRoute("GET", "/api/nodes", list_nodes, "The nodes", _MONITORING, query=("columns",)),
+    ApiRoute("GET", "/api/nodes/{node}", get_node, "A node", _MONITORING, query=("columns",)),
+    ApiRoute("GET", "/api/nodes/{node}/memory", get_memory, "A node's memory", _MONITORING),
+    ApiRoute("GET", "/api/feature-flags", list_flags, "Feature flags", _MONITORING),
+    ApiRoute(
+        "PUT",
+        "/api/feature-flags/{flag}/enable",
+        enable_flag,
+        "Accepted, and nothing to do",
+        _ADMINISTRATOR,
+        statuses=(204,),
+    ),
+    ApiRoute("GET", "/api/deprecated-features", list_nothing, "Deprecated features", _MONITORING),
+    ApiRoute(
+        "GET",
+        "/api/deprecated-features/used",
+        list_nothing,
+        "Deprecated features that are used",
+        _MONITORING,
+    ),
+    ApiRoute("GET", "/api/extensions", extensions, "Extensions of the pages"),
+    ApiRoute("DELETE", "/api/reset", reset, "Accepted", _ADMINISTRATOR, statuses=(204,)),
+    ApiRoute("DELETE", "/api/reset/{node}", reset, "Accepted", _ADMINISTRATOR, statuses=(204,)),
+    ApiRoute("POST", "/api/rebalance/queues", reset, "Accepted", _ADMINISTRATOR, statuses=(204,)),
+)

@@ -1,0 +1,308 @@
+"""Publishing a message to an exchange, and getting messages off a queue.
+
+Both are for looking and trying: a request for each message is slow, and a get takes messages out of
+their queue, if only to put them back.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import trio
+
+from amqpstore import Message, Run
+from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.outlet import ClosedOutlet, Returned
+from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.messages.envelope import parse_envelope, visible
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.management.answers import Answer
+from amqpstore_server.management.call import Call
+from amqpstore_server.management.errors import HttpError, bad_request
+from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.tables import shown_properties
+from amqpstore_server.management.topology import (
+    check_queue_exists,
+    checked_arguments,
+    exchange_in,
+    name_in,
+    topology_of,
+)
+from amqpstore_server.protocol.content import BasicProperties, encode_properties
+from amqpstore_server.protocol.errors import AmqpError
+from amqpstore_server.protocol.field_table import Timestamp
+
+_MAX_SHORT_BYTES = 255
+_CONFIRM_S = 30.0
+_MAX_GOT = 10_000
+_MAX_GOT_BYTES = 64 << 20
+"""The most messages, and the most bytes of them, that one request gets."""
+_NUMBERS = {"delivery_mode": 2, "priority": 255, "timestamp": (1 << 64) - 1}
+"""Properties that are numbers, and the highest of each."""
+_TEXTS = frozenset(BasicProperties.__dataclass_fields__) - {"headers", *_NUMBERS}
+
+
+class PublishBody(msgspec.Struct):
+    """A message. Properties that AMQP does not have are ignored, as in RabbitMQ."""
+
+    routing_key: str
+    payload: str
+    payload_encoding: Literal["string", "base64"]
+    properties: dict[str, Any] | list[Any] = {}
+
+
+class GetBody(msgspec.Struct):
+    """How many messages are got, and what becomes of them. `requeue` is what old clients send
+    instead of `ackmode`. Bodies are cut after `truncate` bytes.
+    """
+
+    count: int = 1
+    encoding: Literal["auto", "base64"] = "auto"
+    ackmode: (
+        Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true"]
+        | Literal["reject_requeue_false"]
+        | None
+    ) = None
+    requeue: bool | None = None
+    truncate: int | None = None
+
+    @property
+    def mode(self) -> str:
+        """The way in which messages are settled. Raises: HttpError."""
+        if self.ackmode is not None:
+            return self.ackmode
+        if self.requeue is None:
+            raise bad_request("[{key_missing,ackmode}]")
+        return "ack_requeue_true" if self.requeue else "ack_requeue_false"
+
+
+class _Confirmed(ClosedOutlet):
+    """The outlet of a channel that publishes one message: notes what becomes of it."""
+
+    def __init__(self) -> None:
+        self.is_done = trio.Event()
+        self.is_routed = True
+        self.is_refused = False
+
+    def returned(self, _messages: Sequence[Message], _reason: Returned) -> None:
+        self.is_routed = False
+
+    def confirm(self, _tag: int, *, multiple: bool) -> None:  # noqa: ARG002
+        self.is_done.set()
+
+    def refuse(self, _tag: int) -> None:
+        self.is_refused = True
+        self.is_done.set()
+
+    def failed(self) -> None:
+        self.refuse(0)
+
+
+async def publish(call: Call) -> Answer:
+    """Publish a message; the answer comes once it is durable."""
+    body = await call.body(PublishBody)
+    exchange = exchange_in(call)
+    access = call.identity.access(call.vhost.name)
+    access.check("write", "exchange", exchange)
+    payload = _payload(body)
+    _check_may_publish(call, len(payload))
+    properties = _properties(body.properties)
+    _check_user_id(call, properties)
+    raw = _encoded(properties)
+    if len(body.routing_key.encode()) > _MAX_SHORT_BYTES:
+        raise bad_request(f"the routing key has more than {_MAX_SHORT_BYTES} bytes")
+    envelope = parse_envelope(exchange, body.routing_key, raw, properties)
+    if exchange == REPLAY_EXCHANGE:
+        topology_of(call).check_replay(body.routing_key)
+    topology_of(call).check_topic("write", exchange, *envelope.address[1])
+    if exchange and exchange not in call.vhost.exchanges:
+        raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{call.vhost.name}'")
+    outlet = _Confirmed()
+    channel = Channel(call.vhost, object(), outlet)
+    try:
+        channel.select_confirms()
+        channel.publish(envelope, [Message(envelope, payload)], Flags(mandatory=True))
+        channel.confirm_published()
+        call.context.wake()
+        with trio.move_on_after(_CONFIRM_S) as waiting:
+            await outlet.is_done.wait()
+    finally:
+        channel.forget_outlet()
+        channel.close()
+    if waiting.cancelled_caught:
+        raise HttpError(503, "service_unavailable", "the message is not on disk yet")
+    if outlet.is_refused:
+        raise bad_request("a queue has refused the message")
+    return await call.json({"routed": outlet.is_routed})
+
+
+def _check_may_publish(call: Call, size: int) -> None:
+    """Raises: HttpError."""
+    if call.context.alarms.is_raised:
+        raise HttpError(503, "service_unavailable", f"blocked: {call.context.alarms.reason}")
+    if size > call.context.config().max_message_bytes:
+        raise bad_request(f"the message has {size} bytes, more than max_message_bytes")
+
+
+def _check_user_id(call: Call, properties: BasicProperties) -> None:
+    user = call.identity.user
+    if properties.user_id not in (None, user) and "impersonator" not in call.identity.own_tags:
+        raise bad_request(
+            f"user_id property set to '{properties.user_id}' but authenticated user was '{user}'"
+        )
+    if properties.reply_to is not None and properties.reply_to.startswith("amq.rabbitmq.reply-to"):
+        raise bad_request("there is no consumer for direct replies")
+
+
+def _payload(body: PublishBody) -> bytes:
+    if body.payload_encoding == "string":
+        return body.payload.encode()
+    try:
+        return base64.b64decode(body.payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request("the payload is not base64") from None
+
+
+def _properties(given: dict[str, Any] | list[Any]) -> BasicProperties:
+    """Raises: HttpError."""
+    found: dict[str, Any] = {}
+    for name, value in checked_arguments(given).items():
+        if name in _TEXTS:
+            if not isinstance(value, str) or len(value.encode()) > _MAX_SHORT_BYTES:
+                raise bad_request(f"property {name} must be a text of at most 255 bytes")
+            found[name] = value
+        elif name == "headers":
+            if not isinstance(value, dict | list):
+                raise bad_request("property headers must be an object")
+            found[name] = checked_arguments(value)
+        elif name in _NUMBERS:
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= _NUMBERS[name]:
+                raise bad_request(f"property {name} must be a number from 0 to {_NUMBERS[name]}")
+            found[name] = Timestamp(value) if name == "timestamp" else value
+    return BasicProperties(**found)
+
+
+def _encoded(properties: BasicProperties) -> bytes:
+    try:
+        return encode_properties(properties)
+    except (AmqpError, PreconditionFailedError, ValueError, TypeError) as error:
+        raise bad_request(f"properties: {error}") from None
+
+
+async def get(call: Call) -> Answer:
+    """Get messages off a queue, and settle them."""
+    body = await call.body(GetBody)
+    mode = body.mode
+    if body.count < 0:
+        raise bad_request("count must not be negative")
+    name = name_in(call, "queue")
+    check_queue_exists(call, name)
+    queue = topology_of(call).queue(name, "read")
+    channel = Channel(call.vhost, object(), ClosedOutlet())
+    found: list[dict[str, Any]] = []
+    size = 0
+    try:
+        for _ in range(min(body.count, _MAX_GOT)):
+            fetched = await _fetched(channel, queue)
+            if fetched is None:
+                break
+            tag, run = fetched
+            row, body_bytes = _row(queue, run, body)
+            found.append(row)
+            size += body_bytes
+            if size > _MAX_GOT_BYTES:
+                break
+            await trio.lowlevel.checkpoint()
+        if found and not queue.is_deleted:
+            _settle(channel, tag, mode)
+    finally:
+        # What is not settled goes back to its place.
+        channel.close()
+        queue.touch()
+        call.context.wake()
+    if mode == "ack_requeue_false" or mode == "reject_requeue_false":
+        # The client has them now, and nobody else: as far as a crash goes, too.
+        await _durable(call)
+    return await call.json(found)
+
+
+async def _fetched(channel: Channel, queue: Queue) -> tuple[int, Run] | None:
+    while not queue.is_deleted:
+        queue.backlog.is_reading = False
+        fetched = channel.get(queue, no_ack=False, in_parts=True)
+        if fetched is not None or not queue.backlog.is_reading:
+            return fetched
+        await trio.lowlevel.checkpoint()  # of a large message a part was read
+    return None
+
+
+def _settle(channel: Channel, last: int, mode: str) -> None:
+    match mode:
+        case "ack_requeue_false":
+            channel.ack_until(last)
+        case "reject_requeue_false":
+            channel.reject_until(last, requeue=False)
+        case "reject_requeue_true" | "ack_requeue_true":
+            channel.reject_until(last, requeue=True)
+
+
+async def _durable(call: Call) -> None:
+    done = trio.Event()
+    call.context.broker.context.when_durable(done.set)
+    call.context.wake()
+    with trio.move_on_after(_CONFIRM_S):
+        await done.wait()
+
+
+def _row(queue: Queue, run: Run, body: GetBody) -> tuple[dict[str, Any], int]:
+    message: Message = next(iter(run.messages or []))
+    envelope, content = message.envelope, bytes(message.body)
+    shown = content if body.truncate is None else content[: max(body.truncate, 0)]
+    payload, encoding = _shown_payload(shown, body.encoding)
+    row: dict[str, Any] = {
+        "payload_bytes": len(content),
+        "redelivered": bool(run.delivery_count),
+        "exchange": envelope.exchange,
+        "routing_key": envelope.routing_key,
+        "message_count": queue.ready_count,
+        "properties": shown_properties(visible(envelope.properties)) or [],
+        "payload": payload,
+        "payload_encoding": encoding,
+    }
+    return row, len(content)
+
+
+def _shown_payload(content: bytes, encoding: str) -> tuple[str, str]:
+    if encoding == "auto":
+        try:
+            return content.decode(), "string"
+        except UnicodeDecodeError:
+            pass
+    return base64.b64encode(content).decode("ascii"), "base64"
+
+
+ROUTES = (
+    ApiRoute(
+        "POST",
+        "/api/exchanges/{vhost}/{exchange}/publish",
+        publish,
+        "Publish a message",
+        Needs.VHOST,
+        PublishBody,
+    ),
+    ApiRoute(
+        "POST",
+        "/api/queues/{vhost}/{queue}/get",
+        get,
+        "Get messages off a queue",
+        Needs.VHOST,
+        GetBody,
+    ),
+)

@@ -1,0 +1,204 @@
+"""Queues, exchanges, bindings and messages over HTTP: the answers are those of RabbitMQ 3.10."""
+
+from collections.abc import Generator
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import pytest
+from pika.exceptions import ConnectionClosedByBroker
+
+from tests.broker_process import BrokerProcess
+from tests.management_client import ManagementClient, managed, management_url
+from tests.waiting import wait_until
+
+HOSTILE = ["a/b", "<script>alert(1)</script>", "ü ✓", "%2F", "a?b#c", "x" * 255, '"\\\n']
+
+
+@pytest.fixture(scope="module")
+def managed_broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp("management")
+    broker = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
+    with broker:
+        broker.start()
+        yield broker
+
+
+@pytest.fixture
+def api(managed_broker: BrokerProcess) -> Generator[ManagementClient]:
+    with ManagementClient(management_url(managed_broker)) as client:
+        yield client
+
+
+def quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_any_kind_come_back_as_they_are(api: ManagementClient, name: str) -> None:
+    kept = name.replace("\n", "")  # as in AMQP
+    queue, exchange = f"/queues/%2F/{quoted(name)}", f"/exchanges/%2F/{quoted(name)}"
+    api.put(queue)
+    api.put(queue, status=204)
+    api.put(exchange, {"type": "topic"})
+    path = f"/bindings/%2F/e/{quoted(kept)}/q/{quoted(kept)}"
+    for arguments in ({}, {"x": 1, "y": ["ä", None]}):
+        answer = api.request("POST", path, json={"routing_key": kept, "arguments": arguments})
+        assert answer.status_code == 201
+        one = f"/bindings/%2F/e/{quoted(kept)}/q/{answer.headers['location']}"
+        assert api.get(one)["arguments"] == arguments
+        assert api.get(one)["routing_key"] == kept
+        api.delete(one)
+        api.expect(404, "DELETE", one)
+    assert api.get(f"/queues/%2F/{quoted(kept)}")["name"] == kept
+    assert kept in [row["name"] for row in api.get("/queues")]
+    api.delete(f"/queues/%2F/{quoted(kept)}")
+    api.delete(f"/exchanges/%2F/{quoted(kept)}")
+
+
+def test_what_differs_is_refused_and_says_why(api: ManagementClient) -> None:
+    api.put("/queues/%2F/args", {"arguments": {"x-max-length": 5}})
+    for body, part in (
+        ({"arguments": {"x-max-length": 6}}, "inequivalent arg 'x-max-length' for queue 'args'"),
+        ({"arguments": {"x-max-length": "6"}}, "inequivalent arg 'x-max-length'"),
+        ({"durable": "nope"}, "Expected `bool`"),
+        ({"arguments": 5}, "arguments"),
+        ({"arguments": {"x": 1 << 70}}, "64 bits"),
+        ({"arguments": {"x": "y" * 70_000}}, "arguments"),
+        ([], "an object"),
+    ):
+        found = api.put("/queues/%2F/args", body, status=400)
+        assert part in found["reason"], body
+    assert api.expect(400, "PUT", "/queues/%2F/args", data="{")["reason"] == "not_json"
+    api.expect(415, "PUT", "/queues/%2F/x", data="{}", headers={"content-type": "text/plain"})
+    api.put(f"/queues/%2F/{'x' * 256}", status=400)
+    api.put("/queues/%2F/amq.x", status=401)
+    api.put("/queues/nothing/x", status=404)
+    api.put("/exchanges/%2F/e", {"type": "nothing"}, status=400)
+    api.delete("/exchanges/%2F/amq.topic", status=401)
+    api.delete("/queues/%2F/args")
+
+
+def test_an_answer_does_not_wait_for_a_body_that_it_does_not_need(api: ManagementClient) -> None:
+    """A server that leaves bodies unread is stuck with the next request on the connection."""
+    for _ in range(3):
+        api.put("/queues/nothing/x", {"arguments": {"x": "y" * 50_000}}, status=404)
+        api.expect(405, "PUT", "/whoami", {"a": "b"})
+        assert api.get("/whoami")["name"] == "guest"
+    with api.as_user("guest", "wrong") as wrong:
+        for _ in range(2):
+            wrong.expect(401, "PUT", "/queues/%2F/x", {"arguments": {"x": "y" * 500_000}})
+    assert "large" not in [row["name"] for row in api.get("/queues")]
+
+
+def test_a_message_is_published_and_got(api: ManagementClient) -> None:
+    api.put("/queues/%2F/got")
+    path = "/exchanges/%2F/amq.default/publish"
+    headers = {"n": 1, "t": {"deep": [1, "x"]}}
+    properties = {"delivery_mode": 2, "headers": headers, "message_id": "m", "timestamp": 5}
+    message = {"properties": properties, "routing_key": "got", "payload_encoding": "string"}
+    assert api.post(path, {**message, "payload": "hällo"}) == {"routed": True}
+    assert api.post(path, {**message, "payload": "x", "routing_key": "no"}) == {"routed": False}
+    binary = {**message, "payload": "/wA=", "payload_encoding": "base64"}
+    assert api.post(path, binary) == {"routed": True}
+    asked = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    for redelivered in (False, True):
+        first, second = api.post("/queues/%2F/got/get", asked)
+        assert first == {
+            "payload": "hällo",
+            "payload_bytes": 6,
+            "payload_encoding": "string",
+            "properties": properties,
+            "exchange": "",
+            "routing_key": "got",
+            "message_count": 1,
+            "redelivered": redelivered,
+        }
+        assert (second["payload"], second["payload_encoding"]) == ("/wA=", "base64")
+    cut = {"count": 1, "ackmode": "reject_requeue_true", "encoding": "auto", "truncate": 1}
+    assert api.post("/queues/%2F/got/get", cut)[0]["payload"] == "h"
+    gone = {**asked, "ackmode": "ack_requeue_false", "count": 1}
+    assert api.post("/queues/%2F/got/get", gone)[0]["payload"] == "hällo"
+    assert api.get("/queues/%2F/got")["messages_ready"] == 1
+    api.delete("/queues/%2F/got/contents")
+    assert api.post("/queues/%2F/got/get", asked) == []
+    refused: tuple[dict[str, Any], ...] = (
+        {**message, "payload": "#", "payload_encoding": "base64"},
+        {**message, "payload": "x", "properties": {"priority": "x"}},
+        {**message, "payload": "x", "properties": {"user_id": "other"}},
+        {**message, "payload": "x", "properties": {"expiration": "x"}},
+        {**message, "payload": "x", "routing_key": "x" * 256},
+        {"properties": {}},
+    )
+    for wrong in refused:
+        assert api.post(path, wrong, status=400)["error"] == "bad_request", wrong
+    api.post("/exchanges/%2F/nothing/publish", {**message, "payload": ""}, status=400)
+    api.post("/queues/%2F/got/get", {"count": 1, "encoding": "auto"}, status=400)
+    api.delete("/queues/%2F/got")
+
+
+def test_clients_are_listed_and_closed(api: ManagementClient, managed_broker: Any) -> None:
+    parameters = pika.URLParameters(managed_broker.url)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("listed", exclusive=True)
+        channel.basic_qos(prefetch_count=7)
+        channel.basic_consume("listed", lambda *_: None, consumer_tag="<b>tag</b>")
+        [found] = api.get("/connections")
+        assert (found["user"], found["vhost"], found["state"]) == ("guest", "/", "running")
+        assert found["client_properties"]["product"] == "Pika Python Client Library"
+        [row] = api.get(f"/connections/{quoted(found['name'])}/channels")
+        assert (row["confirm"], row["prefetch_count"], row["consumer_count"]) == (True, 7, 1)
+        assert api.get(f"/channels/{quoted(row['name'])}")["number"] == 1
+        [consumer] = api.get("/consumers/%2F")
+        assert (consumer["consumer_tag"], consumer["prefetch_count"]) == ("<b>tag</b>", 7)
+        queue = api.get("/queues/%2F/listed")
+        assert queue["consumer_details"] == [consumer]
+        assert queue["owner_pid_details"]["name"] == found["name"]
+        api.delete("/queues/%2F/listed", status=400)  # it is another's
+        for path in ("/connections/nothing", "/channels/nothing", "/connections/nothing/channels"):
+            api.expect(404, "GET", path)
+        reason = {"X-Reason": "because ü".encode()}
+        api.delete(f"/connections/{quoted(found['name'])}", headers=reason)
+        with pytest.raises(ConnectionClosedByBroker) as closed:
+            connection.process_data_events(30)
+        assert (closed.value.reply_code, closed.value.reply_text) == (
+            320,
+            "CONNECTION_FORCED - because ü",
+        )
+    wait_until(lambda: api.get("/connections") == [])
+
+
+def test_health_checks_say_what_is_wrong(api: ManagementClient, managed_broker: Any) -> None:
+    for check in (
+        "alarms",
+        "local-alarms",
+        "virtual-hosts",
+        "node-is-quorum-critical",
+        "node-is-mirror-sync-critical",
+        "is-in-service",
+        "certificate-expiration/1/months",
+        f"port-listener/{managed_broker.port}",
+        "protocol-listener/amqp",
+        "protocol-listener/http",
+    ):
+        assert api.get(f"/health/checks/{check}")["status"] == "ok"
+    assert api.expect(503, "GET", "/health/checks/port-listener/1")["missing"] == 1
+    assert api.expect(503, "GET", "/health/checks/protocol-listener/mqtt")["missing"] == "mqtt"
+    for check in ("port-listener/x", "certificate-expiration/1/hours"):
+        api.expect(400, "GET", f"/health/checks/{check}")
+    assert api.get("/aliveness-test/%2F") == {"status": "ok"}
+    assert api.get("/queues/%2F/aliveness-test")["messages"] == 0
+    api.delete("/queues/%2F/aliveness-test")
+
+
+def test_the_overview_adds_up(api: ManagementClient) -> None:
+    found = api.get("/overview")
+    assert found["object_totals"]["exchanges"] == len(api.get("/exchanges"))
+    assert {row["protocol"] for row in found["listeners"]} == {"amqp", "http"}
+    [node] = api.get("/nodes")
+    assert node["name"] == found["node"]
+    assert node["mem_used"] > 0
+    assert api.get(f"/nodes/{node['name']}/memory")["memory"]["total"]["rss"] > 0
+    assert api.get("/queues?page=1&page_size=1&columns=name")["page_size"] == 1
