@@ -6,7 +6,6 @@ of a broker with something of each kind in it, indented.
 
 import hashlib
 import json
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from amqpstore_server.definitions import (
     Definitions,
     DefinitionsError,
     ExchangeDefinition,
+    GlobalParameter,
+    ParameterDefinition,
     Permission,
     PolicyDefinition,
     QueueDefinition,
@@ -133,20 +134,15 @@ def test_the_limits_of_a_virtual_host_are_read(caplog: pytest.LogCaptureFixture)
     assert caplog.records == []
 
 
-def test_a_parameter_of_another_component_is_ignored_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = {"component": "federation", "vhost": "orders", "name": "f", "value": {}}
-    path = tmp_path / "definitions.json"
-    path.write_text(json.dumps({"parameters": [one]}))
-    load(str(path))
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert (record.__dict__["component"], record.__dict__["vhost"], record.__dict__["file"]) == (
-        "federation",
-        "orders",
-        str(path),
-    )
+def test_parameters_of_other_components_are_kept(tmp_path: Path) -> None:
+    one = {"component": "federation", "vhost": "orders", "name": "f", "value": {"a": [1]}}
+    shared = {"name": "cluster_name", "value": "n"}
+    read = load(written(tmp_path, {"parameters": [one], "global_parameters": [shared]}))
+    assert read.other_parameters == [
+        ParameterDefinition(component="federation", vhost="orders", name="f", value={"a": [1]})
+    ]
+    assert read.global_parameters == [GlobalParameter(name="cluster_name", value="n")]
+    assert (read.operator_policies, read.vhost_limits) == ([], [])
 
 
 def test_an_empty_file_defines_nothing_and_unknown_keys_are_accepted(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ It follows the connection table in `protocol.states`. `Negotiation` handles it u
 `Session` from then on. An AmqpError that concerns a channel closes the channel, one that concerns
 the connection closes the connection; both tell the client, with the specification's reply code.
 Before the connection is open, the socket is closed without a method (section 2.2.4).
+
+Past 600 lines because the socket's side, the management API and the statistics all ask it.
 """
 
 from __future__ import annotations

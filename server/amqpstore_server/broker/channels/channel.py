@@ -1,4 +1,8 @@
-"""A channel: publishes, gets and unacked deliveries of one client, in the order of its tags."""
+"""A channel: publishes, gets and unacked deliveries of one client, in the order of its tags.
+
+Past 600 lines because all of these share one row of delivery tags, and so do recovering, settling
+and transactions.
+"""
 
 from __future__ import annotations
 
