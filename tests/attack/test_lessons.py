@@ -198,3 +198,55 @@ def test_headers_of_the_broker_that_a_client_makes_up_do_no_harm(target: BrokerP
             channel.basic_reject(taken.delivery_tag or 0, requeue=False)
         assert channel.queue_declare("made-up", passive=True).method.message_count == 0
         assert channel.queue_declare("after", passive=True).method.message_count == len(wrong)
+
+
+def test_a_hash_of_any_header_is_a_route(target: BrokerProcess) -> None:
+    """Also of an empty array, and where the exchange takes dead letters."""
+    odd: list[Any] = [[], {}, None, b"", "", True, 0, [[]], {"a": []}]
+    with connect(target.url) as connection:
+        channel = connection.channel()
+        hashed = {"hash-header": "h"}
+        channel.exchange_declare("by-header", "x-consistent-hash", arguments=hashed)
+        channel.queue_declare("hashed", exclusive=True)
+        channel.queue_bind("hashed", "by-header", "10")
+        dead = {"x-dead-letter-exchange": "by-header"}
+        channel.queue_declare("to-hash", exclusive=True, arguments=dead)
+        for value in odd:
+            properties = pika.BasicProperties(headers={"h": value})
+            channel.basic_publish("by-header", "k", b"", properties)
+            channel.basic_publish("", "to-hash", b"", properties)
+            taken, _, _ = channel.basic_get("to-hash")
+            assert taken is not None
+            channel.basic_reject(taken.delivery_tag or 0, requeue=False)
+        found = channel.queue_declare("hashed", passive=True).method.message_count
+        assert found == 2 * len(odd)
+        channel.exchange_delete("by-header")
+
+
+NAMES = ["../../outside", "/etc/outside", "a/../../b", "%s%n%d", "{0.__class__}", "${jndi:x}", "~"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_never_a_path_or_a_format(target: BrokerProcess, name: str) -> None:
+    """Durable, and with a backlog on disk: nothing beside the store's own files appears."""
+    root = Path(target.data_directory)
+    before = {path.name for path in root.parent.rglob("*")}
+    with connect(target.url) as connection:
+        channel = connection.channel()
+        channel.exchange_declare(name, "topic", durable=True)
+        channel.queue_declare(name, durable=True)
+        channel.queue_bind(name, name, name)
+        channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2, message_id=name, app_id=name)
+        channel.basic_publish(name, name, bytes(MIB), properties)
+        got: list[str] = []
+        tag = channel.basic_consume(name, lambda *_: got.append(name), consumer_tag=name)
+        connection.process_data_events(0)
+        channel.basic_cancel(tag)
+        with channel_closed_with(404):
+            channel.queue_declare(f"{name} is not there", passive=True)
+        channel = connection.channel()
+        assert (channel.queue_delete(name).method.message_count or 0) + len(got) >= 1
+        channel.exchange_delete(name)
+    appeared = {path.name for path in root.parent.rglob("*")} - before
+    assert not [file for file in appeared if "outside" in file or name in file], appeared
