@@ -22,7 +22,10 @@ from amqpstore.unacked import Unacked
 _log = logging.getLogger(__name__)
 
 _MAX_WRITTEN_ASIDE = 128
-"""Transient runs that are written out before others have their turn: each is a write to a file."""
+_MAX_MESSAGES_ASIDE = 4096
+"""Transient runs, and about how many messages in them, that are written out before others have
+their turn: each run is a write to a file.
+"""
 
 _MAX_DROPPED = 2048
 """Runs whose bodies are dropped before others have their turn."""
@@ -88,8 +91,13 @@ class Memory:
         they stay.
         """
         if self._transient_excess:
+            messages = 0
             for _ in range(min(len(self._transient_excess), _MAX_WRITTEN_ASIDE)):
-                self._write_aside(*self._transient_excess.popleft())
+                queue, run = self._transient_excess.popleft()
+                messages += run.count
+                self._write_aside(queue, run)
+                if messages >= _MAX_MESSAGES_ASIDE:
+                    break
         excess = self._excess
         left = _MAX_DROPPED
         while excess and left and excess[0][1].end_id <= next_message_id:

@@ -351,3 +351,19 @@ def test_transient_messages_of_many_queues_leave_memory_a_few_at_a_time(disk: Di
     assert [bodies(take(store, queue, 1)) for queue in queues] == [[BODY]] * 600
     check(store)
     store.abandon()
+
+
+def test_transient_messages_are_written_out_a_few_at_a_time(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqpstore.memory, "_MAX_MESSAGES_ASIDE", 100)
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.set_lazy(queue, lazy=True)
+    for _ in range(50):
+        store.publish([queue], messages(*[b"x" * 100] * 10, envelope=TRANSIENT))
+    for left in range(500 - 100, -1, -100):
+        store.housekeep()
+        assert in_memory(queue) == 100 * left
+    check(store)
+    store.abandon()

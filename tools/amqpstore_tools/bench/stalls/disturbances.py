@@ -1,87 +1,20 @@
 """Work that may hold up all other clients, each in the size that the field complains about."""
 
-import contextlib
 import socket
 import struct
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar
 
+from amqpstore_tools.bench.stalls.crowds import CROWDS
 from amqpstore_tools.bench.stalls.dialogue import Dialogue
+from amqpstore_tools.bench.stalls.disturbance import Disturbance
 from amqpstore_tools.client import wire
-from amqpstore_tools.client.connection import CHANNEL, Address
+from amqpstore_tools.client.connection import CHANNEL
 from amqpstore_tools.client.errors import BenchError, PeerError
 
 _FANOUT_PUBLISHES = 100
 _SMALL_QUEUES = 100
 _POLL_S = 0.02
 _LIMIT_MESSAGES = 1000
-
-
-class Disturbance(ABC):
-    """One disturbance, on a connection of its own: prepared, performed once, cleaned up."""
-
-    about: ClassVar[str]
-    count: ClassVar[int]
-
-    def __init__(self, address: Address, name: str, count: int, timeout_s: float) -> None:
-        self.name = name  # of queues and exchanges: begins with it
-        self.times = count
-        self._address = address
-        self._timeout_s = timeout_s
-        self.client = Dialogue(address, timeout_s)
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Do what is not measured."""
-
-    @abstractmethod
-    def disturb(self) -> None:
-        """Perform it, and return when the broker has answered that it is done."""
-
-    def clean(self) -> None:
-        """Remove what is left."""
-        self.client.connection.delete_queue(self.name)
-
-    def finish(self) -> None:
-        """Clean up, whatever has failed: on a new connection, as the old one may be closed."""
-        self.client.connection.abandon()
-        with contextlib.suppress(BenchError, OSError):
-            self.client = Dialogue(self._address, self._timeout_s)
-            self.clean()
-            self.client.close()
-
-    def names(self) -> list[str]:
-        """Return names for this many queues."""
-        return [f"{self.name}-{number:06}" for number in range(self.times)]
-
-    def declare_all(self, names: Iterable[str]) -> None:
-        """Declare durable queues, in one write."""
-        octets = [_method(wire.QUEUE_DECLARE, name, b"\x02" + wire.table({})) for name in names]
-        self.client.say(b"".join(octets), wire.QUEUE_DECLARE_OK, len(octets))
-
-    def delete_all(self, names: Iterable[str]) -> None:
-        """Delete queues, in one write."""
-        octets = [_method(wire.QUEUE_DELETE, name, b"\0") for name in names]
-        self.client.say(b"".join(octets), wire.QUEUE_DELETE_OK, len(octets))
-
-    def bind_all(self, bindings: Iterable[tuple[str, str]]) -> None:
-        """Bind queues by keys to the exchange of this name, in one write."""
-        after = b"\0" + wire.table({})
-        octets = [
-            _method(
-                wire.QUEUE_BIND,
-                queue,
-                wire.short_string(self.name) + wire.short_string(key) + after,
-            )
-            for queue, key in bindings
-        ]
-        self.client.say(b"".join(octets), wire.QUEUE_BIND_OK, len(octets))
-
-
-def _method(method_id: wire.MethodId, queue: str, rest: bytes) -> bytes:
-    return wire.method(CHANNEL, method_id, b"\0\0" + wire.short_string(queue) + rest)
 
 
 class Declares(Disturbance):
@@ -180,11 +113,18 @@ class Requeue(Purge):
     def prepare(self) -> None:
         """Fill the queue, and take everything."""
         super().prepare()
+        self.take_all()
+
+    def take_all(self, *, transacted: bool = False) -> None:
+        """Have a new client take everything, whose consumer then ends."""
         self.client.close()
         self.client = Dialogue(self._address, self._timeout_s)
+        connection = self.client.connection
+        if transacted:
+            connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
         self.client.take(self.name, self.times)
         cancel = wire.short_string("bench") + b"\0"
-        self.client.connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
+        connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
 
     def disturb(self) -> None:
         """Requeue, and wait until all messages are ready."""
@@ -229,11 +169,7 @@ class RejectAll(Requeue):
         self.client.connection.declare_queue(f"{self.name}-dead", {})
         self.client.connection.declare_queue(self.name, self.arguments)
         self.client.publish(self.times, ("", self.name))
-        self.client.close()
-        self.client = Dialogue(self._address, self._timeout_s)
-        self.client.take(self.name, self.times)
-        cancel = wire.short_string("bench") + b"\0"
-        self.client.connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
+        self.take_all()
 
     def disturb(self) -> None:
         """Reject, and wait until all messages are dead letters."""
@@ -381,12 +317,7 @@ class AckingTx(Requeue):
     def prepare(self) -> None:
         """Select tx, and take the messages."""
         Purge.prepare(self)
-        self.client.close()
-        self.client = Dialogue(self._address, self._timeout_s)
-        self.client.connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
-        self.client.take(self.name, self.times)
-        cancel = wire.short_string("bench") + b"\0"
-        self.client.connection.call(wire.BASIC_CANCEL, cancel, wire.BASIC_CANCEL_OK)
+        self.take_all(transacted=True)
 
     def disturb(self) -> None:
         """Ack and commit."""
@@ -545,4 +476,5 @@ DISTURBANCES: dict[str, type[Disturbance]] = {
     "delete-exchange": DeleteExchange,
     "delete-declare": DeleteDeclare,
     "delete-beside": DeleteBeside,
+    **CROWDS,
 }
