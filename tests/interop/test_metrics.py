@@ -211,6 +211,9 @@ def test_the_management_api_has_metrics_for_who_may_monitor(metered: BrokerProce
     with ManagementClient(base) as client:
         answer = client.session.get(base + "/metrics", timeout=60)
         assert "rabbitmq_queues 1.0" in answer.text
+        latencies = client.get("/latencies")
+        assert latencies.keys() == {"sync", "confirm", "delivery"}
+        assert all(one.keys() == {"p50", "p99"} for one in latencies.values())
 
 
 def test_a_broker_without_room_is_not_ready(stopped_broker: BrokerProcess) -> None:

@@ -4,6 +4,7 @@ The counters themselves are in the broker (`broker.counters`) and cost it a few 
 run of messages. This package reads them about once a second.
 
 - `series`: samples of some counters over time, in rings that get coarser with age.
+- `latencies`: how long syncs, confirms and deliveries have taken lately.
 - `ranges`: what part of that a request asks for.
 - `sampler`: takes the samples, in steps, within a budget of memory and of processor time.
 - `reports`: rates and samples as RabbitMQ's management API writes them.

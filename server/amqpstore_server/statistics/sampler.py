@@ -20,6 +20,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.counters import ExchangeCounters, OctetCounters
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.statistics.latencies import Quantiles, RecentLatency
 from amqpstore_server.statistics.series import (
     LEAST_SHARE,
     OBJECTS,
@@ -224,6 +225,14 @@ class Sampler:
             OCTETS, self._all_connections, attrgetter("octets"), connection_values
         )
         self.exchanges = _Objects(EXCHANGE, self._all_exchanges, _itself, exchange_values)
+        self._latencies = {
+            name: RecentLatency(histogram)
+            for name, histogram in (
+                ("sync", broker.context.store.measures.sync_s),
+                ("confirm", broker.context.confirm_s),
+                ("delivery", broker.context.probes.delivery_s),
+            )
+        }
         self._objects = (self.queues, self.channels, self.connections, self.exchanges)
 
     def all_queues(self) -> list[Queue]:
@@ -245,6 +254,12 @@ class Sampler:
         vhosts = self._broker.vhosts.values()
         default = [vhost.router.default_counters for vhost in vhosts]
         return default + [one.counters for vhost in vhosts for one in vhost.exchanges.values()]
+
+    def latencies(self) -> dict[str, Quantiles]:
+        """Return how long syncs took in the last seconds, and messages until their confirm and
+        until their delivery.
+        """
+        return {name: latency.quantiles() for name, latency in self._latencies.items()}
 
     @property
     def history_bytes(self) -> int:
@@ -328,6 +343,8 @@ class Sampler:
                 series = self.vhosts[name] = CounterSeries(VHOSTS, len(VHOST_FIELDS))
             series.add(now_ms, self.vhost_values(vhost))
         self.totals.add(now_ms, self.total_values())
+        for latency in self._latencies.values():
+            latency.sample(now_ms)
 
     def _add_octets(self) -> Iterator[None]:
         """Add what connections have received and sent since the last time to their virtual

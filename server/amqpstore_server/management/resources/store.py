@@ -11,7 +11,6 @@ import msgspec
 import trio
 
 from amqpstore import Store
-from amqpstore.measures import BucketHistogram
 from amqpstore_server.broker.audit import audit
 from amqpstore_server.broker.channels.branches import Xid
 from amqpstore_server.management.answers import Answer
@@ -95,27 +94,8 @@ def _in_doubt(call: Call) -> list[dict[str, Any]]:
 
 
 async def get_latencies(call: Call) -> Answer:
-    """Return how long syncs take: the times that half of them, and 99 %, are faster than."""
-    measures = call.context.broker.context.store.measures
-    return await call.json({"sync": quantiles(measures.sync_s)})
-
-
-def quantiles(histogram: BucketHistogram) -> dict[str, float | None]:
-    """Return the bounds below which half of the values are, and 99 % of them."""
-    return {"p50": _quantile(histogram, 0.5), "p99": _quantile(histogram, 0.99)}
-
-
-def _quantile(histogram: BucketHistogram, share: float) -> float | None:
-    wanted = sum(histogram.buckets) * share
-    if not wanted:
-        return None
-    seen = 0
-    for bound, count in zip(histogram.bounds, histogram.buckets, strict=False):
-        if count and seen + count >= wanted:
-            # As Prometheus does: values are spread evenly over their bucket.
-            return float(bound / 2 * (1 + (wanted - seen) / count))
-        seen += count
-    return float(histogram.bounds[-1])
+    """Return how long syncs, confirms and deliveries have taken in the last seconds."""
+    return await call.json(call.context.metrics.sampler.latencies())
 
 
 async def start_check(call: Call) -> Answer:
@@ -153,7 +133,7 @@ async def decide_branch(call: Call) -> Answer:
 
 ROUTES = (
     ApiRoute("GET", "/api/store", get_store, "The store", Needs.MONITORING),
-    ApiRoute("GET", "/api/latencies", get_latencies, "How long syncs take", Needs.MONITORING),
+    ApiRoute("GET", "/api/latencies", get_latencies, "How long clients wait", Needs.MONITORING),
     ApiRoute("POST", "/api/store/check", start_check, "Check the store", Needs.ADMINISTRATOR),
     ApiRoute(
         "POST",
