@@ -82,7 +82,8 @@ class Store:
     `queues` has all queues by id, including those of transactions in `prepared`, which hold their
     messages, and of purges in `purged`, under the same ids: see `is_hidden`. `next_queue_id` is the
     id of the next queue. `stored` reads the messages of runs that are on disk. `clock` is the one
-    passed to `open`; `measures` is what the work of the store took.
+    passed to `open`; `measures` is what the work of the store took; `store_id` tells it from every
+    other store.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Store:
     ) -> None:
         self.directory = backing.directory
         self.measures = measures
+        self.store_id = backing.store_id
         self.queues = queues
         self.recovery_report = recovered.report
         self.clock = clock

@@ -136,7 +136,7 @@ def families(source: MetricsSource) -> Families:
 def _who(source: MetricsSource) -> Families:
     described = Described(f"{_PREFIX}identity", "The node and its cluster")
     node = {"rabbitmq_node": source.node, "rabbitmq_cluster": source.node}
-    permanent_id = source.broker.context.store.directory
+    permanent_id = source.broker.context.store.store_id.hex()
     endpoint = {"rabbitmq_cluster_permanent_id": permanent_id, "rabbitmq_endpoint": "default"}
     yield facts(described, {**node, **endpoint})
     described = Described(f"{_PREFIX}build", "Versions of the broker and of what it runs on")

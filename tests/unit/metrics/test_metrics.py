@@ -112,6 +112,12 @@ def test_totals_are_what_happened(metered: Metered) -> None:
     assert found["amqpstore_segment_bytes"] > 0
 
 
+def test_the_cluster_is_told_by_its_store_and_no_path_is_shown(metered: Metered) -> None:
+    text = metered.text()
+    assert f'rabbitmq_cluster_permanent_id="{metered.server.store.store_id.hex()}"' in text
+    assert metered.server.store.directory not in text
+
+
 def test_both_formats_are_right_and_say_the_same(metered: Metered) -> None:
     text = metered.text(OPEN_METRICS)
     assert text.endswith("# EOF\n")
