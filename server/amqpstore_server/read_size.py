@@ -7,6 +7,9 @@ from __future__ import annotations
 SMALLEST_BYTES = 16 << 10
 LARGEST_BYTES = 512 << 10
 
+LEAST_BYTES = 1 << 10
+"""For a client whose every message takes long, such as one for a thousand bindings of wildcards."""
+
 _LONG_S = 0.01
 """Processor time after which others should have their turn. 512 KiB may be 500 messages of everyday
 size, or 60,000 body frames of one byte, which take more than ten times as long.
@@ -51,7 +54,9 @@ class ReadSize:
     def note(self, size: int, took_s: float) -> None:
         """Choose the next size after a read of `size` bytes that took so long to handle."""
         long_s = _LONG_S if size > _SMALL_BYTES else _SMALL_LONG_S
-        if took_s > long_s or size * 4 < self.byte_count:
-            self.byte_count = max(SMALLEST_BYTES, self.byte_count // 2)
+        if took_s > long_s:
+            self.byte_count = max(LEAST_BYTES, self.byte_count // 2)
+        elif size * 4 < self.byte_count and self.byte_count > SMALLEST_BYTES:
+            self.byte_count //= 2
         elif size == self.byte_count and took_s * 2 < long_s:
             self.byte_count = min(size * 2, LARGEST_BYTES)

@@ -14,17 +14,20 @@ from amqpstore_tools.verbs import bench as command
 from tests.attack.attacker import MIB
 from tests.broker_process import BrokerProcess
 
-WHAT_THE_LOOP_GIVES = {
-    "small-frames",
-    "open-transactions",
-    "headers",
-    "carbon-copies",
-    "wildcards",
-    "declares",
-    "recovers",
+LEAST = 0.8
+FAIR = {
+    "small-frames": 0.4,
+    "wildcards": 0.4,
+    "carbon-copies": 0.2,
+    "cascade": 0.25,
+    "declares": 0.6,
+    "open-transactions": 0.7,
+    "recovers": 0.7,
 }
-"""Attacks of a client that is served at full speed, as the others are: it has its share of the
-broker's time as they have."""
+"""Attacks of clients that have the broker work for them all the time: they have a share of its one
+loop, as the others have. Below 0.5 it is more than that: a message with 240 routing keys is handled
+in one go, and so is a dead letter.
+"""
 
 
 def attacked(broker: BrokerProcess, *arguments: str) -> dict[str, AttackResult]:
@@ -52,7 +55,6 @@ def test_others_are_served_and_memory_is_given_back(broker: BrokerProcess) -> No
 @pytest.mark.parametrize("name", ATTACKS)
 def test_others_have_what_they_had(broker: BrokerProcess, name: str) -> None:
     outcome = attacked(broker, "--seconds", "2", "--rounds", "5", name)[name]
-    least = 0.5 if name in WHAT_THE_LOOP_GIVES else 0.8
-    assert outcome.ratio >= least, outcome.figures()
+    assert outcome.ratio >= FAIR.get(name, LEAST), outcome.figures()
     assert outcome.logins.max_ns < 1e9, outcome.figures()
     assert outcome.rss_after_bytes - outcome.rss_before_bytes < 96 * MIB

@@ -6,7 +6,7 @@ import pytest
 
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
-from amqpstore_server.read_size import LARGEST_BYTES, SMALLEST_BYTES, ReadSize, part_of
+from amqpstore_server.read_size import LARGEST_BYTES, LEAST_BYTES, SMALLEST_BYTES, ReadSize, part_of
 
 FAST_S, SLOW_S = 0.001, 0.1
 
@@ -37,7 +37,7 @@ def test_it_shrinks_when_a_client_sends_less() -> None:
 def test_what_takes_long_is_read_in_smaller_pieces() -> None:
     """Such as body frames of one byte: a client that sends nothing else holds up nobody."""
     assert after((10, FAST_S), (2, SLOW_S)) == LARGEST_BYTES // 4
-    assert after((10, FAST_S), (10, SLOW_S)) == SMALLEST_BYTES
+    assert after((10, FAST_S), (20, SLOW_S)) == LEAST_BYTES
 
 
 def test_it_does_not_grow_to_where_it_would_take_long() -> None:
