@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import amqpstore
 from amqpstore.catalog import Change
 from amqpstore_server.broker.channels.branches import Branches
-from amqpstore_server.broker.channels.event_messages import AT_ONCE, EventMessages
+from amqpstore_server.broker.channels.event_messages import AT_ONCE as EVENTS_AT_ONCE
+from amqpstore_server.broker.channels.event_messages import EventMessages
+from amqpstore_server.broker.channels.firehose import AT_ONCE as COPIES_AT_ONCE
 from amqpstore_server.broker.channels.firehose import TRACE_EXCHANGE, Firehose
 from amqpstore_server.broker.channels.outlet import CLOSED
 from amqpstore_server.broker.channels.own_publishes import OwnPublishes
@@ -135,14 +137,14 @@ class VirtualHost:
                 "arguments": {},
             }
             self.restore_exchange(row)
-        copies = self._own_publishes("the copies of the firehose")
+        copies = self._own_publishes("the copies of the firehose", COPIES_AT_ONCE, keeps_up=True)
         self.firehose = Firehose(name, context.node, self.exchanges, copies)
         self.branches = Branches(name, context, self.dead_letters, self.firehose)
         if exchange := self.exchanges.get(EVENT_EXCHANGE):
-            events = EventMessages(context.clock, self._own_publishes("events", AT_ONCE))
+            events = EventMessages(context.clock, self._own_publishes("events", EVENTS_AT_ONCE))
             context.events.listen(exchange, events.publish)
 
-    def _own_publishes(self, what: str, at_once: int = 0) -> OwnPublishes:
+    def _own_publishes(self, what: str, at_once: int, *, keeps_up: bool = False) -> OwnPublishes:
         # Not counted as what clients publish.
         publisher = Publisher(
             self.context,
@@ -152,7 +154,7 @@ class VirtualHost:
             ChannelCounters(),
             ChannelCounters(),
         )
-        return OwnPublishes(self.context, self.router, publisher, what, at_once)
+        return OwnPublishes(self.context, self.router, publisher, what, at_once, keeps_up=keeps_up)
 
     # Exchanges.
 

@@ -7,7 +7,7 @@ import pytest
 from amqpstore_server.amqp.arguments import plain
 from amqpstore_server.broker.channels.branches import Xid
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.firehose import TRACE_EXCHANGE, Origin
+from amqpstore_server.broker.channels.firehose import AT_ONCE, TRACE_EXCHANGE, Origin
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.permissions import ALL, Access
@@ -188,6 +188,24 @@ def test_a_full_disk_costs_the_copies_and_nothing_else(traced: Traced) -> None:
     traced.free_disk()
     client.publish("", "q", "two")
     assert traced.keys() == ["publish. one", "publish. two"]
+
+
+def test_many_copies_leave_others_their_turn_and_keep_up(traced: Traced) -> None:
+    client = traced.client()
+    client.channel.select_transactions()
+    count = 8 * AT_ONCE
+    client.channel.publish(*labelled("", "q", *map(str, range(count))), Flags())
+    client.channel.commit()
+    queue = traced.vhost.queue("trace")
+    counts = []
+    while traced.broker.has_work:
+        before = queue.ready_count
+        traced.broker.pump()
+        counts.append(queue.ready_count - before)
+    assert sum(counts) == count
+    assert max(counts) == counts[0]
+    assert counts[0] == count // 4
+    assert [int(body) for _, body, _ in traced.copies()] == list(range(count))
 
 
 def test_an_error_in_it_does_not_end_it(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
+AT_ONCE = 1000
+"""Copies that are made in one turn, at least."""
+
+_TOGETHER = 250
+"""Messages of one publish or delivery that are copied together."""
+
 _MAX_KEY_BYTES = 255
 _MAX_HEADERS_BYTES = 48 << 10
 """A copy has more headers than its message. They have to fit in one frame, whatever those were."""
@@ -112,7 +118,9 @@ class Firehose:
     ) -> None:
         about: dict[str, FieldValue] = {"node": self._node, **before, **extra}
         copied = list(messages)
-        self._own.add(len(copied), partial(_copies, _cut(key), about, copied))
+        for first in range(0, len(copied), _TOGETHER):
+            some = copied[first : first + _TOGETHER]
+            self._own.add(len(some), partial(_copies, _cut(key), about, some))
 
 
 def _copies(key: str, about: dict[str, FieldValue], messages: list[Message]) -> list[Message]:

@@ -31,7 +31,8 @@ class OwnPublishes:
     """The messages that wait to be published.
 
     Args: publisher, tells nobody what becomes of them; what, they are, for the log; at_once, how
-    many are published in one turn, 0 for all.
+    many are published in one turn. If `keeps_up`, it is at least a quarter of those that wait:
+    where clients cause more in each turn, they must not become ever more.
     """
 
     def __init__(
@@ -40,13 +41,17 @@ class OwnPublishes:
         router: Router,
         publisher: Publisher,
         what: str,
-        at_once: int = 0,
+        at_once: int,
+        *,
+        keeps_up: bool,
     ) -> None:
         self._context = context
         self._router = router
         self._publisher = publisher
         self._what = what
         self._at_once = at_once
+        self._keeps_up = keeps_up
+        self._count = 0
         self._waiting: deque[tuple[int, Make]] = deque()
         self._is_under_way = False
         self._dropped = 0
@@ -54,6 +59,7 @@ class OwnPublishes:
     def add(self, count: int, make: Make) -> None:
         """Publish messages in a later turn. Args: count, of the messages that `make` makes."""
         self._waiting.append((count, make))
+        self._count += count
         if not self._is_under_way:
             self._is_under_way = True
             self._context.background.append(self._publishing())
@@ -67,14 +73,15 @@ class OwnPublishes:
         finally:
             # An error ends this; the next messages start it again.
             self._is_under_way = False
-            if self._waiting:
-                self._waiting.clear()
+            self._waiting.clear()
+            self._count = 0
 
     def _publish_some(self) -> None:
-        left = self._at_once or sum(count for count, _ in self._waiting)
+        left = max(self._at_once, self._count // 4) if self._keeps_up else self._at_once
         while self._waiting and left > 0:
             count, make = self._waiting.popleft()
             left -= count
+            self._count -= count
             try:
                 if messages := make():
                     self._publish(messages)
