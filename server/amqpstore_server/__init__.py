@@ -11,7 +11,8 @@
 - `sockets`: all clients' sockets in one set, read together; `read_size`: how much is read at once;
   `turn`: the work to do after a round of reads; `switching`: how soon it gets the interpreter back;
   `holds`: how long its longest turns were; `committer`: has batches written and synced.
-- `alarms`: publishers wait while memory is short, or the disk is nearly full.
+- `alarms`: publishers wait while memory is short, or the disk is nearly full; `trimming`: memory is
+  given back after many clients have left.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `users`, `logins`: who may log in, and how; `first_users`: the users of a new store;

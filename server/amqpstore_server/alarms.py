@@ -8,7 +8,6 @@ since they are what clears it.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -17,6 +16,7 @@ from collections.abc import Callable
 import trio
 
 from amqpstore import Store
+from amqpstore_server.trimming import trim
 
 _log = logging.getLogger(__name__)
 
@@ -179,12 +179,4 @@ class Alarms:
         self._give_back_at = now + _GIVE_BACK_EVERY_S
         self._free_caches()
         gc.collect(1)
-        _trim()
-
-
-def _trim() -> None:
-    """Have the C library give free memory back; only that of GNU can."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return
+        trim()

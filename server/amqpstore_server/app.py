@@ -51,6 +51,7 @@ from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.stopping import drain, say_goodbye
 from amqpstore_server.tls import certificates_of
+from amqpstore_server.trimming import Trimming, trim
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import Users
 
@@ -257,6 +258,7 @@ class App:
         self._logins = Logins(config, self.users, tokens_of(config), certificates)
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
+        self._trimming = Trimming()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._doors.limit(
             config.max_connections, config.max_connections_per_peer, config.accepts_per_s
@@ -521,6 +523,9 @@ class App:
             if self.broker.has_work:
                 self._turn.wake()
             self._tick_connections()
+            if self._trimming.is_due(len(self.connections), trio.current_time()):
+                # Beside the event loop, which it could hold for some milliseconds.
+                await trio.to_thread.run_sync(trim)
 
     def _tick_connections(self) -> None:
         # A separate function, so that no local variable keeps the last connection alive until the

@@ -45,6 +45,44 @@ that never logged in.
 class SocketConnection:
     """One client. `run` serves it until either side ends the connection."""
 
+    # A dictionary would take a kilobyte: Python shares the keys of at most 30 attributes.
+    __slots__ = (
+        "_accepted_at",
+        "_alarms",
+        "_attention",
+        "_blocked",
+        "_broker",
+        "_committer",
+        "_expires_at",
+        "_held_back",
+        "_is_broken",
+        "_is_drained",
+        "_is_leaving",
+        "_is_loopback",
+        "_is_read",
+        "_is_to_be_read",
+        "_logins",
+        "_octets",
+        "_read_size",
+        "_reading",
+        "_rest",
+        "_send_timeout_s",
+        "_socket",
+        "_sockets",
+        "_taken_at",
+        "_tasks",
+        "_tls",
+        "_tls_handshakes",
+        "_turn",
+        "_unread",
+        "_unsent",
+        "amqp",
+        "connected_ms",
+        "host",
+        "local",
+        "peer_port",
+    )
+
     def __init__(
         self,
         sock: socket.socket,

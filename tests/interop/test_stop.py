@@ -3,20 +3,22 @@ ever.
 """
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess, serve_command
 from tests.conformance import wire_client as wire
 from tests.conformance.wire_client import WireClient
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 PERSISTENT = b"\x10\x00\x02"
 """Property flags, and the delivery mode."""
@@ -295,3 +297,28 @@ def test_a_service_manager_that_does_not_listen_is_no_obstacle(
         broker.start()
         assert broker.terminate() == 0
     assert "Traceback" not in broker.stderr
+
+
+def test_the_first_process_of_a_container_can_be_stopped_while_it_starts(
+    tmp_path: Path,
+) -> None:
+    """The kernel keeps signals from it that it has no handler for."""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces here")
+    # Hashing the passwords takes longer than the test.
+    users = [{"name": f"user{number}", "password": "secret"} for number in range(10_000)]
+    definitions = tmp_path / "definitions.json"
+    definitions.write_text(json.dumps({"users": users}))
+    command = [*unshare, "--kill-child", *serve_command(str(tmp_path / "data"))]
+    environment = {**os.environ, "AMQPSTORE_DEFINITIONS": str(definitions)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            assert b"event=configuration" in process.stderr.readline()
+            wait_until(lambda: (tmp_path / "data" / "STORE").exists())
+            (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(child), signal.SIGTERM)
+            assert process.wait(WAIT_S) == 128 + signal.SIGTERM
+        finally:
+            process.kill()

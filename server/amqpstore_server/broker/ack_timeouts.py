@@ -48,7 +48,7 @@ class TagNotes:
     __slots__ = ("_notes",)
 
     def __init__(self) -> None:
-        self._notes: deque[tuple[int, int]] = deque()
+        self._notes: list[tuple[int, int]] = []
 
     def add(self, next_tag: int, now_ms: int, gap_ms: int) -> None:
         """Note that all tags below `next_tag` exist now, unless there is a note that is younger
@@ -61,8 +61,10 @@ class TagNotes:
     def age_ms(self, tag: int, now_ms: int) -> int:
         """Return how long a tag has existed at least. Older tags must not be asked for later."""
         notes = self._notes
-        while notes and notes[0][0] <= tag:
-            notes.popleft()
+        passed = 0
+        while passed < len(notes) and notes[passed][0] <= tag:
+            passed += 1
+        del notes[:passed]
         return now_ms - notes[0][1] if notes else 0
 
     def clear(self) -> None:

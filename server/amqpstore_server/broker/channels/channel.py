@@ -40,6 +40,9 @@ from amqpstore_server.broker.transactions.replay import Replays
 if TYPE_CHECKING:
     from amqpstore_server.broker.permissions import Access
 
+_NO_REDELIVERIES: deque[Delivery] = deque()
+"""Of nearly all channels: an empty deque takes 760 bytes. Nothing is ever added to it."""
+
 
 class _Mode(enum.StrEnum):
     """The mode of a channel. It never changes again."""
@@ -109,7 +112,7 @@ class Channel:
             vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals
         )
         self._unacked: RunList[Delivery] = RunList()
-        self._redeliveries: deque[Delivery] = deque()
+        self._redeliveries = _NO_REDELIVERIES
         """Deliveries to send again after basic.recover; they count as unacked."""
         self.next_delivery_tag = 1
         self.tag_notes = TagNotes()
@@ -355,14 +358,14 @@ class Channel:
 
     def recover(self, *, requeue: bool) -> None:
         """Requeue everything unacked, or send it to its consumers again."""
-        self._redeliveries += self._unacked.clear()
+        self._redeliveries = deque(chain(self._redeliveries, self._unacked.clear()))
         if requeue:
             self._requeue_redeliveries()
         else:
             self._redeliver()
 
     def _requeue_redeliveries(self) -> None:
-        redeliveries, self._redeliveries = self._redeliveries, deque()
+        redeliveries, self._redeliveries = self._redeliveries, _NO_REDELIVERIES
         for delivery in redeliveries:
             self.settled(delivery, requeue=True)
 
@@ -414,7 +417,7 @@ class Channel:
         elif self.transaction is not None:
             self.rollback()
             self.transaction = None
-        self._redeliveries += self._unacked.clear()
+        self._redeliveries = deque(chain(self._redeliveries, self._unacked.clear()))
         self._requeue_redeliveries()
 
     @property

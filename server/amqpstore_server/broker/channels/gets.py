@@ -9,7 +9,6 @@ touched and goes on waiting if others were first, so no wake-up is lost.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from amqpstore_server.broker.channels.channel import Channel
@@ -32,7 +31,7 @@ class Gets:
     def __init__(self, channel: Channel, answer: Callable[[Queue, Fetched], None]) -> None:
         self.channel = channel
         self._answer = answer
-        self._line: deque[WaitingGet] = deque()
+        self._line: list[WaitingGet] = []
 
     @property
     def is_writable(self) -> bool:
@@ -93,7 +92,7 @@ class Gets:
 
     def close(self) -> None:
         """Drop all waiting gets: the channel is gone."""
-        waiting, self._line = self._line, deque()
+        waiting, self._line = self._line, []
         for get in waiting:
             _end(get)
 
@@ -122,7 +121,7 @@ class Gets:
             self._leave(fetched)
 
     def _leave(self, fetched: Fetched) -> None:
-        get = self._line.popleft()
+        get = self._line.pop(0)
         _end(get)
         self._answer(get.queue, fetched)
 

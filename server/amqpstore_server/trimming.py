@@ -1,0 +1,52 @@
+"""Memory is given back to the system after many clients have left.
+
+What the C library has free is given back; of Python's own allocator most stays, for the next
+crowd: it has pools in blocks of 1 MiB, and returns a block only if nothing at all is left in it,
+while a few objects that live on (a sample of the statistics, a task that waits) are enough to keep
+it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+_CROWD = 500
+"""Fewer clients are not worth it."""
+
+_WAIT_S = 10.0
+"""How long after they have left: some take seconds to be closed, and trio's deadlines are kept
+until they would have passed.
+"""
+
+
+class Trimming:
+    """Knows when memory is to be given back."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        """The most clients since memory was given back."""
+        self._due_at = math.inf
+
+    def is_due(self, clients: int, now: float) -> bool:
+        """Tell whether to call `trim` now. Call this about twice a second, with the number of
+        clients that are connected.
+        """
+        self._most = max(self._most, clients)
+        if self._most - clients < max(_CROWD, self._most // 2):
+            self._due_at = math.inf
+        elif self._due_at == math.inf:
+            self._due_at = now + _WAIT_S
+        elif now >= self._due_at:
+            self._most = clients
+            self._due_at = math.inf
+            return True
+        return False
+
+
+def trim() -> None:
+    """Have the C library give free memory back; only that of GNU can. Others may run meanwhile."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return

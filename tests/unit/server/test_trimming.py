@@ -1,0 +1,34 @@
+"""When memory is given back after many clients have left."""
+
+from amqpstore_server.trimming import Trimming
+
+
+def times(*connected: tuple[float, int]) -> list[float]:
+    """The times at which it is due, when so many were connected from then on."""
+    trimming = Trimming()
+    found = []
+    now = 0.0
+    for (since, clients), (until, _) in zip(connected, [*connected[1:], (200.0, 0)], strict=True):
+        now = max(now, since)
+        while now < until:
+            if trimming.is_due(clients, now):
+                found.append(now)
+            now += 0.5
+    return found
+
+
+def test_once_some_seconds_after_a_crowd_has_left() -> None:
+    assert times((0.0, 1000), (50.0, 400)) == [60.0]
+
+
+def test_not_while_it_is_there_or_for_a_few() -> None:
+    assert times((0.0, 1000), (50.0, 501)) == []
+    assert times((0.0, 499), (50.0, 0)) == []
+
+
+def test_not_when_it_comes_back_at_once() -> None:
+    assert times((0.0, 1000), (50.0, 0), (58.0, 1000), (100.0, 100)) == [110.0]
+
+
+def test_after_each_crowd() -> None:
+    assert times((0.0, 1000), (50.0, 0), (100.0, 600), (120.0, 0)) == [60.0, 130.0]
