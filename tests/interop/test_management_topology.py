@@ -99,6 +99,10 @@ def test_a_message_is_published_and_got(api: ManagementClient) -> None:
     message = {"properties": properties, "routing_key": "got", "payload_encoding": "string"}
     assert api.post(path, {**message, "payload": "hällo"}) == {"routed": True}
     assert api.post(path, {**message, "payload": "x", "routing_key": "no"}) == {"routed": False}
+    unnamed = api.url + "/api/exchanges/%2F//publish"  # as rabbitmqadmin of the second generation
+    assert api.session.post(unnamed, json={**message, "payload": ""}, timeout=60).status_code == 200
+    api.post("/queues/%2F/got/get", {"count": 2, "ackmode": "ack_requeue_false"})
+    assert api.post(path, {**message, "payload": "hällo"}) == {"routed": True}
     binary = {**message, "payload": "/wA=", "payload_encoding": "base64"}
     assert api.post(path, binary) == {"routed": True}
     asked = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}

@@ -21,6 +21,7 @@ from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_h
 from amqpstore_server.management.login import HttpLogins, Identity
 from amqpstore_server.management.pages.site import PagesApp
 from amqpstore_server.management.routes import ApiRoute, Needs, in_order
+from amqpstore_server.management.topology import DEFAULT_EXCHANGE
 
 if TYPE_CHECKING:
     from amqpstore_server.management.context import ManagementContext
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 _REST_S = 5.0
 """How long the rest of a body is still read after its request was answered: who sends it reads the
 answer afterwards."""
+_OF_EXCHANGES = ("/api/exchanges/", "/api/bindings/")
 _LARGE_BODIES = 4
 """Bodies that are not small and are read at the same time."""
 
@@ -75,6 +77,9 @@ class ManagementApp:
             return
         # As it came: a name may contain a slash, which is %2F here, and no border of the path.
         path = scope["raw_path"].decode("ascii", "replace")
+        if path.startswith(_OF_EXCHANGES):
+            # The name of the default exchange is empty, and some clients send it as it is.
+            path = path.replace("//", f"/{DEFAULT_EXCHANGE}/")
         scope = {**scope, "path": path.rstrip("/") or "/"}
         body = _Body(receive)
         await self._router(scope, body.receive, self._completed(scope, send, body))
