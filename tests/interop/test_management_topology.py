@@ -96,7 +96,11 @@ def test_a_message_is_published_and_got(api: ManagementClient) -> None:
     path = "/exchanges/%2F/amq.default/publish"
     headers = {"n": 1, "t": {"deep": [1, "x"]}}
     properties = {"delivery_mode": 2, "headers": headers, "message_id": "m", "timestamp": 5}
-    message = {"properties": properties, "routing_key": "got", "payload_encoding": "string"}
+    message: dict[str, Any] = {
+        "properties": properties,
+        "routing_key": "got",
+        "payload_encoding": "string",
+    }
     assert api.post(path, {**message, "payload": "hällo"}) == {"routed": True}
     assert api.post(path, {**message, "payload": "x", "routing_key": "no"}) == {"routed": False}
     unnamed = api.url + "/api/exchanges/%2F//publish"  # as rabbitmqadmin of the second generation
