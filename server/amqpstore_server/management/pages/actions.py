@@ -1,7 +1,7 @@
 """Forms as requests to the API.
 
-A form posts to `/act/METHOD/api/...`. What is in braces in that path is the value of a field; all
-other fields are the body, an object of JSON. The name of a field says what it is: `arguments:json`
+A form posts to `/act/METHOD/api/...`. What begins with a colon in that path, which no encoded name
+does, is the value of a field; all other fields are the body, an object of JSON. The name of a field says what it is: `arguments:json`
 is written as JSON, `properties:merge` the same, added to what is there, `durable:flag` is a box
 that is ticked or not, `priority:number` is a number, `positions:texts` are several texts,
 `tags:list` has commas between, and `password:optional` is left out if it is empty.
@@ -22,7 +22,7 @@ from amqpstore_server.management.pages.api import PageApi, segment
 
 METHODS = frozenset({"PUT", "POST", "DELETE"})
 _MAX_FIELDS = 2000
-_PLACE = re.compile(r"\{([a-z_]+)\}")
+_PLACE = re.compile(r"(?<=/):([a-z_]+)")
 
 
 def fields_of(content: bytes) -> list[tuple[str, str]]:

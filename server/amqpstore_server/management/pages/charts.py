@@ -119,7 +119,6 @@ async def store(api: PageApi) -> LiveReading:
     figures = {
         "segments": number(found["segment_count"]),
         **{key: size(found[key]) for key in (*keys, "memory_bytes")},
-        "garbage_limit": f"{found['garbage_fraction']:.0%}",
         "checkpoint_age": f"{duration(found['checkpoint_age_s'])} ago",
         "queues_in_memory": number(found["queues_in_memory"]),
         "queues_on_disk": number(found["queues_on_disk"]),
