@@ -129,16 +129,17 @@ async def _run(
     certificates: Certificates | None,
     on_ready: Callable[[list[str], str, str], None],
 ) -> None:
-    # Install the handler first: a signal may arrive as soon as the port is open.
+    plain = await listen([host_and_port(one) for one in config.listen])
+    tls = await listen([host_and_port(one) for one in config.tls_listen])
+    management = await _listen_for_management(config)
+    manager = ServiceManager(os.environ)
+    app = App(config, store, definitions, certificates, load_config, manager)
+    opened = (*plain, *tls, *management.plain, *management.tls)
+    hosts = [listener.getsockname()[0] for listener in opened]
+    password = define_administrator(app.broker, app.users, hosts)
+    # Not before: nobody would look at the signals while definitions are imported, and until here
+    # the process can simply end.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        plain = await listen([host_and_port(one) for one in config.listen])
-        tls = await listen([host_and_port(one) for one in config.tls_listen])
-        management = await _listen_for_management(config)
-        manager = ServiceManager(os.environ)
-        app = App(config, store, definitions, certificates, load_config, manager)
-        opened = (*plain, *tls, *management.plain, *management.tls)
-        hosts = [listener.getsockname()[0] for listener in opened]
-        password = define_administrator(app.broker, app.users, hosts)
         # A queue starts by dropping expired messages, so a queue that fails there is in the report.
         app.context.run_timers()
         keep_report(store, datetime.now(UTC), app.broker.set_aside)

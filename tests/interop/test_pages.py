@@ -196,7 +196,7 @@ def test_the_overview_is_live(page: Page, site: str) -> None:
 def test_a_queue_is_declared_bound_published_to_and_deleted(page: Page, site: str) -> None:
     page.goto(f"{site}/queues")
     page.click("text=Declare a queue")
-    page.fill("input[name=name]", "of the page")
+    page.fill("form[method=post] input[name=name]", "of the page")
     page.fill("textarea", '{"x-max-length": 100}')
     page.click("button:has-text('Declare')")
     assert page.inner_text(".notice.good") == "The queue is declared."
@@ -234,7 +234,7 @@ def test_messages_are_moved_by_selection(page: Page, site: str) -> None:
 def test_a_refusal_is_told_and_changes_nothing(page: Page, site: str) -> None:
     page.goto(f"{site}/queues")
     page.click("text=Declare a queue")
-    page.fill("input[name=name]", "refused")
+    page.fill("form[method=post] input[name=name]", "refused")
     page.fill("textarea", "{not json")
     page.click("button:has-text('Declare')")
     assert "not valid JSON" in page.inner_text(".notice.bad")

@@ -121,7 +121,8 @@ def a_closed_channel_loses_what_it_had_settled(patch: Patch) -> None:
 
 
 def a_commit_forgets_what_was_rejected(patch: Patch) -> None:
-    patch.setattr(DeadLetters, "add", lambda self, transaction, queue, taken, reason: None)
+    nothing = lambda self, transaction, queue, messages, reason: None  # noqa: E731
+    patch.setattr(DeadLetters, "add_messages", nothing)
 
 
 def a_confirm_does_not_wait_for_the_disk(patch: Patch) -> None:

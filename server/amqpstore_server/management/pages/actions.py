@@ -1,11 +1,12 @@
 """Forms as requests to the API.
 
 A form posts to `/act/METHOD/api/...`. What begins with a colon in that path, which no encoded name
-does, is the value of a field; all other fields are the body, an object of JSON. The name of a field says what it is: `arguments:json`
-is written as JSON, `properties:merge` the same, added to what is there, `durable:flag` is a box
-that is ticked or not, `priority:number` is a number, `positions:texts` are several texts,
-`tags:list` has commas between, and `password:optional` is left out if it is empty.
-`properties.headers` is `headers` inside `properties`. `query:x` is a parameter of the request.
+does, is the value of a field; all other fields are the body, an object of JSON. The name of a field
+says what it is: `arguments:json` is written as JSON, `properties:merge` the same, added to what is
+there, `durable:flag` is a box that is ticked or not, `priority:number` is a number,
+`positions:texts` are several texts, `tags:list` has commas between, and `password:optional` is left
+out if it is empty. `properties.headers` is `headers` inside `properties`. `query:x` is a parameter
+of the request.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class PagesApp:
             Route("/login", _Handler(self._login), methods=["GET", "POST"]),
             Route("/logout", _Handler(self._log_out), methods=["POST"]),
             Route("/static/{name}", _Handler(self._file), methods=["GET"]),
+            Route("/favicon.ico", _Handler(self._icon), methods=["GET"]),
             Route("/act/{method}/{target:path}", _Handler(self._act), methods=["POST"]),
         ]
         routes += [
@@ -203,8 +204,13 @@ class PagesApp:
 
         return answer
 
+    async def _icon(self, _request: Request) -> Response:
+        return self._content("icon.svg")
+
     async def _file(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        return self._content(request.path_params["name"])
+
+    def _content(self, name: str) -> Response:
         content = self._static.get(name)
         if content is None:
             raise not_found("There is no such file.")
