@@ -461,8 +461,10 @@ class App:
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
     ) -> None:
-        def admit(client: socket.socket) -> None:
+        def admit(client: socket.socket) -> bool:
+            had_room = self._doors.has_room
             self._admit(client, clients, tls)
+            return had_room
 
         await accept_clients(listener, self._doors.accepts, admit)
 

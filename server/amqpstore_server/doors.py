@@ -143,6 +143,11 @@ class Doors:
         return self._of_host[host] >= self.max_per_peer
 
     @property
+    def has_room(self) -> bool:
+        """Whether one more may enter, and nobody has to leave for it."""
+        return not self._is_full
+
+    @property
     def _is_full(self) -> bool:
         return len(self.visitors) >= self.max_visitors or len(self.strangers) >= self.max_strangers
 

@@ -37,9 +37,13 @@ async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
 
 
 async def accept_clients(
-    listener: socket.socket, rate: AcceptRate, admit: Callable[[socket.socket], None]
+    listener: socket.socket, rate: AcceptRate, admit: Callable[[socket.socket], bool]
 ) -> None:
-    """Accept clients until cancelled, and close the listener then. `admit` is called with each."""
+    """Accept clients until cancelled, and close the listener then.
+
+    `admit` is called with each, and tells whether there was room: those that had to make it close
+    their sockets in a turn of their own.
+    """
     with listener:
         while True:
             try:
@@ -57,7 +61,7 @@ async def accept_clients(
 
 
 def _accept_some(
-    listener: socket.socket, rate: AcceptRate, admit: Callable[[socket.socket], None]
+    listener: socket.socket, rate: AcceptRate, admit: Callable[[socket.socket], bool]
 ) -> float:
     """Accept clients; returns for how many seconds no more may be accepted.
 
@@ -69,13 +73,15 @@ def _accept_some(
     for _ in range(_ACCEPTED_AT_ONCE):
         client, _ = listener.accept()
         share = 1.0
+        has_room = True
         if _is_gone(client):
             # It costs little, and so counts little: those behind it are not to wait for it.
             client.close()
             share = _GONE_SHARE
         else:
-            admit(client)
-        if wait_s := rate.wait_s(trio.current_time(), share):
+            has_room = admit(client)
+        wait_s = rate.wait_s(trio.current_time(), share)
+        if wait_s or not has_room:
             return wait_s
     return 0.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -430,8 +431,8 @@ def deaths_are_not_merged(patch: pytest.MonkeyPatch) -> None:
 def what_expires_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
     withdraw_expired = Store.withdraw_expired
 
-    def withdrawn(self: Store, queue: object, now_ms: int, *, bodies: bool) -> object:
-        run = withdraw_expired(self, queue, now_ms, bodies=bodies)  # type: ignore[arg-type]
+    def withdrawn(self: Store, queue: object, now_ms: int, **options: Any) -> object:
+        run = withdraw_expired(self, queue, now_ms, **options)  # type: ignore[arg-type]
         if isinstance(run, Run):
             self.redeliver(queue, run)  # type: ignore[arg-type]
             sync_at_once(self)

@@ -319,7 +319,7 @@ def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
         immediate: bool,
     ) -> Placement:
         found = add(self, label, messages, immediate=immediate)
-        if found.most is not None and found.most < len(messages):
+        if found.most:
             self._store.enqueue([found], list(messages))
         return found
 
