@@ -10,7 +10,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import NamedTuple, TypeVar
 
 from amqpstore.backing import Backing
@@ -485,6 +485,7 @@ class Maintenance:
 def _timed(work: Callable[[], ResultT], histogram: BucketHistogram) -> Callable[[], ResultT]:
     """Return work whose time is counted, that of the worker's thread alone."""
 
+    @wraps(work)
     def timed() -> ResultT:
         began_s = time.perf_counter()
         result = work()

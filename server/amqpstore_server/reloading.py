@@ -121,6 +121,7 @@ def reloadable_parts(
                 "drain_s",
                 "management_max_connections",
                 "management_max_body_bytes",
+                "metrics_max_objects",
                 "management_cors_origins",
             ),
             lambda config: set_limits(client_limits(config)),

@@ -19,7 +19,7 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.quotas import Limits, Quotas
 from amqpstore_server.broker.removals import leftovers
 from amqpstore_server.broker.rows import name_key
-from amqpstore_server.broker.stored import is_usable, leave_out, rows_of
+from amqpstore_server.broker.stored import is_usable, leave_out, misshapen, rows_of
 from amqpstore_server.broker.vhost import DEFAULT_VHOST, VirtualHost
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,10 @@ class Broker:
                 vhost.metadata = row.get("metadata", {})
                 vhost.parameters = row.get("parameters", {})
         self.global_parameters: dict[str, Any] = {
-            row[_GLOBAL]: row["value"] for _, row in rows_of(store, "policies") if _GLOBAL in row
+            row[_GLOBAL]: row["value"]
+            for row in store.definitions("policies").values()
+            # Rows that cannot be used are logged below, with those of policies.
+            if isinstance(row, dict) and _GLOBAL in row and not misshapen("policies", row)
         }
         for vhost, _, row in self._stored("policies"):
             vhost.policies.restore(row)

@@ -27,13 +27,16 @@ def disk(tmp_path: Path) -> Disk:
     )
 
 
-def open_index_files() -> int:
-    """Return how many descriptors of this process are of index files, removed ones among them."""
+def open_index_files(directory: str) -> int:
+    """Return how many descriptors are of index files of a store, removed ones among them. Other
+    tests of this process may have left theirs.
+    """
     count = 0
     for descriptor in os.listdir("/proc/self/fd"):
         # The one that the directory was read with is gone.
         with contextlib.suppress(FileNotFoundError):
-            count += f"/{INDEX}/" in os.readlink(f"/proc/self/fd/{descriptor}")
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            count += path.startswith(f"{directory}/{INDEX}/")
     return count
 
 
@@ -54,7 +57,8 @@ class WatchedFiles(OsFiles):
                 raise OSError(errno.EMFILE, "Too many open files", path)
             self.created += 1
         file = super().create(path)
-        self.most_open = max(self.most_open, open_index_files())
+        directory = path.partition(f"/{INDEX}/")[0]
+        self.most_open = max(self.most_open, open_index_files(directory))
         return file
 
 
@@ -70,11 +74,11 @@ def test_a_checkpoint_of_many_queues_has_few_files_open(disk: Disk) -> None:
     for _ in range(3):
         filled(store, queues)
         store.checkpoint()
-        assert open_index_files() <= MAX_OPEN
+        assert open_index_files(disk.directory) <= MAX_OPEN
     assert files.created >= QUEUES
     assert files.most_open <= MAX_OPEN
     store.abandon()
-    assert open_index_files() == 0
+    assert open_index_files(disk.directory) == 0
     store = disk.open()
     assert [queue.ready_count for queue in store.queues.values()] == [3] * QUEUES
     assert [drain(store, queue) for queue in store.queues.values()] == [[b"x"] * 3] * QUEUES
@@ -87,7 +91,7 @@ def test_an_index_file_that_a_checkpoint_fills_is_closed(disk: Disk) -> None:
     for count in (ENTRIES_A_FILE, 2 * ENTRIES_A_FILE, 1, ENTRIES_A_FILE - 1):
         filled(store, [queue], count)
         store.checkpoint()
-        assert open_index_files() == (count == 1)
+        assert open_index_files(disk.directory) == (count == 1)
     store.abandon()
 
 
@@ -100,7 +104,7 @@ def test_what_a_checkpoint_wrote_before_it_failed_is_not_written_again(disk: Dis
         files.room = room
         with pytest.raises(OSError, match="Too many open files"):
             store.checkpoint()
-        assert open_index_files() <= MAX_OPEN
+        assert open_index_files(disk.directory) <= MAX_OPEN
         # A group that could not be written whole left nothing.
         assert len(os.listdir(Path(disk.directory, INDEX))) % MAX_OPEN == 0
         files.created = len(os.listdir(Path(disk.directory, INDEX)))

@@ -50,7 +50,9 @@ def test_nothing_of_the_broker_is_imported_before_a_fixture_is_used(
         """
     )
     # Others' plug-ins import what they like.
-    result = pytester.runpytest_subprocess("-p", "no:trio", "-p", "no:anyio")
+    result = pytester.runpytest_subprocess(
+        "-p", "no:trio", "-p", "no:anyio", "-p", "no:schemathesis"
+    )
     result.assert_outcomes(passed=2)
 
 

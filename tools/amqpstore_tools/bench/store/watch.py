@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from inspect import unwrap
 
 from amqpstore.compaction import Compacted, Compaction
 from amqpstore.worker import Outcome, ThreadWorker
@@ -39,7 +40,7 @@ class WatchedWorker:
 
     def start(self, work: Callable[[], object]) -> None:
         self._is_busy = True
-        self._is_compaction = isinstance(getattr(work, "__self__", None), Compaction)
+        self._is_compaction = isinstance(getattr(unwrap(work), "__self__", None), Compaction)
         self._started = time.monotonic()
         self._worker.start(work)
 
