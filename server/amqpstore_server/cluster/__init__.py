@@ -1,0 +1,15 @@
+"""Replication of one store to other machines: what a member decides, without sockets, disk or clock.
+
+Nothing here opens a file or a connection. A driver hands in what happened, with the time, and carries
+out the effects. What agreement needs is left to etcd: one transaction decides each election and each
+change of the list of in-sync replicas.
+
+- `timing`: how long things may take
+- `keys`: what is kept in etcd, and the transactions on it
+- `frames`: what members send each other
+- `effects`: what a member asks of its driver
+- `following`: a follower's stream and promises
+- `electing`: a candidacy
+- `leading`: whom a leader waits for, and until when it may serve
+- `member`: the one state machine of a process, over these three
+"""

@@ -1,0 +1,132 @@
+"""A candidacy: one lease, one transaction, and what to make of an answer that was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from math import inf
+
+from amqpstore_server.cluster.effects import Attempt, Effect, Grant, Read, Revoke
+from amqpstore_server.cluster.keys import LEADER, View, election
+from amqpstore_server.cluster.leading import Leadership, Outcome
+from amqpstore_server.cluster.timing import Timing
+
+
+class Candidacy(Enum):
+    """How far a candidacy has come."""
+
+    NONE = "not standing"
+    GRANTING = "asking for a lease"
+    ATTEMPTING = "the transaction is under way"
+    CONFIRMING = "it happened: reading what it put"
+    DOUBTFUL = "its answer was lost"
+
+
+NEXT = {
+    Candidacy.NONE: {Candidacy.GRANTING},
+    Candidacy.GRANTING: {Candidacy.ATTEMPTING, Candidacy.NONE},
+    Candidacy.ATTEMPTING: {Candidacy.CONFIRMING, Candidacy.DOUBTFUL, Candidacy.NONE},
+    Candidacy.CONFIRMING: {Candidacy.NONE},
+    Candidacy.DOUBTFUL: {Candidacy.NONE},
+}
+
+
+class Electing:
+    """The candidacies of one member.
+
+    While one is under way the member takes no frame and answers no beat: what it would ack or promise
+    then, the former leader would rely on.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        incarnation: str,
+        timing: Timing,
+        effects: list[Effect],
+        make_request: Callable[[], str],
+        addresses: Mapping[str, str],
+    ) -> None:
+        self.state = Candidacy.NONE
+        self._member = member
+        self._incarnation = incarnation
+        self._timing = timing
+        self._effects = effects
+        self._make_request = make_request
+        self._addresses = addresses
+        self._view: View | None = None
+        self._request = ""
+        self._lease = 0
+        self._asked_at = -inf
+        self._dead_at = inf
+        """When the lease of a doubtful candidacy is gone, and with it the request."""
+
+    def _go(self, state: Candidacy) -> None:
+        if state not in NEXT[self.state]:
+            raise ValueError(f"a candidacy cannot go from {self.state.name} to {state.name}")
+        self.state = state
+
+    def stand(self, view: View, now: float) -> None:
+        """Begin, on what a read has returned."""
+        self._go(Candidacy.GRANTING)
+        self._view = view
+        self._asked_at = now
+        self._effects.append(Grant())
+
+    def granted(self, lease: int, now: float) -> None:
+        """Ask for the election under the new lease.
+
+        The lease is this candidacy's own, and is renewed only if it wins. So the request cannot be
+        carried out any more once the lease is gone.
+        """
+        if self.state is not Candidacy.GRANTING or self._view is None:
+            self._effects.append(Revoke(lease))
+            return
+        self._lease = lease
+        self._dead_at = now + self._timing.lease_s
+        self._request = self._make_request()
+        self._go(Candidacy.ATTEMPTING)
+        self._effects.append(
+            Attempt(
+                election(
+                    self._view, self._member, self._incarnation, lease, self._request, self._addresses
+                )
+            )
+        )
+
+    def grant_failed(self) -> None:
+        """There is no lease: another one may try."""
+        if self.state is Candidacy.GRANTING:
+            self._go(Candidacy.NONE)
+
+    def attempted(self, request: str, outcome: Outcome) -> None:
+        """Hear what became of the election."""
+        if self.state is not Candidacy.ATTEMPTING or request != self._request:
+            return
+        if outcome == "refused":
+            self._effects.append(Revoke(self._lease))
+            self._go(Candidacy.NONE)
+            return
+        self._go(Candidacy.CONFIRMING if outcome == "done" else Candidacy.DOUBTFUL)
+        self._effects.append(Read())
+
+    def viewed(self, view: View, now: float) -> Leadership | None:
+        """Return what was won, if the keys say so."""
+        if self.state not in (Candidacy.CONFIRMING, Candidacy.DOUBTFUL):
+            return None
+        row = view.leader
+        if row is not None and row.value["request"] == self._request:
+            self._go(Candidacy.NONE)
+            until = self._asked_at + self._timing.lease_s - self._timing.margin_s
+            return Leadership(view.term, view.rows[LEADER].created, self._lease, until, view)
+        if self.state is Candidacy.CONFIRMING:
+            # It was won, and the lease is gone already.
+            self._go(Candidacy.NONE)
+        elif now >= self._dead_at:
+            self._go(Candidacy.NONE)
+        return None
+
+    def tick(self, now: float) -> None:
+        """Look again what a candidacy came to: a read may be lost as well."""
+        if self.state in (Candidacy.CONFIRMING, Candidacy.DOUBTFUL):
+            self._effects.append(Read())

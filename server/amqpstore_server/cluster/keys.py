@@ -1,0 +1,174 @@
+"""What is kept in etcd, and the transactions that change it.
+
+Every change of who leads, or of who counts, is one transaction of compares and puts. Two compares guard
+each: the leadership it belongs to (the `create_revision` of the key `leader`, the *fence*), and the
+revision of what it replaces. The second also kills one's own requests that arrive late: etcd may carry
+out a request whose answer was lost long after it was given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+GROUP = "group"
+STATE = "state"
+LEADER = "leader"
+IN_SYNC = "in_sync"
+HANDOVER = "handover"
+
+
+def alive_key(member: str) -> str:
+    """Return the key with which a member shows that it runs, for people and for elections."""
+    return f"alive/{member}"
+
+
+class Row(NamedTuple):
+    """A key's value in etcd, and the revisions at which it was created and last changed."""
+
+    value: Mapping[str, Any]
+    created: int
+    changed: int
+
+
+class View(NamedTuple):
+    """All keys of a group, as one linearizable read returned them."""
+
+    cluster: int
+    """Which etcd cluster it was: one that was restored from a backup has another number."""
+    revision: int
+    rows: Mapping[str, Row]
+
+    def changed(self, key: str) -> int:
+        """Return the revision of the last change of a key; 0 if it is absent."""
+        row = self.rows.get(key)
+        return row.changed if row else 0
+
+    @property
+    def leader(self) -> Row | None:
+        return self.rows.get(LEADER)
+
+    @property
+    def term(self) -> int:
+        """The term of the last election; 0 before the first one."""
+        row = self.rows.get(STATE)
+        return int(row.value["term"]) if row else 0
+
+    @property
+    def last_leader(self) -> str:
+        row = self.rows.get(STATE)
+        return str(row.value["leader"]) if row else ""
+
+    @property
+    def in_sync(self) -> tuple[str, ...]:
+        row = self.rows.get(IN_SYNC)
+        return tuple(row.value["members"]) if row else ()
+
+    @property
+    def min_in_sync(self) -> int:
+        row = self.rows.get(GROUP)
+        return int(row.value["min_in_sync"]) if row else 1
+
+    def is_alive(self, member: str) -> bool:
+        return alive_key(member) in self.rows
+
+
+class Compare(NamedTuple):
+    """A condition: the key has this revision; 0 means that it is absent."""
+
+    key: str
+    field: Literal["created", "changed"]
+    revision: int
+
+
+class Put(NamedTuple):
+    """A key's new value; `lease` is a number, or 0 for a key that stays."""
+
+    key: str
+    value: Mapping[str, Any]
+    lease: int = 0
+
+
+class Transaction(NamedTuple):
+    """Puts and deletes that happen together, if all compares hold.
+
+    `request` is in each value it puts, so that a later read tells whether it happened.
+    """
+
+    compares: tuple[Compare, ...]
+    puts: tuple[Put, ...] = ()
+    deletes: tuple[str, ...] = ()
+    request: str = ""
+
+
+def election(
+    view: View, member: str, incarnation: str, lease: int, request: str, addresses: Mapping[str, str]
+) -> Transaction:
+    """Return the transaction with which a member of the in-sync list becomes the leader.
+
+    It also takes back the member's own key, which an incarnation left that is gone: whoever holds the
+    lock of the directory knows that.
+    """
+    own = view.leader is not None and view.leader.value["member"] == member
+    leader = view.changed(LEADER) if own else 0
+    term = view.term + 1
+    value = {
+        "member": member,
+        "incarnation": incarnation,
+        "term": term,
+        "request": request,
+        **addresses,
+    }
+    return Transaction(
+        (
+            Compare(LEADER, "changed", leader),
+            Compare(STATE, "changed", view.changed(STATE)),
+            # The list is compared in the transaction that decides: an older copy of it may still name
+            # a member that the leader has gone on without.
+            Compare(IN_SYNC, "changed", view.changed(IN_SYNC)),
+        ),
+        (
+            Put(LEADER, value, lease),
+            Put(STATE, {"term": term, "leader": member, "request": request}),
+            Put(IN_SYNC, {"members": list(_succession(view, member)), "term": term, "request": request}),
+        ),
+        request=request,
+    )
+
+
+def _succession(view: View, member: str) -> tuple[str, ...]:
+    """Return the list under a new leader: without the former one, unless too few would be left.
+
+    Below `min_in_sync` nothing is committed, so dropping the former leader would gain nothing, and
+    cost a candidate that has all of it.
+    """
+    others = [one for one in view.in_sync if one != member]
+    without = [one for one in others if one != view.last_leader]
+    return (member, *(without if len(without) + 1 >= view.min_in_sync else others))
+
+
+def list_change(
+    fence: int, list_revision: int, members: tuple[str, ...], term: int, request: str
+) -> Transaction:
+    """Return the transaction with which the leader grows or shrinks the in-sync list."""
+    return Transaction(
+        (Compare(LEADER, "created", fence), Compare(IN_SYNC, "changed", list_revision)),
+        (Put(IN_SYNC, {"members": list(members), "term": term, "request": request}),),
+        request=request,
+    )
+
+
+def regain(
+    state_revision: int, value: Mapping[str, Any], lease: int, request: str
+) -> Transaction:
+    """Return the transaction that renews a leadership whose lease was lost: nobody was elected since."""
+    return Transaction(
+        (Compare(LEADER, "created", 0), Compare(STATE, "changed", state_revision)),
+        (Put(LEADER, {**value, "request": request}, lease),),
+        request=request,
+    )
+
+
+def resignation(fence: int, request: str) -> Transaction:
+    """Return the transaction with which a leader gives up."""
+    return Transaction((Compare(LEADER, "created", fence),), (), (LEADER,), request)

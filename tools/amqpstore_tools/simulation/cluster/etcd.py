@@ -1,0 +1,175 @@
+"""A model of etcd: linearizable, with revisions and leases, and the faults its users have met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+from random import Random
+from typing import Any
+
+from amqpstore_server.cluster.keys import GROUP, IN_SYNC, STATE, Row, Transaction, View, alive_key
+from amqpstore_server.cluster.leading import Outcome
+
+from amqpstore_tools.simulation.cluster.events import Events
+
+ALIVE_S = 10.0
+TIMEOUT_S = 1.0
+_CLUSTER = 1
+
+
+class Etcd:
+    """One etcd cluster, and the ways of each machine to it.
+
+    A request takes time to arrive, and its answer takes time to come back. Either may be lost, and a
+    request that was given up may be carried out seconds later.
+    """
+
+    def __init__(self, events: Events, random: Random, members: tuple[str, ...], min_in_sync: int) -> None:
+        self.cut_off: set[str] = set()
+        self.is_away = False
+        self.lost_leases_at = -inf
+        self._events = events
+        self._random = random
+        self._revision = 1
+        self._rows: dict[str, tuple[Row, int]] = {}
+        self._leases: dict[int, tuple[float, float]] = {}
+        self._put(GROUP, {"min_in_sync": min_in_sync, "replicas": len(members)}, 0)
+        self._put(STATE, {"term": 0, "leader": "", "request": ""}, 0)
+        self._put(IN_SYNC, {"members": list(members), "term": 0, "request": ""}, 0)
+
+    # The store.
+
+    def _put(self, key: str, value: Mapping[str, Any], lease: int) -> None:
+        old = self._rows.get(key)
+        created = old[0].created if old else self._revision
+        self._rows[key] = (Row(value, created, self._revision), lease)
+
+    def _expire(self) -> None:
+        dead = [lease for lease, (until, _) in self._leases.items() if until <= self._events.now]
+        for lease in dead:
+            self._end(lease)
+
+    def _end(self, lease: int) -> None:
+        self._leases.pop(lease, None)
+        gone = [key for key, (_, owner) in self._rows.items() if owner == lease]
+        if gone:
+            self._revision += 1
+        for key in gone:
+            del self._rows[key]
+
+    def view(self) -> View:
+        """Return all keys as they are now."""
+        self._expire()
+        return View(_CLUSTER, self._revision, {key: row for key, (row, _) in self._rows.items()})
+
+    def _grant(self, ttl_s: float) -> int:
+        self._expire()
+        lease = self._random.randrange(1, 1 << 60)
+        self._leases[lease] = (self._events.now + ttl_s, ttl_s)
+        return lease
+
+    def _keep_alive(self, lease: int) -> bool:
+        self._expire()
+        if lease not in self._leases:
+            return False
+        ttl_s = self._leases[lease][1]
+        self._leases[lease] = (self._events.now + ttl_s, ttl_s)
+        return True
+
+    def _attempt(self, transaction: Transaction) -> tuple[bool, int]:
+        self._expire()
+        for key, field, revision in transaction.compares:
+            row = self._rows.get(key)
+            present = getattr(row[0], field) if row else 0
+            if present != revision:
+                return False, self._revision
+        if any(put.lease and put.lease not in self._leases for put in transaction.puts):
+            return False, self._revision
+        self._revision += 1
+        for key in transaction.deletes:
+            self._rows.pop(key, None)
+        for put in transaction.puts:
+            self._put(put.key, put.value, put.lease)
+        return True, self._revision
+
+    # Faults.
+
+    def lose_leases(self) -> None:
+        """Revoke all leases by mistake, as a leader that was stuck in fdatasync did."""
+        self.lost_leases_at = self._events.now
+        for lease in list(self._leases):
+            self._end(lease)
+
+    def extend_leases(self) -> None:
+        """Start all leases anew, as a change of etcd's own leader does."""
+        self._leases = {
+            lease: (self._events.now + ttl_s, ttl_s) for lease, (_, ttl_s) in self._leases.items()
+        }
+
+    # Requests of machines.
+
+    def show_alive(self, member: str) -> None:
+        """Put the key that says that a member runs."""
+        if not self._is_cut(member):
+            self._revision += 1
+            self._put(alive_key(member), {}, self._grant(ALIVE_S))
+
+    def read(self, member: str, answer: Callable[[View], None]) -> None:
+        """Read all keys."""
+        self._ask(member, self.view, answer, lambda: None, may_be_late=False)
+
+    def grant(self, member: str, ttl_s: float, answer: Callable[[int], None], fail: Callable[[], None]) -> None:
+        """Grant a lease."""
+        self._ask(member, lambda: self._grant(ttl_s), answer, fail, may_be_late=False)
+
+    def keep_alive(self, member: str, lease: int, answer: Callable[[bool], None]) -> None:
+        """Renew a lease."""
+        self._ask(member, lambda: self._keep_alive(lease), answer, lambda: None, may_be_late=False)
+
+    def revoke(self, member: str, lease: int) -> None:
+        """End a lease."""
+        self._ask(member, lambda: self._end(lease), lambda _: None, lambda: None, may_be_late=False)
+
+    def attempt(
+        self, member: str, transaction: Transaction, answer: Callable[[Outcome, int], None]
+    ) -> None:
+        """Carry out a transaction: now, later, or never."""
+
+        def happened(result: tuple[bool, int]) -> None:
+            answer("done" if result[0] else "refused", result[1])
+
+        self._ask(
+            member,
+            lambda: self._attempt(transaction),
+            happened,
+            lambda: answer("unknown", 0),
+            may_be_late=True,
+        )
+
+    def _is_cut(self, member: str) -> bool:
+        return self.is_away or member in self.cut_off
+
+    def _ask(
+        self,
+        member: str,
+        carry_out: Callable[[], Any],
+        answer: Callable[[Any], None],
+        fail: Callable[[], None],
+        *,
+        may_be_late: bool,
+    ) -> None:
+        fate = self._random.random()
+        if self._is_cut(member) or fate < 0.01:
+            if may_be_late and self._random.random() < 0.3:
+                self._events.after(self._random.uniform(0.5, 6.0), carry_out)
+            self._events.after(TIMEOUT_S, fail)
+            return
+
+        def arrive() -> None:
+            result = carry_out()
+            if self._is_cut(member) or fate > 0.985:
+                self._events.after(TIMEOUT_S, fail)
+            else:
+                self._events.after(self._random.uniform(0.0005, 0.01), lambda: answer(result))
+
+        self._events.after(self._random.uniform(0.0005, 0.02), arrive)

@@ -1,0 +1,94 @@
+"""Connections between machines: in order each way, until they break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from amqpstore_server.cluster.frames import Frame
+
+from amqpstore_tools.simulation.cluster.events import Events
+
+
+class End(Protocol):
+    """A machine, as the network sees it."""
+
+    name: str
+
+    def is_listening(self) -> bool: ...
+
+    def connected(self, link: int) -> None: ...
+
+    def received(self, link: int, frame: Frame) -> None: ...
+
+    def disconnected(self, link: int) -> None: ...
+
+
+class _Link:
+    __slots__ = ("ends", "is_broken", "next_at")
+
+    def __init__(self, dialler: End, answerer: End) -> None:
+        self.ends = (dialler, answerer)
+        self.is_broken = False
+        self.next_at = {dialler.name: 0.0, answerer.name: 0.0}
+
+
+class Network:
+    """All connections. `blocked` has the pairs (from, to) between which nothing arrives."""
+
+    def __init__(self, events: Events, random: Random) -> None:
+        self.blocked: set[tuple[str, str]] = set()
+        self.ends: dict[str, End] = {}
+        self._events = events
+        self._random = random
+        self._links: dict[int, _Link] = {}
+        self._count = 0
+
+    def dial(self, dialler: End, name: str) -> None:
+        """Connect to a machine; nothing happens if it cannot be reached."""
+        answerer = self.ends[name]
+        ways = {(dialler.name, name), (name, dialler.name)}
+        if ways & self.blocked or not answerer.is_listening():
+            return
+        self._count += 1
+        link = self._count
+        self._links[link] = _Link(dialler, answerer)
+        self._events.after(self._delay(), lambda: self._reach(link, lambda: dialler.connected(link)))
+
+    def _delay(self) -> float:
+        return self._random.uniform(0.0001, 0.03) if self._random.random() < 0.95 else self._random.uniform(0.03, 0.6)
+
+    def _reach(self, link: int, happen: Callable[[], None]) -> None:
+        if link in self._links:
+            happen()
+
+    def send(self, sender: End, link: int, frame: Frame) -> None:
+        """Send a frame; it arrives behind those before it, or the connection breaks."""
+        found = self._links.get(link)
+        if found is None or found.is_broken:
+            return
+        other = found.ends[1] if found.ends[0] is sender else found.ends[0]
+        if (sender.name, other.name) in self.blocked:
+            # Nothing that is sent behind a lost piece arrives either; both ends find out in time.
+            found.is_broken = True
+            self._events.after(self._random.uniform(0.2, 5.0), lambda: self.hang_up(link))
+            return
+        at = max(found.next_at[other.name], self._events.now + self._delay())
+        found.next_at[other.name] = at
+        self._events.after(
+            at - self._events.now, lambda: self._reach(link, lambda: other.received(link, frame))
+        )
+
+    def hang_up(self, link: int) -> None:
+        """End a connection: both ends are told, and what was under way is lost."""
+        found = self._links.pop(link, None)
+        if found is not None:
+            for end in found.ends:
+                self._events.after(0.0, lambda end=end: end.disconnected(link))  # type: ignore[misc]
+
+    def drop(self, end: End) -> None:
+        """End all connections of a machine that has died."""
+        for link, found in list(self._links.items()):
+            if end in found.ends:
+                self.hang_up(link)
