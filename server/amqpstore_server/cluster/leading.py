@@ -163,6 +163,8 @@ class Leader:
         self._offered: dict[str, int] = {}
         """Members that were offered, with the revision of the list that a lost request compares."""
         self._change: _Change | None = None
+        self._is_unsure = False
+        """Whether a request has failed, or its answer was lost, and etcd was not read since."""
         self._regaining = ""
         self._grant_asked: float | None = None
         self._base = START
@@ -309,7 +311,7 @@ class Leader:
         for name, follower in self._followers.items():
             if name not in self.waits_for and self._is_live(follower, now):
                 self._growing[name] = self._seq
-        if self._change is not None:
+        if self._change is not None or self._is_unsure:
             return
         overdue = [one for one in reversed(self.members) if self._is_overdue(one, now)]
         if overdue and len(self.members) - 1 >= self._min_in_sync:
@@ -367,10 +369,16 @@ class Leader:
                     self._hang_up(name)
                 self._adopt(change.members, revision, now)
             else:
-                self._effects.append(Read())
+                self._look(now)
         elif request == self._regaining:
             self._regaining = ""
-            self._effects.append(Read())
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Read what etcd has, and again until there is an answer: reads are lost as well."""
+        self._is_unsure = True
+        self._read_at = now + self._timing.read_every_s
+        self._effects.append(Read())
 
     def _hang_up(self, name: str) -> None:
         """Close the connection of a follower that did not ack in time, so that it notices."""
@@ -392,6 +400,10 @@ class Leader:
 
     def viewed(self, view: View, now: float) -> None:
         """Compare what etcd has with what this leader knows."""
+        if view.revision < self._list_revision:
+            # Answers overtake each other: this one is older than a list that was written since.
+            return
+        self._is_unsure = False
         row = view.leader
         if view.term != self.term or view.last_leader != self._member:
             self.deposed = Deposed(f"term {view.term} has begun")
@@ -434,6 +446,7 @@ class Leader:
             until = asked_at + self._timing.lease_s - self._timing.margin_s
             self._lease_until = max(self._lease_until, until)
         else:
+            self._is_unsure = True
             self._effects.append(Read())
 
     # Time.
@@ -452,7 +465,8 @@ class Leader:
         if self.is_open:
             self._tend_list(now)
             self._look_for_stalls(now)
-        if self._stalled_since is not None and now >= self._read_at:
+        is_stalled = self._stalled_since is not None
+        if (self._is_unsure or is_stalled) and now >= self._read_at:
             self._read_at = now + self._timing.read_every_s
             self._effects.append(Read())
 

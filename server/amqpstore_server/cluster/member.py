@@ -144,6 +144,8 @@ class Member:
         if view.term < self.following.term and self.leader is None:
             # An etcd that has forgotten a term is no authority about who leads.
             return
+        if self._view is not None and view.revision < self._view.revision:
+            return  # an older answer that was overtaken
         self._view = view
         if self.leader is not None:
             self.leader.viewed(view, now)

@@ -28,6 +28,10 @@ class Etcd:
         self.cut_off: set[str] = set()
         self.is_away = False
         self.lost_leases_at = -inf
+        self.loss = 0.01
+        """How often a request, or its answer, is lost."""
+        self.slow_s = 0.02
+        """What a request takes at most until it is carried out."""
         self._events = events
         self._random = random
         self._revision = 1
@@ -159,17 +163,17 @@ class Etcd:
         may_be_late: bool,
     ) -> None:
         fate = self._random.random()
-        if self._is_cut(member) or fate < 0.01:
-            if may_be_late and self._random.random() < 0.3:
+        if self._is_cut(member) or fate < self.loss:
+            if may_be_late and self._random.random() < 0.5:
                 self._events.after(self._random.uniform(0.5, 6.0), carry_out)
             self._events.after(TIMEOUT_S, fail)
             return
 
         def arrive() -> None:
             result = carry_out()
-            if self._is_cut(member) or fate > 0.985:
+            if self._is_cut(member) or fate > 1 - self.loss:
                 self._events.after(TIMEOUT_S, fail)
             else:
                 self._events.after(self._random.uniform(0.0005, 0.01), lambda: answer(result))
 
-        self._events.after(self._random.uniform(0.0005, 0.02), arrive)
+        self._events.after(self._random.uniform(0.0005, self.slow_s), arrive)

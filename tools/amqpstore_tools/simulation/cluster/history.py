@@ -70,6 +70,9 @@ class Group:
             )
             for name in names
         ]
+        # Some histories have an etcd that answers badly all the time.
+        self.etcd.loss = self.random.choice((0.01, 0.01, 0.1, 0.4))
+        self.etcd.slow_s = self.random.choice((0.02, 0.02, 0.6))
         self._published = 0
         for one in self.machines:
             self.events.after(self.random.uniform(0, 1.0), one.start)
@@ -150,6 +153,7 @@ class Group:
         self.network.blocked.clear()
         self.etcd.is_away = False
         self.etcd.cut_off.clear()
+        self.etcd.loss, self.etcd.slow_s = 0.0, 0.02
         for one in self.machines:
             one.is_disk_stuck = False
             self._start(one)
