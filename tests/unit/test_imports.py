@@ -146,6 +146,9 @@ def test_every_package_was_read() -> None:
         ("amqpstore_server.protocol.bad", "from amqpstore_server import broker"),
         ("amqpstore_server.protocol.bad", "from .. import broker"),
         ("amqpstore_server.protocol.bad", "from ..broker.queue import Queue"),
+        ("amqpstore_server.cluster.bad", "import time"),
+        ("amqpstore_server.cluster.bad", "import random"),
+        ("amqpstore_server.cluster.bad", "from amqpstore import Store"),
         ("amqpstore_server.broker.bad", "import trio"),
         ("amqpstore_server.broker.bad", "import socket"),
         ("amqpstore_server.broker.bad", "import time"),
@@ -267,6 +270,14 @@ def violations(modules: Sources) -> Iterator[str]:
             yield from file_uses(module, tree)
 
 
+def sans_io_room(module: str) -> str:
+    """Return the room that a module is in, if what that decides is a function of what it is told,
+    also of the time.
+    """
+    rooms = ("amqpstore_server.protocol", "amqpstore_server.cluster")
+    return next((room for room in rooms if is_within(module, room)), "")
+
+
 def is_forbidden(module: str, imported: str) -> bool:
     """Tell whether this arrow is forbidden."""
 
@@ -288,7 +299,8 @@ def is_forbidden(module: str, imported: str) -> bool:
                 "amqpstore", "amqpstore_server"
             )
         runs_it = module == "amqpstore_tools.verbs.serve" or any(
-            is_within(module, f"amqpstore_tools.{name}") for name in ("testing", "administration")
+            is_within(module, f"amqpstore_tools.{name}")
+            for name in ("testing", "administration", "simulation.cluster")
         )
         # A message's properties are shown, and nothing else of the broker is known.
         shows_it = is_within(module, "amqpstore_tools.offline") and among(*OFFLINE_MODULES)
@@ -301,12 +313,8 @@ def is_forbidden(module: str, imported: str) -> bool:
         return True
     if among("amqpstore_server.management") and not is_management:
         return module != "amqpstore_server.app"
-    if is_within(module, "amqpstore_server.protocol"):
-        ours = (
-            among("amqpstore_server")
-            and not among("amqpstore_server.protocol")
-            and imported != "amqpstore_server"
-        )
+    if room := sans_io_room(module):
+        ours = among("amqpstore_server") and not among(room) and imported != "amqpstore_server"
         return ours or among("socket", "time", "random", "amqpstore")
     if is_within(module, "amqpstore_server.broker"):
         protocol = among("amqpstore_server.protocol") and not among(*MESSAGE_MODULES)

@@ -1,8 +1,9 @@
-"""Replication of one store to other machines: what a member decides, without sockets, disk or clock.
+"""Replication of one store to other machines: what a member decides, without sockets, disk or
+clock.
 
-Nothing here opens a file or a connection. A driver hands in what happened, with the time, and carries
-out the effects. What agreement needs is left to etcd: one transaction decides each election and each
-change of the list of in-sync replicas.
+Nothing here opens a file or a connection. A driver hands in what happened, with the time, and
+carries out the effects. What agreement needs is left to etcd: one transaction decides each election
+and each change of the list of in-sync replicas.
 
 - `timing`: how long things may take
 - `keys`: what is kept in etcd, and the transactions on it

@@ -1,14 +1,14 @@
-"""What a member asks of its driver. Each request has a number with which its answer is handed in."""
+"""What a member asks of its driver, and by which of its methods the answer is handed in."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from amqpstore_server.cluster.frames import Batch, Frame, Position
-from amqpstore_server.cluster.keys import Transaction
+from amqpstore_server.cluster.frames import Frame, ReplicaPosition, ShippedBatch
+from amqpstore_server.cluster.keys import EtcdTransaction
 
 
-class Read(NamedTuple):
+class ReadKeys(NamedTuple):
     """Read all keys of the group, linearizably: answered by `Member.viewed`."""
 
 
@@ -19,7 +19,7 @@ class Grant(NamedTuple):
 class Attempt(NamedTuple):
     """Carry out a transaction, once: answered by `Member.attempted`."""
 
-    transaction: Transaction
+    transaction: EtcdTransaction
 
 
 class KeepAlive(NamedTuple):
@@ -63,20 +63,20 @@ class Append(NamedTuple):
     Answers come in the order of the batches; one sync may cover many.
     """
 
-    batch: Batch
+    batch: ShippedBatch
 
 
 class Discard(NamedTuple):
     """Remove what is behind a position, into quarantine: answered by `Member.discarded`."""
 
-    behind: Position
+    behind: ReplicaPosition
 
 
 class CatchUp(NamedTuple):
-    """Send a follower what the log has behind a position, up to the frame `seq`, then what is live."""
+    """Send a follower what the log has behind a position, up to the frame `seq`."""
 
     link: int
-    behind: Position
+    behind: ReplicaPosition
     seq: int
 
 
@@ -92,7 +92,7 @@ class Committed(NamedTuple):
     seq: int
 
 
-class Block(NamedTuple):
+class BlockPublishers(NamedTuple):
     """Block publishers, as on a full disk, or let them go on."""
 
     is_blocked: bool
@@ -105,7 +105,7 @@ class StepDown(NamedTuple):
 
 
 Effect: TypeAlias = (
-    Read
+    ReadKeys
     | Grant
     | Attempt
     | KeepAlive
@@ -119,6 +119,6 @@ Effect: TypeAlias = (
     | CatchUp
     | Open
     | Committed
-    | Block
+    | BlockPublishers
     | StepDown
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from math import inf
 
-from amqpstore_server.cluster.effects import Attempt, Effect, Grant, Read, Revoke
+from amqpstore_server.cluster.effects import Attempt, Effect, Grant, ReadKeys, Revoke
 from amqpstore_server.cluster.keys import LEADER, View, election
 from amqpstore_server.cluster.leading import Leadership, Outcome
 from amqpstore_server.cluster.timing import Timing
@@ -34,8 +34,8 @@ NEXT = {
 class Electing:
     """The candidacies of one member.
 
-    While one is under way the member takes no frame and answers no beat: what it would ack or promise
-    then, the former leader would rely on.
+    While one is under way the member takes no frame and answers no beat: what it would ack or
+    promise then, the former leader would rely on.
     """
 
     def __init__(
@@ -89,7 +89,12 @@ class Electing:
         self._effects.append(
             Attempt(
                 election(
-                    self._view, self._member, self._incarnation, lease, self._request, self._addresses
+                    self._view,
+                    self._member,
+                    self._incarnation,
+                    lease,
+                    self._request,
+                    self._addresses,
                 )
             )
         )
@@ -108,7 +113,7 @@ class Electing:
             self._go(Candidacy.NONE)
             return
         self._go(Candidacy.CONFIRMING if outcome == "done" else Candidacy.DOUBTFUL)
-        self._effects.append(Read())
+        self._effects.append(ReadKeys())
 
     def viewed(self, view: View, now: float) -> Leadership | None:
         """Return what was won, if the keys say so."""
@@ -126,7 +131,7 @@ class Electing:
             self._go(Candidacy.NONE)
         return None
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Look again what a candidacy came to: a read may be lost as well."""
         if self.state in (Candidacy.CONFIRMING, Candidacy.DOUBTFUL):
-            self._effects.append(Read())
+            self._effects.append(ReadKeys())

@@ -1,7 +1,7 @@
 """A follower: the stream that it takes, and what it has promised.
 
-It acks a frame when it is on disk, and only in a term that it has made durable before: a follower that
-has acked in a term never again takes a frame of an older one, also after a restart.
+It acks a frame when it is on disk, and only in a term that it has made durable before: a follower
+that has acked in a term never again takes a frame of an older one, also after a restart.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from amqpstore_server.cluster.effects import (
     Effect,
     HangUp,
     Persist,
-    Read,
+    ReadKeys,
     Send,
 )
-from amqpstore_server.cluster.frames import Ack, Batch, Beat, Hello, Promise, Ready, Resign, Welcome
+from amqpstore_server.cluster.frames import (
+    Ack,
+    Beat,
+    Hello,
+    Promise,
+    Ready,
+    Resign,
+    ShippedBatch,
+    Welcome,
+)
 from amqpstore_server.cluster.keys import View
-from amqpstore_server.cluster.leading import Log
+from amqpstore_server.cluster.leading import ReplicaLog
 from amqpstore_server.cluster.timing import Timing
 
 
@@ -57,7 +66,7 @@ class Following:
         member: str,
         incarnation: str,
         term: int,
-        log: Log,
+        log: ReplicaLog,
         timing: Timing,
         effects: list[Effect],
         promised_until: float = -inf,
@@ -91,14 +100,18 @@ class Following:
             # Beats come twice a second: whoever is silent for so long is gone, or leads no more.
             if now - self._heard_at > self._timing.promise_s:
                 self.hang_up()
-                self._effects.append(Read())
+                self._effects.append(ReadKeys())
             return
         if now - self._dialled_at < self._timing.read_every_s:
             return
         if self.state is not Stream.NONE:
             # A dial or a greeting that nobody has answered.
             self.hang_up()
-        if view is not None and view.leader is not None and view.leader.value["member"] != self._member:
+        if (
+            view is not None
+            and view.leader is not None
+            and view.leader.value["member"] != self._member
+        ):
             self._dialled_at = now
             self._go(Stream.DIALLED)
             self._effects.append(Dial(str(view.leader.value["member"])))
@@ -137,12 +150,12 @@ class Following:
             return
         if welcome.term < self.term:
             self.hang_up()
-            self._effects.append(Read())
+            self._effects.append(ReadKeys())
             return
         self._welcome = welcome
         if welcome.is_destructive:
             self._go(Stream.VERIFYING)
-            self._effects.append(Read())
+            self._effects.append(ReadKeys())
         else:
             self._persist(welcome)
 
@@ -182,12 +195,12 @@ class Following:
 
     # The stream.
 
-    def batch(self, link: int, batch: Batch) -> None:
+    def batch(self, link: int, batch: ShippedBatch) -> None:
         """Write a batch."""
         if self._is_stream(link, batch.term):
             self._effects.append(Append(batch))
 
-    def appended(self, batch: Batch) -> None:
+    def appended(self, batch: ShippedBatch) -> None:
         """A batch, and all before it, is on disk."""
         if self._link is not None and self._is_stream(self._link, batch.term):
             self._effects.append(Send(self._link, Ack(batch.term, batch.seq)))
@@ -205,7 +218,7 @@ class Following:
             self.promised_until = -inf
             self.has_resigned = True
             self.hang_up()
-            self._effects.append(Read())
+            self._effects.append(ReadKeys())
 
     def _is_stream(self, link: int, term: int) -> bool:
         return (

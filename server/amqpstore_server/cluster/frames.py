@@ -7,14 +7,14 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 
-class Position(NamedTuple):
+class ReplicaPosition(NamedTuple):
     """A place in the log: a batch of a term. Two replicas that both have it have the same batch."""
 
     term: int
     number: int
 
 
-START = Position(0, 0)
+START = ReplicaPosition(0, 0)
 """Of an empty log."""
 
 
@@ -24,20 +24,20 @@ class Hello(NamedTuple):
     member: str
     incarnation: str
     term: int
-    positions: tuple[Position, ...]
+    positions: tuple[ReplicaPosition, ...]
 
 
 class Welcome(NamedTuple):
     """The leader tells a follower where its log goes on: behind `common`, with frame `seq` + 1.
 
-    `is_destructive`: the follower has something behind `common` that was never committed, and has to
-    discard it, after it has asked etcd whether this really is the leader.
+    `is_destructive`: the follower has something behind `common` that was never committed, and has
+    to discard it, after it has asked etcd whether this really is the leader.
     """
 
     member: str
     incarnation: str
     term: int
-    common: Position
+    common: ReplicaPosition
     is_destructive: bool
     seq: int
 
@@ -46,10 +46,10 @@ class Ready(NamedTuple):
     """A follower has discarded what it had to, and asks for all that is behind `behind`."""
 
     term: int
-    behind: Position
+    behind: ReplicaPosition
 
 
-class Batch(NamedTuple):
+class ShippedBatch(NamedTuple):
     """A sealed batch. `seq` counts the frames of a term; `committed` is the last committed one.
 
     Batches of former terms, which a follower catches up with, have the `seq` 0.
@@ -57,7 +57,7 @@ class Batch(NamedTuple):
 
     term: int
     seq: int
-    position: Position
+    position: ReplicaPosition
     content: object
     committed: int
 
@@ -90,4 +90,4 @@ class Promise(NamedTuple):
     number: int
 
 
-Frame: TypeAlias = Hello | Welcome | Ready | Batch | Beat | Resign | Ack | Promise
+Frame: TypeAlias = Hello | Welcome | Ready | ShippedBatch | Beat | Resign | Ack | Promise

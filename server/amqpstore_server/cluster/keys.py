@@ -1,9 +1,9 @@
 """What is kept in etcd, and the transactions that change it.
 
-Every change of who leads, or of who counts, is one transaction of compares and puts. Two compares guard
-each: the leadership it belongs to (the `create_revision` of the key `leader`, the *fence*), and the
-revision of what it replaces. The second also kills one's own requests that arrive late: etcd may carry
-out a request whose answer was lost long after it was given up.
+Every change of who leads, or of who counts, is one transaction of compares and puts. Two compares
+guard each: the leadership it belongs to (the `create_revision` of the key `leader`, the *fence*),
+and the revision of what it replaces. The second also kills one's own requests that arrive late:
+etcd may carry out a request whose answer was lost long after it was given up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def alive_key(member: str) -> str:
     return f"alive/{member}"
 
 
-class Row(NamedTuple):
+class EtcdRow(NamedTuple):
     """A key's value in etcd, and the revisions at which it was created and last changed."""
 
     value: Mapping[str, Any]
@@ -37,7 +37,7 @@ class View(NamedTuple):
     cluster: int
     """Which etcd cluster it was: one that was restored from a backup has another number."""
     revision: int
-    rows: Mapping[str, Row]
+    rows: Mapping[str, EtcdRow]
 
     def changed(self, key: str) -> int:
         """Return the revision of the last change of a key; 0 if it is absent."""
@@ -45,7 +45,7 @@ class View(NamedTuple):
         return row.changed if row else 0
 
     @property
-    def leader(self) -> Row | None:
+    def leader(self) -> EtcdRow | None:
         return self.rows.get(LEADER)
 
     @property
@@ -89,7 +89,7 @@ class Put(NamedTuple):
     lease: int = 0
 
 
-class Transaction(NamedTuple):
+class EtcdTransaction(NamedTuple):
     """Puts and deletes that happen together, if all compares hold.
 
     `request` is in each value it puts, so that a later read tells whether it happened.
@@ -102,12 +102,17 @@ class Transaction(NamedTuple):
 
 
 def election(
-    view: View, member: str, incarnation: str, lease: int, request: str, addresses: Mapping[str, str]
-) -> Transaction:
+    view: View,
+    member: str,
+    incarnation: str,
+    lease: int,
+    request: str,
+    addresses: Mapping[str, str],
+) -> EtcdTransaction:
     """Return the transaction with which a member of the in-sync list becomes the leader.
 
-    It also takes back the member's own key, which an incarnation left that is gone: whoever holds the
-    lock of the directory knows that.
+    It also takes back the member's own key, which an incarnation left that is gone: whoever holds
+    the lock of the directory knows that.
     """
     own = view.leader is not None and view.leader.value["member"] == member
     leader = view.changed(LEADER) if own else 0
@@ -119,18 +124,21 @@ def election(
         "request": request,
         **addresses,
     }
-    return Transaction(
+    return EtcdTransaction(
         (
             Compare(LEADER, "changed", leader),
             Compare(STATE, "changed", view.changed(STATE)),
-            # The list is compared in the transaction that decides: an older copy of it may still name
-            # a member that the leader has gone on without.
+            # The list is compared in the transaction that decides: an older copy of it may still
+            # name a member that the leader has gone on without.
             Compare(IN_SYNC, "changed", view.changed(IN_SYNC)),
         ),
         (
             Put(LEADER, value, lease),
             Put(STATE, {"term": term, "leader": member, "request": request}),
-            Put(IN_SYNC, {"members": list(_succession(view, member)), "term": term, "request": request}),
+            Put(
+                IN_SYNC,
+                {"members": list(_succession(view, member)), "term": term, "request": request},
+            ),
         ),
         request=request,
     )
@@ -149,9 +157,9 @@ def _succession(view: View, member: str) -> tuple[str, ...]:
 
 def list_change(
     fence: int, list_revision: int, members: tuple[str, ...], term: int, request: str
-) -> Transaction:
+) -> EtcdTransaction:
     """Return the transaction with which the leader grows or shrinks the in-sync list."""
-    return Transaction(
+    return EtcdTransaction(
         (Compare(LEADER, "created", fence), Compare(IN_SYNC, "changed", list_revision)),
         (Put(IN_SYNC, {"members": list(members), "term": term, "request": request}),),
         request=request,
@@ -160,15 +168,17 @@ def list_change(
 
 def regain(
     state_revision: int, value: Mapping[str, Any], lease: int, request: str
-) -> Transaction:
-    """Return the transaction that renews a leadership whose lease was lost: nobody was elected since."""
-    return Transaction(
+) -> EtcdTransaction:
+    """Return the transaction that renews a leadership whose lease was lost: nobody was elected
+    since.
+    """
+    return EtcdTransaction(
         (Compare(LEADER, "created", 0), Compare(STATE, "changed", state_revision)),
         (Put(LEADER, {**value, "request": request}, lease),),
         request=request,
     )
 
 
-def resignation(fence: int, request: str) -> Transaction:
+def resignation(fence: int, request: str) -> EtcdTransaction:
     """Return the transaction with which a leader gives up."""
-    return Transaction((Compare(LEADER, "created", fence),), (), (LEADER,), request)
+    return EtcdTransaction((Compare(LEADER, "created", fence),), (), (LEADER,), request)

@@ -1,20 +1,21 @@
 """A leader: whom it waits for before it confirms, and until when it may serve.
 
-The in-sync list in etcd names the members of which any may be elected. The leader waits for a set that
-always contains every other member of the list *as etcd may have it*:
+The in-sync list in etcd names the members of which any may be elected. The leader waits for a set
+that always contains every other member of the list *as etcd may have it*:
 
 - A member is waited for before it is offered to etcd for the list. Otherwise it could be elected in
   between without what was confirmed meanwhile.
-- A member is waited for until a transaction without it is known to have happened. Otherwise it could be
-  elected after a confirm that it has not seen.
-- Was a member offered, and the answer lost, it is waited for until a later transaction on the list is known to
-  have happened: the lost one may be carried out at any time, and put it in the list after all.
+- A member is waited for until a transaction without it is known to have happened. Otherwise it
+  could be elected after a confirm that it has not seen.
+- If a member was offered and the answer was lost, it is waited for until a later transaction on the
+  list is known to have happened: the lost one may be carried out at any time, and put it in the
+  list after all.
 
-Let a member be elected at some revision of etcd. It was in the list then, so the former leader waited for it
-at each commit, and it has all that was ever confirmed. From that revision on all changes of the list by the
-former leader fail on the fence. So a former leader can confirm nothing that the new one lacks, however late it
-learns of it. No clock occurs in this: leases and promises decide only how soon somebody takes over, and how
-long a former leader may still deliver.
+Let a member be elected at some revision of etcd. It was in the list then, so the former leader
+waited for it at each commit, and it has all that was ever confirmed. From that revision on all
+changes of the list by the former leader fail on the fence. So a former leader can confirm nothing
+that the new one lacks, however late it learns of it. No clock occurs in this: leases and promises
+decide only how soon somebody takes over, and how long a former leader may still deliver.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from typing import Literal, NamedTuple, Protocol
 
 from amqpstore_server.cluster.effects import (
     Attempt,
-    Block,
+    BlockPublishers,
     CatchUp,
     Committed,
     Effect,
     Grant,
     HangUp,
     KeepAlive,
-    Read,
+    ReadKeys,
     Revoke,
     Send,
 )
 from amqpstore_server.cluster.frames import (
     START,
     Ack,
-    Batch,
     Beat,
     Hello,
-    Position,
     Promise,
     Ready,
+    ReplicaPosition,
     Resign,
+    ShippedBatch,
     Welcome,
 )
 from amqpstore_server.cluster.keys import (
@@ -63,16 +64,18 @@ Outcome = Literal["done", "refused", "unknown"]
 """Of a transaction. One that failed without an answer is unknown: it may happen later."""
 
 
-class Log(Protocol):
+class ReplicaLog(Protocol):
     """What a member has on disk."""
 
-    def positions(self) -> tuple[Position, ...]:
-        """Return durable positions, newest first: enough of them for another member to find a common one."""
+    def positions(self) -> tuple[ReplicaPosition, ...]:
+        """Return durable positions, newest first: enough of them for another member to find a
+        common one.
+        """
 
-    def has(self, position: Position) -> bool:
+    def has(self, position: ReplicaPosition) -> bool:
         """Tell whether a batch is there."""
 
-    def last(self) -> Position:
+    def last(self) -> ReplicaPosition:
         """Return the position of the last batch."""
 
 
@@ -130,7 +133,7 @@ class Leader:
         member: str,
         incarnation: str,
         won: Leadership,
-        log: Log,
+        log: ReplicaLog,
         timing: Timing,
         effects: list[Effect],
         make_request: Callable[[], str],
@@ -188,13 +191,18 @@ class Leader:
         return frozenset({*self.members, *self._growing, *self._offered} - {self._member})
 
     def may_serve(self, now: float) -> bool:
-        """Tell whether nobody else can lead yet: by the lease, or by the promises of all candidates."""
+        """Tell whether nobody else can lead yet: by the lease, or by the promises of all
+        candidates.
+        """
         return now < self.serves_until()
 
     def serves_until(self) -> float:
         """Return the time until which this leader may deliver and accept clients."""
         promised = min(
-            (self._followers[one].promised_until if one in self._followers else -inf for one in self.waits_for),
+            (
+                self._followers[one].promised_until if one in self._followers else -inf
+                for one in self.waits_for
+            ),
             default=inf,
         )
         return max(self._lease_until, promised)
@@ -209,26 +217,28 @@ class Leader:
         for link, hello in waiting:
             self.hello(link, hello, now)
 
-    def seal(self, content: object, now: float) -> Batch:
-        """Ship a batch to all followers that are streaming. Returns it, for the leader's own disk."""
+    def seal(self, content: object, now: float) -> ShippedBatch:
+        """Ship a batch to all followers that are streaming. Returns it, for the own disk."""
         self._seq += 1
-        position = Position(self.term, self._base.number + self._seq)
-        batch = Batch(self.term, self._seq, position, content, self.committed)
+        position = ReplicaPosition(self.term, self._base.number + self._seq)
+        batch = ShippedBatch(self.term, self._seq, position, content, self.committed)
         self._sealed.append((self._seq, now))
         for follower in self._followers.values():
             if follower.link is not None and follower.is_streaming:
                 self._effects.append(Send(follower.link, batch))
         return batch
 
-    def appended(self, seq: int, now: float) -> None:
+    def appended(self, seq: int) -> None:
         """The leader's own disk has all frames up to this one."""
         self._local = max(self._local, seq)
-        self._commit(now)
+        self._commit()
 
-    def _commit(self, now: float) -> None:
+    def _commit(self) -> None:
         if len(self.members) < self._min_in_sync:
             return
-        acked = [self._followers[one].acked if one in self._followers else 0 for one in self.waits_for]
+        acked = [
+            self._followers[one].acked if one in self._followers else 0 for one in self.waits_for
+        ]
         durable = min([self._local, *acked])
         if durable <= self.committed:
             return
@@ -245,7 +255,7 @@ class Leader:
         """A follower has connected."""
         if hello.term > self.term:
             # It follows somebody who was elected later, so this leader has been deposed.
-            self._effects += (HangUp(link), Read())
+            self._effects += (HangUp(link), ReadKeys())
             return
         if not self.is_open:
             self._waiting.append((link, hello))
@@ -263,7 +273,7 @@ class Leader:
         )
         self._effects.append(Send(link, welcome))
 
-    def seq_of(self, position: Position) -> int:
+    def seq_of(self, position: ReplicaPosition) -> int:
         return position.number - self._base.number if position.term == self.term else 0
 
     def ack(self, link: int, ack: Ack, now: float) -> None:
@@ -273,7 +283,7 @@ class Leader:
             return
         follower.acked = max(follower.acked, ack.seq)
         follower.heard_at = now
-        self._commit(now)
+        self._commit()
 
     def ready(self, link: int, ready: Ready, now: float) -> None:
         """A follower wants what it lacks, and then all that comes."""
@@ -285,7 +295,7 @@ class Leader:
         self._effects.append(CatchUp(link, ready.behind, self._seq))
 
     def promise(self, link: int, promise: Promise) -> None:
-        """A follower will not stand for election for a while, counted from when the beat was sent."""
+        """A follower will not stand for election for a while, counted from the beat."""
         follower = self._follower(link)
         sent = self._beats.get(promise.number)
         if follower is not None and sent is not None and promise.term == self.term:
@@ -367,7 +377,7 @@ class Leader:
             if outcome == "done":
                 for name in set(self.members) - set(change.members):
                     self._hang_up(name)
-                self._adopt(change.members, revision, now)
+                self._adopt(change.members, revision)
             else:
                 self._look(now)
         elif request == self._regaining:
@@ -378,7 +388,7 @@ class Leader:
         """Read what etcd has, and again until there is an answer: reads are lost as well."""
         self._is_unsure = True
         self._read_at = now + self._timing.read_every_s
-        self._effects.append(Read())
+        self._effects.append(ReadKeys())
 
     def _hang_up(self, name: str) -> None:
         """Close the connection of a follower that did not ack in time, so that it notices."""
@@ -386,7 +396,7 @@ class Leader:
         if follower is not None and follower.link is not None:
             self._effects.append(HangUp(follower.link))
 
-    def _adopt(self, members: tuple[str, ...], revision: int, now: float) -> None:
+    def _adopt(self, members: tuple[str, ...], revision: int) -> None:
         """Take over the list that etcd has for certain."""
         self.members = members
         self._list_revision = revision
@@ -396,7 +406,7 @@ class Leader:
         }
         for name in members:
             self._growing.pop(name, None)
-        self._commit(now)
+        self._commit()
 
     def viewed(self, view: View, now: float) -> None:
         """Compare what etcd has with what this leader knows."""
@@ -421,10 +431,10 @@ class Leader:
             self._leader_row = row
         self._min_in_sync = view.min_in_sync
         if view.changed("in_sync") != self._list_revision and self._change is None:
-            self._adopt(view.in_sync, view.changed("in_sync"), now)
+            self._adopt(view.in_sync, view.changed("in_sync"))
         self._give_way(view, now)
 
-    def granted(self, lease: int, now: float) -> None:
+    def granted(self, lease: int) -> None:
         """There is a new lease, to regain the leader's key with."""
         if self._grant_asked is None:
             return
@@ -447,7 +457,7 @@ class Leader:
             self._lease_until = max(self._lease_until, until)
         else:
             self._is_unsure = True
-            self._effects.append(Read())
+            self._effects.append(ReadKeys())
 
     # Time.
 
@@ -468,7 +478,7 @@ class Leader:
         is_stalled = self._stalled_since is not None
         if (self._is_unsure or is_stalled) and now >= self._read_at:
             self._read_at = now + self._timing.read_every_s
-            self._effects.append(Read())
+            self._effects.append(ReadKeys())
 
     def _send_beat(self, now: float) -> None:
         self._beat += 1
@@ -476,7 +486,9 @@ class Leader:
         self._beats.pop(self._beat - 20, None)
         for follower in self._followers.values():
             if follower.link is not None and follower.is_streaming:
-                self._effects.append(Send(follower.link, Beat(self.term, self._beat, self.committed)))
+                self._effects.append(
+                    Send(follower.link, Beat(self.term, self._beat, self.committed))
+                )
 
     def _look_for_stalls(self, now: float) -> None:
         """Block publishers while nothing can be committed."""
@@ -493,7 +505,7 @@ class Leader:
     def _block(self, *, is_blocked: bool) -> None:
         if self._is_blocked != is_blocked:
             self._is_blocked = is_blocked
-            self._effects.append(Block(is_blocked))
+            self._effects.append(BlockPublishers(is_blocked))
 
     def _give_way(self, view: View, now: float) -> None:
         """Resign if others could commit, and this leader has not been able to for a while."""
@@ -514,4 +526,3 @@ class Leader:
                 self._effects.append(Send(follower.link, Resign(self.term)))
         self._effects.append(Revoke(self._lease))
         self.deposed = Deposed(reason)
-

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from math import inf
 
-from amqpstore_server.cluster.effects import Effect, Open, Persist, Read, Revoke, StepDown
+from amqpstore_server.cluster.effects import Effect, Open, Persist, ReadKeys, Revoke, StepDown
 from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following
 from amqpstore_server.cluster.frames import (
     Ack,
-    Batch,
     Beat,
     Frame,
     Hello,
     Promise,
     Ready,
     Resign,
+    ShippedBatch,
     Welcome,
 )
 from amqpstore_server.cluster.keys import HANDOVER, View
-from amqpstore_server.cluster.leading import Leader, Leadership, Log, Outcome
+from amqpstore_server.cluster.leading import Leader, Leadership, Outcome, ReplicaLog
 from amqpstore_server.cluster.timing import Timing
 
 
@@ -40,7 +39,7 @@ NEXT = {
 }
 
 
-class Member:
+class GroupMember:
     """The state machine of one process. `effects` is what the driver has to carry out, in order; it
     empties the list.
 
@@ -53,7 +52,7 @@ class Member:
         member: str,
         incarnation: str,
         term: int,
-        log: Log,
+        log: ReplicaLog,
         now: float,
         make_request: Callable[[], str],
         *,
@@ -98,12 +97,12 @@ class Member:
         if self.electing.state is not Candidacy.NONE:
             if now >= self._read_at:
                 self._read_at = now + self._timing.turn_s
-                self.electing.tick(now)
+                self.electing.tick()
             return
         self.following.tick(self._view, now)
         if now >= self._read_at:
             self._read_at = now + self._timing.read_every_s
-            self.effects.append(Read())
+            self.effects.append(ReadKeys())
         if self._view is not None and self._may_stand(self._view, now):
             # Take nothing more from the former leader: it may not count on what comes now.
             self.following.hang_up()
@@ -115,9 +114,12 @@ class Member:
             return False
         leader = view.leader
         if leader is not None:
-            # The key of an incarnation of its own that is gone: it made no promise to anybody else since.
+            # The key of an incarnation of its own that is gone: it made no promise to anybody else
+            # since.
             value = leader.value
-            return value["member"] == self._member and value["incarnation"] != self._incarnation
+            return bool(
+                value["member"] == self._member and value["incarnation"] != self._incarnation
+            )
         if now < self.following.promised_until or self._vacant_since is None:
             return False
         # It may have promised something just before it was started again.
@@ -125,7 +127,7 @@ class Member:
         return has_waited and now >= self._vacant_since + self._turn(view) * self._timing.turn_s
 
     def _turn(self, view: View) -> int:
-        """Return how many candidates come first: the oldest replica of those that are alive leads."""
+        """Return how many candidates come first: of those alive the oldest replica leads."""
         row = view.rows.get(HANDOVER)
         if row is not None and row.value["to"] == self._member:
             return 0
@@ -178,7 +180,7 @@ class Member:
     def granted(self, lease: int, now: float) -> None:
         """There is a lease."""
         if self.leader is not None:
-            self.leader.granted(lease, now)
+            self.leader.granted(lease)
         elif self.role is Role.FOLLOWING:
             self.electing.granted(lease, now)
         else:
@@ -201,7 +203,7 @@ class Member:
             if outcome == "refused":
                 # Something has changed since the read: look again before standing again.
                 self._view = None
-                self.effects.append(Read())
+                self.effects.append(ReadKeys())
 
     def kept_alive(self, lease: int, asked_at: float, *, is_alive: bool) -> None:
         """Hear whether a lease was renewed."""
@@ -216,11 +218,11 @@ class Member:
         if self.role is Role.OPENING and self.leader is not None and term == self.leader.term:
             self.effects.append(Open(term))
 
-    def appended(self, batch: Batch, now: float) -> None:
+    def appended(self, batch: ShippedBatch) -> None:
         """A batch, and all before it, is on this member's disk."""
         if self.leader is not None:
             if batch.term == self.leader.term:
-                self.leader.appended(batch.seq, now)
+                self.leader.appended(batch.seq)
         else:
             self.following.appended(batch)
 
@@ -234,8 +236,8 @@ class Member:
             self._go(Role.LEADING)
             self.leader.opened(now)
 
-    def resign(self, reason: str, now: float) -> None:
-        """Give up leadership: asked for by an operator, or because this machine is not fit for it."""
+    def resign(self, reason: str) -> None:
+        """Give up leadership: an operator asks for it, or this machine is not fit for it."""
         if self.leader is not None:
             self.leader.resign(reason)
             self._look_at_leader()
@@ -295,7 +297,7 @@ class Member:
         match frame:
             case Welcome():
                 self.following.welcome(link, frame)
-            case Batch():
+            case ShippedBatch():
                 self.following.batch(link, frame)
             case Beat():
                 self.following.beat(link, frame, now)
@@ -305,6 +307,3 @@ class Member:
                     self._vacant_since = now
             case _:
                 pass
-
-
-__all__ = ["NEXT", "Member", "Role", "inf"]

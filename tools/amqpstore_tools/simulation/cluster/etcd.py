@@ -7,9 +7,16 @@ from math import inf
 from random import Random
 from typing import Any
 
-from amqpstore_server.cluster.keys import GROUP, IN_SYNC, STATE, Row, Transaction, View, alive_key
+from amqpstore_server.cluster.keys import (
+    GROUP,
+    IN_SYNC,
+    STATE,
+    EtcdRow,
+    EtcdTransaction,
+    View,
+    alive_key,
+)
 from amqpstore_server.cluster.leading import Outcome
-
 from amqpstore_tools.simulation.cluster.events import Events
 
 ALIVE_S = 10.0
@@ -20,11 +27,13 @@ _CLUSTER = 1
 class Etcd:
     """One etcd cluster, and the ways of each machine to it.
 
-    A request takes time to arrive, and its answer takes time to come back. Either may be lost, and a
-    request that was given up may be carried out seconds later.
+    A request takes time to arrive, and its answer takes time to come back. Either may be lost, and
+    a request that was given up may be carried out seconds later.
     """
 
-    def __init__(self, events: Events, random: Random, members: tuple[str, ...], min_in_sync: int) -> None:
+    def __init__(
+        self, events: Events, random: Random, members: tuple[str, ...], min_in_sync: int
+    ) -> None:
         self.cut_off: set[str] = set()
         self.is_away = False
         self.lost_leases_at = -inf
@@ -35,7 +44,7 @@ class Etcd:
         self._events = events
         self._random = random
         self._revision = 1
-        self._rows: dict[str, tuple[Row, int]] = {}
+        self._rows: dict[str, tuple[EtcdRow, int]] = {}
         self._leases: dict[int, tuple[float, float]] = {}
         self._put(GROUP, {"min_in_sync": min_in_sync, "replicas": len(members)}, 0)
         self._put(STATE, {"term": 0, "leader": "", "request": ""}, 0)
@@ -46,7 +55,7 @@ class Etcd:
     def _put(self, key: str, value: Mapping[str, Any], lease: int) -> None:
         old = self._rows.get(key)
         created = old[0].created if old else self._revision
-        self._rows[key] = (Row(value, created, self._revision), lease)
+        self._rows[key] = (EtcdRow(value, created, self._revision), lease)
 
     def _expire(self) -> None:
         dead = [lease for lease, (until, _) in self._leases.items() if until <= self._events.now]
@@ -80,7 +89,7 @@ class Etcd:
         self._leases[lease] = (self._events.now + ttl_s, ttl_s)
         return True
 
-    def _attempt(self, transaction: Transaction) -> tuple[bool, int]:
+    def _attempt(self, transaction: EtcdTransaction) -> tuple[bool, int]:
         self._expire()
         for key, field, revision in transaction.compares:
             row = self._rows.get(key)
@@ -122,7 +131,9 @@ class Etcd:
         """Read all keys."""
         self._ask(member, self.view, answer, lambda: None, may_be_late=False)
 
-    def grant(self, member: str, ttl_s: float, answer: Callable[[int], None], fail: Callable[[], None]) -> None:
+    def grant(
+        self, member: str, ttl_s: float, answer: Callable[[int], None], fail: Callable[[], None]
+    ) -> None:
         """Grant a lease."""
         self._ask(member, lambda: self._grant(ttl_s), answer, fail, may_be_late=False)
 
@@ -135,7 +146,7 @@ class Etcd:
         self._ask(member, lambda: self._end(lease), lambda _: None, lambda: None, may_be_late=False)
 
     def attempt(
-        self, member: str, transaction: Transaction, answer: Callable[[Outcome, int], None]
+        self, member: str, transaction: EtcdTransaction, answer: Callable[[Outcome, int], None]
     ) -> None:
         """Carry out a transaction: now, later, or never."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Events:
-    """Things to happen, each at its time; those of the same time in the order they were asked for."""
+    """Things to happen, each at its time; of the same time, in the order they were asked for."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -5,18 +5,17 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from amqpstore_server.cluster.frames import Position
-
+from amqpstore_server.cluster.frames import ReplicaPosition
 from amqpstore_tools.simulation.cluster.etcd import Etcd
 from amqpstore_tools.simulation.cluster.events import Events
-from amqpstore_tools.simulation.cluster.machine import TIMING, Entry, Machine, Witness
+from amqpstore_tools.simulation.cluster.machine import TIMING, LogEntry, SimulatedMachine, Witness
 from amqpstore_tools.simulation.cluster.network import Network
 
 HEAL_S = 25.0
 STEP_S = 0.05
 
 
-class Outcome(NamedTuple):
+class GroupOutcome(NamedTuple):
     """What a history came to. `violations` is empty if every rule held."""
 
     seed: int
@@ -29,26 +28,28 @@ class Checks(Witness):
     """Holds what is promised against the logs.
 
     Rules: what was confirmed is in the log of every later leader, at its place; no two confirms are
-    for one place; nobody is given a batch that does not follow what it has; two machines never serve
-    clients at once.
+    for one place; nobody is given a batch that does not follow what it has; two machines never
+    serve clients at once.
     """
 
     def __init__(self) -> None:
-        self.confirms: dict[Position, object] = {}
-        self.places: dict[int, Position] = {}
+        self.confirms: dict[ReplicaPosition, object] = {}
+        self.places: dict[int, ReplicaPosition] = {}
         self.violations: list[str] = []
 
-    def confirmed(self, machine: Machine, entry: Entry) -> None:
+    def confirmed(self, entry: LogEntry) -> None:
         before = self.places.setdefault(entry.position.number, entry.position)
         if before != entry.position:
             self.broken(f"{before} and {entry.position} are confirmed for one place")
         self.confirms[entry.position] = entry.content
 
-    def opened(self, machine: Machine) -> None:
+    def opened(self, machine: SimulatedMachine) -> None:
         has = dict(machine.log)
         lost = [one for one, content in self.confirms.items() if has.get(one) != content]
         if lost:
-            self.broken(f"{machine.name} leads without {len(lost)} confirmed batches, first {lost[0]}")
+            self.broken(
+                f"{machine.name} leads without {len(lost)} confirmed batches, first {lost[0]}"
+            )
 
     def broken(self, rule: str) -> None:
         self.violations.append(rule)
@@ -65,8 +66,14 @@ class Group:
         self.etcd = Etcd(self.events, self.random, names, min_in_sync)
         self.network = Network(self.events, self.random)
         self.machines = [
-            Machine(
-                name, self.events, self.random, self.etcd, self.network, self.checks, self.random.uniform(0.99, 1.01)
+            SimulatedMachine(
+                name,
+                self.events,
+                self.random,
+                self.etcd,
+                self.network,
+                self.checks,
+                self.random.uniform(0.99, 1.01),
             )
             for name in names
         ]
@@ -93,7 +100,7 @@ class Group:
 
     # Faults.
 
-    def fault(self) -> None:
+    def fault(self) -> None:  # noqa: C901 - a case for each fault
         """Let one thing go wrong, or come right."""
         random, machine = self.random, self.random.choice(self.machines)
         leading = [one for one in self.machines if one.serves]
@@ -129,11 +136,11 @@ class Group:
                     self.events.after(random.uniform(0.1, 8.0), lambda one=one: self._start(one))  # type: ignore[misc]
             case 11:
                 if machine.member is not None:
-                    machine.member.resign("asked to", machine.now)
+                    machine.member.resign("asked to")
             case _:
                 self._mend_one()
 
-    def _start(self, machine: Machine) -> None:
+    def _start(self, machine: SimulatedMachine) -> None:
         if not machine.is_up:
             machine.start()
 
@@ -159,8 +166,10 @@ class Group:
             self._start(one)
 
 
-def run(seed: int, faults: int = 12, size: int = 3, min_in_sync: int = 2) -> Outcome:
-    """Run one history: faults, then mending, then there must be a leader that commits, and a full list."""
+def run(seed: int, faults: int = 12, size: int = 3, min_in_sync: int = 2) -> GroupOutcome:
+    """Run one history: faults, then mending, then there must be a leader that commits, and a full
+    list.
+    """
     group = Group(seed, size, min_in_sync)
     group.run(6.0)
     for _ in range(faults):
@@ -179,4 +188,4 @@ def run(seed: int, faults: int = 12, size: int = 3, min_in_sync: int = 2) -> Out
         elif len(view.in_sync) < size:
             group.checks.broken(f"the list is {view.in_sync} although all is mended")
     view = group.etcd.view()
-    return Outcome(seed, len(group.checks.confirms), view.term, tuple(group.checks.violations))
+    return GroupOutcome(seed, len(group.checks.confirms), view.term, tuple(group.checks.violations))

@@ -1,4 +1,4 @@
-"""A machine of a simulated group: a process that dies and comes back, a log on a disk, and a clock."""
+"""A machine of a simulated group: a process that dies and comes back, a log, and a clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from amqpstore_server.cluster.effects import (
     Append,
     Attempt,
-    Block,
+    BlockPublishers,
     CatchUp,
     Committed,
     Dial,
@@ -21,17 +21,16 @@ from amqpstore_server.cluster.effects import (
     KeepAlive,
     Open,
     Persist,
-    Read,
+    ReadKeys,
     Revoke,
     Send,
     StepDown,
 )
-from amqpstore_server.cluster.frames import START, Batch, Frame, Position
+from amqpstore_server.cluster.frames import START, Frame, ReplicaPosition, ShippedBatch
 from amqpstore_server.cluster.keys import View
 from amqpstore_server.cluster.leading import Outcome
-from amqpstore_server.cluster.member import Member, Role
+from amqpstore_server.cluster.member import GroupMember, Role
 from amqpstore_server.cluster.timing import Timing
-
 from amqpstore_tools.simulation.cluster.etcd import Etcd
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.network import Network
@@ -40,42 +39,49 @@ TICK_S = 0.1
 TIMING = Timing()
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """A batch in a machine's log."""
 
-    position: Position
+    position: ReplicaPosition
     content: object
 
 
 class Witness:
     """Sees what the outside is promised; `history.Checks` holds it against the rules."""
 
-    def confirmed(self, machine: Machine, entry: Entry) -> None:
+    def confirmed(self, entry: LogEntry) -> None:
         """A batch was confirmed to a client."""
 
-    def opened(self, machine: Machine) -> None:
+    def opened(self, machine: SimulatedMachine) -> None:
         """A leader has recovered its store."""
 
     def broken(self, rule: str) -> None:
         """Something happened that never may."""
 
 
-class Machine:
+class SimulatedMachine:
     """A machine with one member of the group. `rate`: how fast its clock runs."""
 
     def __init__(
-        self, name: str, events: Events, random: Random, etcd: Etcd, network: Network, witness: Witness, rate: float
+        self,
+        name: str,
+        events: Events,
+        random: Random,
+        etcd: Etcd,
+        network: Network,
+        witness: Witness,
+        rate: float,
     ) -> None:
         self.name = name
         self.is_up = False
         self.disk_s = 0.003
         """What a sync takes about."""
         self.is_disk_stuck = False
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
         self.durable = 0
         """How many entries of the log would survive a power cut."""
         self.term = 0
-        self.member: Member | None = None
+        self.member: GroupMember | None = None
         self._events = events
         self._random = random
         self._etcd = etcd
@@ -86,7 +92,7 @@ class Machine:
         self._paused_until = 0.0
         self._jobs: deque[tuple[Callable[[], None], float]] = deque()
         self._is_working = False
-        self._pending: dict[int, Batch] = {}
+        self._pending: dict[int, ShippedBatch] = {}
         self._requests = 0
         network.ends[name] = self
 
@@ -105,7 +111,7 @@ class Machine:
         self._jobs.clear()
         self._is_working = False
         self._pending.clear()
-        self.member = Member(
+        self.member = GroupMember(
             self.name, f"{self.name}.{self._starts}", self.term, self, self.now, self._make_request
         )
         self._tick(self._starts)
@@ -142,25 +148,27 @@ class Machine:
         self._requests += 1
         return f"{self.name}.{self._starts}.{self._requests}"
 
-    def _alone(self, start: int, happen: Callable[[Member], None]) -> None:
+    def _alone(self, start: int, happen: Callable[[GroupMember], None]) -> None:
         """Let something happen to the process of one start, once it is not paused, and obey it."""
         if start != self._starts or self.member is None:
             return
         if self._events.now < self._paused_until:
-            self._events.after(self._paused_until - self._events.now, lambda: self._alone(start, happen))
+            self._events.after(
+                self._paused_until - self._events.now, lambda: self._alone(start, happen)
+            )
             return
         happen(self.member)
         self._obey()
 
     def _tick(self, start: int) -> None:
-        def tick(member: Member) -> None:
+        def tick(member: GroupMember) -> None:
             member.tick(self.now)
             self._events.after(TICK_S / self._rate, lambda: self._tick(start))
 
         self._alone(start, tick)
 
     def _show_alive(self, start: int) -> None:
-        def show(_: Member) -> None:
+        def show(_: GroupMember) -> None:
             self._etcd.show_alive(self.name)
             self._events.after(3.0, lambda: self._show_alive(start))
 
@@ -175,11 +183,14 @@ class Machine:
             for effect in effects:
                 self._carry_out(effect)
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - a case for each effect
         start = self._starts
         match effect:
-            case Read():
-                self._etcd.read(self.name, lambda view: self._alone(start, lambda one: one.viewed(view, self.now)))
+            case ReadKeys():
+                self._etcd.read(
+                    self.name,
+                    lambda view: self._alone(start, lambda one: one.viewed(view, self.now)),
+                )
             case Grant():
                 self._etcd.grant(
                     self.name,
@@ -217,7 +228,7 @@ class Machine:
             case CatchUp(link, behind, seq):
                 self._catch_up(link, behind, seq)
             case Append(batch):
-                self._append(batch)
+                self.append(batch)
             case Persist(term):
                 self._job(lambda: self._persist(term))
             case Discard(behind):
@@ -229,7 +240,7 @@ class Machine:
                 self._job(lambda: self._alone(start, lambda one: one.closed(self.now)))
             case Committed(seq):
                 self._confirm(seq)
-            case Block():
+            case BlockPublishers():
                 pass
 
     # The disk: one job after the other.
@@ -257,15 +268,15 @@ class Machine:
 
         self._events.after(self._random.uniform(0.2, 2.0) * self.disk_s * cost, finished)
 
-    def _append(self, batch: Batch) -> None:
+    def append(self, batch: ShippedBatch) -> None:
         if self.last().number + 1 != batch.position.number:
             self._witness.broken(f"{self.name} has {self.last()} and is given {batch.position}")
-        self.log.append(Entry(batch.position, batch.content))
+        self.log.append(LogEntry(batch.position, batch.content))
         count, start = len(self.log), self._starts
 
         def synced() -> None:
             self.durable = max(self.durable, count)
-            self._alone(start, lambda one: one.appended(batch, self.now))
+            self._alone(start, lambda one: one.appended(batch))
 
         self._job(synced)
 
@@ -273,7 +284,7 @@ class Machine:
         self.term = max(self.term, term)
         self._alone(self._starts, lambda one: one.persisted(term, self.now))
 
-    def _discard(self, behind: Position) -> None:
+    def _discard(self, behind: ReplicaPosition) -> None:
         keep = next((n + 1 for n, one in enumerate(self.log) if one.position == behind), 0)
         del self.log[keep:]
         self.durable = len(self.log)
@@ -286,19 +297,19 @@ class Machine:
 
     # The log, as the member sees it.
 
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[ReplicaPosition, ...]:
         return (*[one.position for one in reversed(self.log[: self.durable])], START)
 
-    def has(self, position: Position) -> bool:
+    def has(self, position: ReplicaPosition) -> bool:
         if position == START:
             return True
         found = self.log[position.number - 1] if position.number <= len(self.log) else None
         return found is not None and found.position == position
 
-    def last(self) -> Position:
+    def last(self) -> ReplicaPosition:
         return self.log[-1].position if self.log else START
 
-    def _catch_up(self, link: int, behind: Position, seq: int) -> None:
+    def _catch_up(self, link: int, behind: ReplicaPosition, seq: int) -> None:
         leader = self.member.leader if self.member else None
         if leader is None:
             return
@@ -306,7 +317,11 @@ class Machine:
             number = leader.seq_of(one.position)
             if number <= seq:
                 self._network.send(
-                    self, link, Batch(leader.term, max(number, 0), one.position, one.content, leader.committed)
+                    self,
+                    link,
+                    ShippedBatch(
+                        leader.term, max(number, 0), one.position, one.content, leader.committed
+                    ),
                 )
 
     # Clients.
@@ -318,13 +333,13 @@ class Machine:
             return
         batch = leader.seal(content, self.now)
         self._pending[batch.seq] = batch
-        self._append(batch)
+        self.append(batch)
         self._obey()
 
     def _confirm(self, seq: int) -> None:
         for number in [one for one in self._pending if one <= seq]:
             batch = self._pending.pop(number)
-            self._witness.confirmed(self, Entry(batch.position, batch.content))
+            self._witness.confirmed(LogEntry(batch.position, batch.content))
 
     # Connections.
 

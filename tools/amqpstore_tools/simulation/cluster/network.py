@@ -7,11 +7,10 @@ from random import Random
 from typing import Protocol
 
 from amqpstore_server.cluster.frames import Frame
-
 from amqpstore_tools.simulation.cluster.events import Events
 
 
-class End(Protocol):
+class NetworkEnd(Protocol):
     """A machine, as the network sees it."""
 
     name: str
@@ -28,7 +27,7 @@ class End(Protocol):
 class _Link:
     __slots__ = ("ends", "is_broken", "next_at")
 
-    def __init__(self, dialler: End, answerer: End) -> None:
+    def __init__(self, dialler: NetworkEnd, answerer: NetworkEnd) -> None:
         self.ends = (dialler, answerer)
         self.is_broken = False
         self.next_at = {dialler.name: 0.0, answerer.name: 0.0}
@@ -39,13 +38,13 @@ class Network:
 
     def __init__(self, events: Events, random: Random) -> None:
         self.blocked: set[tuple[str, str]] = set()
-        self.ends: dict[str, End] = {}
+        self.ends: dict[str, NetworkEnd] = {}
         self._events = events
         self._random = random
         self._links: dict[int, _Link] = {}
         self._count = 0
 
-    def dial(self, dialler: End, name: str) -> None:
+    def dial(self, dialler: NetworkEnd, name: str) -> None:
         """Connect to a machine; nothing happens if it cannot be reached."""
         answerer = self.ends[name]
         ways = {(dialler.name, name), (name, dialler.name)}
@@ -54,16 +53,22 @@ class Network:
         self._count += 1
         link = self._count
         self._links[link] = _Link(dialler, answerer)
-        self._events.after(self._delay(), lambda: self._reach(link, lambda: dialler.connected(link)))
+        self._events.after(
+            self._delay(), lambda: self._reach(link, lambda: dialler.connected(link))
+        )
 
     def _delay(self) -> float:
-        return self._random.uniform(0.0001, 0.03) if self._random.random() < 0.95 else self._random.uniform(0.03, 0.6)
+        return (
+            self._random.uniform(0.0001, 0.03)
+            if self._random.random() < 0.95
+            else self._random.uniform(0.03, 0.6)
+        )
 
     def _reach(self, link: int, happen: Callable[[], None]) -> None:
         if link in self._links:
             happen()
 
-    def send(self, sender: End, link: int, frame: Frame) -> None:
+    def send(self, sender: NetworkEnd, link: int, frame: Frame) -> None:
         """Send a frame; it arrives behind those before it, or the connection breaks."""
         found = self._links.get(link)
         if found is None or found.is_broken:
@@ -87,7 +92,7 @@ class Network:
             for end in found.ends:
                 self._events.after(0.0, lambda end=end: end.disconnected(link))  # type: ignore[misc]
 
-    def drop(self, end: End) -> None:
+    def drop(self, end: NetworkEnd) -> None:
         """End all connections of a machine that has died."""
         for link, found in list(self._links.items()):
             if end in found.ends:
