@@ -40,7 +40,9 @@ def directory(tmp_path: Path) -> str:
 
 @pytest.fixture
 def broker(directory: str) -> Generator[BrokerProcess]:
-    with BrokerProcess(directory, f"{directory}.log") as process:
+    # What is purged is garbage at once: no test waits until a purge cannot be undone any more.
+    environment = {"AMQPSTORE_PURGE_UNDO_S": "0"}
+    with BrokerProcess(directory, f"{directory}.log", environment=environment) as process:
         process.start()
         yield process
         if process.running:
