@@ -452,7 +452,8 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         self.store.abandon()
         start = 0 if batch.starts_segment else batch.first_offset
         path = segment_path(self.directory, batch.segment.number)
-        written = os.path.getsize(path) - start
+        # Not the zeros behind it that the file was filled with ahead of use.
+        written = batch.segment.size - start
         # Small numbers are drawn most often, and most is to go wrong when most of it is there.
         cut = written - 1 - place % written
         os.truncate(path, start + cut)
