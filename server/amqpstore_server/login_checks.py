@@ -20,8 +20,8 @@ MAX_CHECKS = 2
 """Checks that run at the same time; on a machine of two processors it is one."""
 
 _NICENESS = 10
-"""Of the threads that check, four for each check: they could otherwise have most of a small
-machine. With this they have a fifth of it while clients have work for the rest, and all if not.
+"""The niceness of the threads that check, four for each check. Without it they could have most of a
+small machine; with it they have a fifth while clients have work for the rest, and else all of it.
 """
 
 

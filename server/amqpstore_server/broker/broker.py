@@ -57,7 +57,7 @@ class Broker:
         self.deleted: dict[str, VirtualHost] = {}
         """Those that are being deleted: nobody can open them, `deleting_vhost` empties them."""
         self._past = ChannelCounters()
-        """Of the virtual hosts that were deleted."""
+        """What the virtual hosts that were deleted had counted."""
         store = context.store
         names = store.definitions("vhosts")
         if not names:

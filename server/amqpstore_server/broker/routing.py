@@ -126,7 +126,7 @@ class Router:
     ) -> None:
         self.vhost = vhost
         self.default_counters = ExchangeCounters()
-        """Of the default exchange, which is not in `exchanges`."""
+        """What the default exchange has counted: it is not in `exchanges`."""
         self._exchanges = exchanges
         self._queues = queues
         self._routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)

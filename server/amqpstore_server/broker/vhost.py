@@ -113,7 +113,7 @@ class VirtualHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.counters = ChannelCounters()
-        """Of all channels that it has had."""
+        """What all of its channels have counted, closed ones among them."""
         self._owned: dict[object, dict[Queue, None]] = {}
         self._ended: set[object] = set()
         """Connections that have ended, and whose queues are not all deleted yet."""

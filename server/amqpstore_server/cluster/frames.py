@@ -15,7 +15,7 @@ class ReplicaPosition(NamedTuple):
 
 
 START = ReplicaPosition(0, 0)
-"""Of an empty log."""
+"""The position of an empty log."""
 
 
 class Hello(NamedTuple):

@@ -61,7 +61,7 @@ from amqpstore_server.cluster.keys import (
 from amqpstore_server.cluster.timing import Timing
 
 Outcome = Literal["done", "refused", "unknown"]
-"""Of a transaction. One that failed without an answer is unknown: it may happen later."""
+"""What became of a transaction. Without an answer it is unknown: it may happen later."""
 
 
 class ReplicaLog(Protocol):

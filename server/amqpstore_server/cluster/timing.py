@@ -9,7 +9,7 @@ class Timing(NamedTuple):
     """Durations in seconds, on each machine's monotonic clock."""
 
     lease_s: float = 3.0
-    """Of the leader's key. etcd grants at least 2."""
+    """How long the leader's key outlives its last renewal. etcd grants at least 2."""
     margin_s: float = 0.5
     """A leader stops serving this long before its proof of leadership ends."""
     keep_alive_s: float = 1.0

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.permissions import Access
 
 _NO_REDELIVERIES: deque[Delivery] = deque()
-"""Of nearly all channels: an empty deque takes 760 bytes. Nothing is ever added to it."""
+"""Shared by nearly all channels, and never added to: an empty deque takes 760 bytes."""
 
 
 class _Mode(enum.StrEnum):
