@@ -7,7 +7,8 @@ process, as the user who is logged in. So a page can show and do nothing that th
 - `sessions`: who is logged in, by a cookie.
 - `formats`: how numbers, times and states are written; `render`: templates.
 - `listings`: a page of a list, and the links to the others.
-- `reading`: what each page shows; `routing`, `storing`: the pictures on two of them.
+- `address`: which page is asked for; `reading`: what each page shows; `provenance`: that of one
+  message; `routing`, `storing`: the pictures on two of them.
 - `charts`: the figures and samples of a live page.
 - `actions`: forms as requests to the API.
 - `site`: the application of all of it.

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from amqpstore_server.management.answers import content_of
-from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.errors import HttpError, http_error_of
 
 if TYPE_CHECKING:
     from amqpstore_server.management.app import ManagementApp
@@ -46,7 +46,14 @@ class PageApi:
     async def ask(self, method: str, path: str, query: str = "", body: object = None) -> Any:
         """Return what the API answers to any request; None without a body. Raises: HttpError."""
         content = b"" if body is None else msgspec.json.encode(body)
-        answer = await self._app.inside(self.identity, method, path, query, content)
+        try:
+            answer = await self._app.inside(self.identity, method, path, query, content)
+        except Exception as error:
+            # The API's own door does the same: an error of the broker is an answer.
+            known = http_error_of(error)
+            if known is None or known is error:
+                raise
+            raise known from error
         found = content_of(answer)
         return msgspec.json.decode(found) if found else None
 

@@ -65,7 +65,6 @@ async def overview(api: PageApi) -> LiveReading:
         **_values(stats, totals),
         **latencies,
         "memory": node.get("mem_used"),
-        "memory_limit": node.get("mem_limit"),
         "disk_free": node.get("disk_free"),
     }
     return LiveReading(figures, _known(values), _samples(stats, totals))
@@ -80,7 +79,7 @@ def queue(vhost: str, name: str) -> ReadNow:
         figures = {
             **_lengths(found),
             **_rates(stats, ("publish", "deliver_get", "ack", "redeliver")),
-            "message_bytes": size(found.get("message_bytes")),
+            "memory": size(found.get("memory")),
             "consumers": number(found.get("consumers")),
         }
         return LiveReading(figures, _known(_values(stats, found)), _samples(stats, found))
@@ -135,19 +134,23 @@ async def nothing(_api: PageApi) -> LiveReading:
 async def events(
     read: ReadNow, current: Callable[[], Awaitable[PageApi | None]], stopping: trio.Event
 ) -> AsyncIterator[bytes]:
-    """Yield the events of a stream until the user is logged out or the broker stops.
+    """Yield the events of a stream until the session ends, which the last one says, or the broker
+    stops.
 
-    Args: current, returns the API as the user may use it now.
+    Args: current, returns the API as the user may use it now; None without a session.
     """
     count = 0
     while not stopping.is_set():
         api = await current()
         if api is None:
+            yield _event("ended", {})
             return
         try:
             reading = await read(api)
-        except HttpError:
-            return  # what the page shows is gone
+        except HttpError as error:
+            # What the page shows is gone, or the user may not see it any more.
+            yield _event("gone", {"reason": error.reason})
+            return
         if not count and len(reading.samples.get("times", [])) > 1:
             yield _event("samples", reading.samples)
         yield _event("figures", reading.figures)

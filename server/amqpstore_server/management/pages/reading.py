@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from amqpstore_server.management.errors import HttpError
-from amqpstore_server.management.pages import charts, storing
+from amqpstore_server.management.pages import charts, provenance, storing
+from amqpstore_server.management.pages.address import PageAddress, Values
 from amqpstore_server.management.pages.api import PageApi, segment
 from amqpstore_server.management.pages.listings import ListPage
 from amqpstore_server.management.pages.routing import steps_of
@@ -18,14 +19,6 @@ _EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
 _MESSAGES = 50
 
 
-class PageAddress(NamedTuple):
-    """What the address of a page says: the names in its path, decoded, and its parameters."""
-
-    path: Mapping[str, str]
-    query: Mapping[str, str]
-
-
-Values = dict[str, Any]
 ReadPage = Callable[[PageApi, PageAddress], Awaitable[Values]]
 
 
@@ -45,8 +38,11 @@ class WebPage(NamedTuple):
 async def _overview(api: PageApi, _asked: PageAddress) -> Values:
     found = await api.get("overview")
     reading = await charts.overview(api)
+    nodes = await api.find("nodes", default=[{}])
     return {
         "figures": reading.figures,
+        "memory_limit": nodes[0].get("mem_limit"),
+        "disk_limit": nodes[0].get("disk_free_limit"),
         "product": found["product_name"],
         "version": found["product_version"],
         "listeners": found.get("listeners", []),
@@ -255,6 +251,9 @@ PAGES = (
         ),
     ),
     WebPage("/queues/{vhost}/{name}/messages", "messages.html", _messages, "/queues"),
+    WebPage(
+        "/queues/{vhost}/{name}/messages/{position}", "message.html", provenance.read, "/queues"
+    ),
     WebPage(
         "/exchanges", "exchanges.html", _exchanges, "/exchanges", lambda _asked: "/stream/tables"
     ),

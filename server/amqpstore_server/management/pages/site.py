@@ -16,12 +16,13 @@ from starlette.types import Receive, Scope, Send
 
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.management.bodies import read_form
-from amqpstore_server.management.errors import HttpError, http_error_of, not_found
+from amqpstore_server.management.errors import HttpError, not_found
 from amqpstore_server.management.guard import check_origin
 from amqpstore_server.management.pages import charts
 from amqpstore_server.management.pages.actions import act, fields_of
+from amqpstore_server.management.pages.address import PageAddress
 from amqpstore_server.management.pages.api import PageApi
-from amqpstore_server.management.pages.reading import PAGES, STREAMS, PageAddress, WebPage
+from amqpstore_server.management.pages.reading import PAGES, STREAMS, WebPage
 from amqpstore_server.management.pages.render import PAGE_HEADERS, page
 from amqpstore_server.management.pages.sessions import COOKIE, PageNotice, Sessions, WebSession
 
@@ -47,6 +48,7 @@ _NAVIGATION = (
     ("/store", "Store", "monitoring"),
 )
 """Address and name of each section, and the tag that it needs."""
+_ENDED = PageNotice("warn", "Your session has ended, and what you sent since was not done. Log in.")
 
 
 class PagesApp:
@@ -82,9 +84,8 @@ class PagesApp:
             asked = PageAddress(_path(request), request.query_params)
             try:
                 values = await found.read(PageApi(self._api, identity), asked)
-            except Exception as error:  # noqa: BLE001 - `_refusal` raises what it does not know
-                problem = _refusal(error)
-                return self._problem(request, identity, session, problem)
+            except HttpError as problem:
+                return self._problem(identity, session, problem)
             values |= {"section": found.section, "stream": found.stream(asked)}
             return self._shown(found.template, values, identity, session)
 
@@ -110,9 +111,7 @@ class PagesApp:
         }
         return page(template, {**frame, **values}, status)
 
-    def _problem(
-        self, _request: Request, identity: Identity, session: WebSession, problem: HttpError
-    ) -> Response:
+    def _problem(self, identity: Identity, session: WebSession, problem: HttpError) -> Response:
         values = {"problem": problem, "section": "", "stream": ""}
         return self._shown("problem.html", values, identity, session, problem.status)
 
@@ -124,14 +123,16 @@ class PagesApp:
 
     async def _unknown(self, request: Request) -> Response:
         session, identity = await self._logged_in(request)
-        return self._problem(request, identity, session, not_found("There is no such page."))
+        return self._problem(identity, session, not_found("There is no such page."))
 
     # Login.
 
     async def _login(self, request: Request) -> Response:
         if request.method == "GET":
             following = request.query_params.get("next", "/")
-            return self._login_page(following, None, 200)
+            # Whoever logs out has no cookie any more.
+            has_ended = COOKIE in request.cookies
+            return self._login_page(following, _ENDED if has_ended else None, 200)
         check_origin(request.headers, request.url.scheme, ())
         fields = dict(fields_of(await read_form(request, _MAX_FORM_BYTES)))
         following = fields.get("next", "/")
@@ -184,17 +185,16 @@ class PagesApp:
                 PageApi(self._api, identity), request.path_params["method"], path, rest
             )
             session.notice = PageNotice("good", _outcome(said, result))
-        except Exception as error:  # noqa: BLE001 - `_refusal` raises what it does not know
-            problem = _refusal(error)
+        except HttpError as problem:
             session.notice = PageNotice("bad", f"Refused: {problem.reason}")
             following = ""
         return Response(status_code=303, headers={"location": following or _came_from(request)})
 
     def _stream_of(self, path: str) -> Any:
         async def answer(request: Request) -> Response:
-            await self._logged_in(request)
             read = STREAMS[path](_path(request))
 
+            # Without a session, too: a stream cannot lead to a login, but it can say so.
             async def current() -> PageApi | None:
                 found = await self._sessions.found(request, trio.current_time())
                 return PageApi(self._api, found[1]) if found else None
@@ -252,14 +252,6 @@ class _Handler:
             text = "This page failed: see the log of the broker."
             answer = Response(text, 500, PAGE_HEADERS, "text/plain")
         await answer(scope, receive, send)
-
-
-def _refusal(error: Exception) -> HttpError:
-    """Return a known error as an answer. Raises: any other one."""
-    known = http_error_of(error)
-    if known is None or isinstance(error, FATAL):
-        raise error
-    return known
 
 
 def _outcome(said: str, result: Any) -> str:

@@ -73,7 +73,8 @@ def _picture(segments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         )
     total = sum(one["size_bytes"] for one in segments)
     garbage = sum(one["garbage_bytes"] for one in segments)
-    text = f"{len(segments):,} segments with {size(total)}, of which {size(garbage)} is garbage."
+    count = f"{len(segments):,} segment{'s' if len(segments) != 1 else ''}"
+    text = f"{count} with {size(total)}, of which {size(garbage)} is garbage."
     if each > 1:
         text += f" Each bar is {each} segments."
     return {"bars": bars, "width": _WIDTH, "height": _HEIGHT, "text": text}

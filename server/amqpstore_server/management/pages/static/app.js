@@ -20,7 +20,8 @@ function toggleTheme() {
 
 // ---- Charts ------------------------------------------------------------------------------------------------
 // <div class="chart" data-chart='{"unit": "rate", "series": [["publish", "Published"], ...]}'></div>
-// The stream brings {"samples": {"times": [...], "publish": [...]}}: whole rings first, then a value a time.
+// The stream brings {"samples": {"times": [...], "publish": [...]}}: whole rings first, then a value a time. What a
+// chart shows now is said in its label, for those who cannot see it.
 
 const charts = new Map(); // element -> {plot, spec, rows}
 
@@ -75,7 +76,7 @@ function drawChart(element) {
       width: Math.max(element.clientWidth, 200),
       height: 170,
       cursor: { sync: { key: "charts" }, points: { size: 6 } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(say) }],
+      axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(say) }],
       scales: { y: { range: (_, low, high) => [Math.min(low, 0), high > 0 ? high * 1.05 : 1] } },
       series: [
         { label: "Time" },
@@ -85,7 +86,8 @@ function drawChart(element) {
           width: 2,
           dash: index % 2 ? [6, 3] : undefined,
           points: { show: false },
-          value: (_, value) => (value == null ? "-" : say(value)),
+          // Where no pointer is, the last one.
+          value: (plot, value, series, index) => written(index == null ? plot.data[series].at(-1) : value, say),
         })),
       ],
     },
@@ -95,20 +97,28 @@ function drawChart(element) {
   charts.set(element, { plot, spec, columns });
 }
 
+function written(value, say) {
+  return value == null ? "-" : say(value);
+}
+
 function drawCharts() {
   document.querySelectorAll("[data-chart]").forEach(drawChart);
 }
 
 function addSamples(samples) {
-  for (const chart of charts.values()) {
-    const { plot, spec, columns } = chart;
-    columns[0].push(...samples.times);
-    spec.series.forEach(([key], index) => {
-      columns[index + 1].push(...(samples[key] || samples.times.map(() => null)));
+  for (const [element, { plot, spec, columns }] of charts) {
+    const added = spec.series.map(([key]) => samples[key] || []);
+    samples.times.forEach((time, at) => {
+      // Before its first value a chart has no time: that of the others would leave it empty.
+      if (!columns[0].length && added.every((values) => values[at] == null)) return;
+      columns[0].push(time);
+      added.forEach((values, index) => columns[index + 1].push(values[at] ?? null));
     });
     const surplus = columns[0].length - 720;
     if (surplus > 0) columns.forEach((column) => column.splice(0, surplus));
     plot.setData(columns);
+    const last = spec.series.map(([, label], index) => `${label} ${written(columns[index + 1].at(-1), UNITS[spec.unit])}`);
+    element.setAttribute("aria-label", `${spec.title} over the last minutes, now: ${last.join(", ")}`);
   }
 }
 
@@ -116,6 +126,7 @@ function addSamples(samples) {
 // <main data-stream="/stream/overview">: "samples" go to the charts, "figures" to the elements that have
 // data-figure="KEY", and each "tick" lets htmx fetch the tables anew (hx-trigger="tick from:body").
 
+const RETRY_MS = 3000;
 let source = null;
 
 function listen() {
@@ -135,14 +146,29 @@ function listen() {
     const busy = document.activeElement && document.activeElement.closest("[data-live] input, [data-live] select");
     if (!busy && !document.hidden) document.body.dispatchEvent(new CustomEvent("tick"));
   });
+  source.addEventListener("ended", () => {
+    source.close();
+    const link = document.createElement("a");
+    link.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+    link.textContent = "Log in again";
+    say("Your session has ended: what is shown here is no longer up to date.", "warn", link);
+  });
+  source.addEventListener("gone", (event) => {
+    source.close();
+    say(`What is shown here is no longer up to date: ${JSON.parse(event.data).reason}`, "warn");
+  });
   source.onopen = () => say("");
-  source.onerror = () => say("The broker does not answer. What is shown here is no longer up to date.", "bad");
+  source.onerror = () => {
+    say("The broker does not answer. What is shown here is no longer up to date.", "bad");
+    // The browser tries again by itself, unless it was answered with an error.
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, RETRY_MS);
+  };
 }
 
-function say(text, kind = "good") {
+function say(text, kind = "good", link = "") {
   const place = document.getElementById("connection-state");
   if (!place || place.textContent === text) return;
-  place.textContent = text;
+  place.replaceChildren(text, link ? " " : "", link);
   place.className = text ? `notice ${kind}` : "";
 }
 
@@ -180,7 +206,7 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-theme-toggle]")) toggleTheme();
   const all = event.target.closest("[data-check-all]");
   if (all) {
-    all.closest("form").querySelectorAll('input[name="sequences:numbers"]').forEach((box) => (box.checked = all.checked));
+    all.closest("form").querySelectorAll('input[name="positions:texts"]').forEach((box) => (box.checked = all.checked));
   }
 });
 document.addEventListener("DOMContentLoaded", () => {

@@ -1,0 +1,16 @@
+"""Which page is asked for, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+Values = dict[str, Any]
+"""What the template of a page gets."""
+
+
+class PageAddress(NamedTuple):
+    """What the address of a page says: the names in its path, decoded, and its parameters."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]

@@ -1,0 +1,57 @@
+"""The page of one message: what it is, where it came from, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.pages.address import PageAddress, Values
+from amqpstore_server.management.pages.api import PageApi
+from amqpstore_server.management.pages.routing import steps_of
+
+_SHOWN_BYTES = 64 << 10
+_WHAT = {
+    "enqueued": "was put in the queue",
+    "delivered": "was delivered",
+    "left": "left the queue: it was acked, or moved on",
+    "removed": "was removed: purged, or unreadable",
+}
+
+
+async def read(api: PageApi, asked: PageAddress) -> Values:
+    """Read what the page shows; the message itself may be gone."""
+    vhost, name, position = (asked.path[key] for key in ("vhost", "name", "position"))
+    at = ("queues", vhost, name, "messages")
+    found = await api.get(*at, start=position, limit=1, max_payload_bytes=_SHOWN_BYTES)
+    message = next((one for one in found["messages"] if one["position"] == position), None)
+    problem = ""
+    provenance: Mapping[str, Any] = {"trail": [], "notes": []}
+    try:
+        provenance = await api.get(*at, position, "provenance")
+    except HttpError as error:
+        problem = error.reason
+    return {
+        "vhost": vhost,
+        "name": name,
+        "position": position,
+        "message": message,
+        "trails": [_trail(trail, vhost) for trail in provenance["trail"]],
+        "notes": provenance["notes"],
+        "problem": problem,
+    }
+
+
+def _trail(trail: Mapping[str, Any], vhost: str) -> Values:
+    steps = [{**step, "what": _WHAT[step["what"]]} for step in trail["steps"]]
+    route = trail.get("route_now")
+    deaths = [_death(death) for death in trail.get("deaths", ()) if isinstance(death, Mapping)]
+    way = steps_of(route, vhost) if route else None
+    return {**trail, "steps": steps, "deaths": deaths, "way": way}
+
+
+def _death(death: Mapping[str, Any]) -> Values:
+    """Return a row of x-death, in which a publisher may have written anything."""
+    keys = death.get("routing-keys")
+    shown = ", ".join(map(str, keys)) if isinstance(keys, list) else ""
+    return {**death, "keys": shown}
