@@ -79,6 +79,7 @@ class SocketConnection:
         "amqp",
         "connected_ms",
         "host",
+        "is_costly",
         "local",
         "peer_port",
     )
@@ -138,6 +139,7 @@ class SocketConnection:
         self._is_to_be_read = False
         self._is_drained = False
         self._is_leaving = False
+        self.is_costly = False
         self._read_size = ReadSize()
         self._attention = trio.Event()
         self._held_back: trio.CancelScope | None = None
@@ -331,6 +333,7 @@ class SocketConnection:
             self._need_attention()
             return
         began_s = time.thread_time()
+        message_count = amqp.message_count
         try:
             read = self._socket.recv(self._read_size.byte_count)
         except BlockingIOError:
@@ -348,7 +351,9 @@ class SocketConnection:
             self._rest = read[part:]  # `_attend` handles it
             read = read[:part]
         amqp.receive(read, now)
-        self._read_size.note(len(read), time.thread_time() - began_s)
+        message_count = amqp.message_count - message_count
+        self._read_size.note(len(read), message_count, time.thread_time() - began_s)
+        self.is_costly = self._read_size.is_costly
         if (
             amqp.is_input_paused
             or self._rest

@@ -21,6 +21,19 @@ _SMALL_BYTES = 128 << 10
 and so not much more than the others in the same time.
 """
 
+_COSTLY_LONG_S = 0.0005
+"""The same for a client that is costly: others hardly notice such a read."""
+
+_MESSAGE_S = 20e-6
+_BYTE_S = 2.5e-9
+"""More processor time than a message of an ordinary client takes, and a byte of it."""
+
+_COSTLY_S = 0.001
+_REMEMBERED = 0.75
+"""A client is costly whose last reads took longer than this and twice what ordinary ones of as many
+messages and bytes may take. Each read counts that much of the one after it.
+"""
+
 LONG_BYTES = 64 << 10
 """A read of no more than this has few enough frames to be handled at once."""
 
@@ -44,16 +57,32 @@ def part_of(read: bytes) -> int:
 
 
 class ReadSize:
-    """The size of the next read of one connection, in `byte_count`."""
+    """The size of the next read of one connection, in `byte_count`.
 
-    __slots__ = ("byte_count",)
+    `is_costly` says whether it has the broker work much longer than others do for as much, such as
+    for bodies in frames of one byte, hundreds of routing keys, or thousands of bindings.
+    """
+
+    __slots__ = ("_ordinary_s", "_took_s", "byte_count", "is_costly")
 
     def __init__(self) -> None:
         self.byte_count = SMALLEST_BYTES
+        self.is_costly = False
+        self._took_s = 0.0
+        self._ordinary_s = 0.0
 
-    def note(self, size: int, took_s: float) -> None:
-        """Choose the next size after a read of `size` bytes that took so long to handle."""
-        long_s = _LONG_S if size > _SMALL_BYTES else _SMALL_LONG_S
+    def note(self, size: int, message_count: int, took_s: float) -> None:
+        """Choose the next size after a read of `size` bytes, in which so many methods or messages
+        were completed, and that took so long to handle.
+        """
+        total_s = self._took_s = self._took_s * _REMEMBERED + took_s
+        ordinary_s = message_count * _MESSAGE_S + size * _BYTE_S
+        ordinary_s = self._ordinary_s = self._ordinary_s * _REMEMBERED + ordinary_s
+        self.is_costly = total_s > _COSTLY_S and total_s > 2 * ordinary_s
+        if self.is_costly:
+            long_s = _COSTLY_LONG_S
+        else:
+            long_s = _LONG_S if size > _SMALL_BYTES else _SMALL_LONG_S
         if took_s > long_s:
             self.byte_count = max(LEAST_BYTES, self.byte_count // 2)
         elif size * 4 < self.byte_count and self.byte_count > SMALLEST_BYTES:

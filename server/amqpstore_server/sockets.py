@@ -33,8 +33,17 @@ _ALONE_S = 0.005
 """And how long while something happens."""
 
 
+_REST = 4.0
+"""A client that is costly waits that many times as long as its last read took, while others are
+ready: so it has a fifth of the time.
+"""
+
+
 class SocketReader(Protocol):
     """A client whose socket is in the selector."""
+
+    is_costly: bool
+    """Whether others are read first: it takes much longer than they do for as much."""
 
     def read_ready(self, now: float) -> None:
         """Read once from the socket and handle what came."""
@@ -60,6 +69,10 @@ class Sockets:
         self._ready: deque[tuple[int, SocketReader]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
         again."""
+        self._costly: dict[int, SocketReader] = {}
+        """Readable, but costly: they wait for the others."""
+        self._costly_at = 0.0
+        self._others_were_read = False
         self._has_looked = False
         """`wait` has just asked the selector."""
         self._others_run_at = 0.0
@@ -74,6 +87,7 @@ class Sockets:
         """Stop reading from a socket. To be called before it is closed."""
         descriptor = sock.fileno()
         del self._readers[descriptor]
+        self._costly.pop(descriptor, None)
         self._selector.unregister(descriptor)
 
     def wake(self) -> None:
@@ -117,8 +131,16 @@ class Sockets:
 
         Sockets that become readable meanwhile are read too: their acks make room for deliveries,
         and their publishes share this batch. But a client that sends without a break is read once,
-        so that deliveries keep up with it. Returns whether the time was over.
+        so that deliveries keep up with it. One that is costly is read last, and only if the others
+        have had their time. Returns whether the time was over.
         """
+        is_busy = self._read_ordinary(now)
+        if self._costly:
+            self._read_costly(now)
+        return is_busy
+
+    def _read_ordinary(self, now: float) -> bool:
+        """Read from those that are not costly. Returns as `read`."""
         ready = self._ready
         readers = self._readers
         seen: set[int] = set()
@@ -139,12 +161,28 @@ class Sockets:
             # An earlier read of this round may have ended this connection.
             if readers.get(descriptor) is not reader:
                 continue
+            if reader.is_costly:
+                self._costly[descriptor] = reader
+                continue
+            self._others_were_read = True
             reader.read_ready(now)
             spent = time.perf_counter() - began
             if spent > _READING_S:
                 return True
             if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:
                 return False
+
+    def _read_costly(self, now: float) -> None:
+        """Read from the one that has waited longest, unless the others have to be read first."""
+        began = time.perf_counter()
+        others_were_read, self._others_were_read = self._others_were_read, False
+        if others_were_read and began < self._costly_at:
+            return
+        descriptor = next(iter(self._costly))
+        reader = self._costly.pop(descriptor)
+        reader.read_ready(now)
+        ended = time.perf_counter()
+        self._costly_at = ended + (ended - began) * _REST
 
     def close(self) -> None:
         """Close the selector. No socket may be left in it."""

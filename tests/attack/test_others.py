@@ -16,17 +16,16 @@ from tests.broker_process import BrokerProcess
 
 LEAST = 0.8
 FAIR = {
-    "small-frames": 0.4,
+    "small-frames": 0.7,
     "wildcards": 0.4,
-    "carbon-copies": 0.2,
-    "cascade": 0.25,
+    "carbon-copies": 0.6,
+    "cascade": 0.3,
     "declares": 0.6,
     "open-transactions": 0.7,
     "recovers": 0.7,
 }
-"""Attacks of clients that have the broker work for them all the time: they have a share of its one
-loop, as the others have. Below 0.5 it is more than that: a message with 240 routing keys is handled
-in one go, and so is a dead letter.
+"""Attacks of clients that have the broker work for them all the time. Who is costly has a fifth of
+the time for its reads, but the work that reads leave behind, such as dead letters, is not limited.
 """
 
 

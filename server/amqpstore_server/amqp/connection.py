@@ -47,7 +47,14 @@ from amqpstore_server.protocol.errors import (
 )
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from amqpstore_server.protocol.handshake import Handshake
-from amqpstore_server.protocol.receiver import Event, Failed, ReceivedMethod, Receiver
+from amqpstore_server.protocol.receiver import (
+    Acks,
+    Event,
+    Failed,
+    Publishes,
+    ReceivedMethod,
+    Receiver,
+)
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER, PROTOCOL_HEADERS
 from amqpstore_server.protocol.states import (
     CONNECTION,
@@ -111,6 +118,8 @@ class ServerConnection:
         self.on_secret: Callable[[str], None] | None = None
         """Called with a token that is to renew the login; it calls `renewed` later."""
         self.has_published = False
+        self.message_count = 0
+        """Methods and messages that it has sent."""
         self.octets = OctetCounters()
         """What passed through its socket."""
         self.state = ConnectionState.GREETING
@@ -405,7 +414,12 @@ class ServerConnection:
             if outbox.is_unread or not methods_left or self._unfinished is not None:
                 self._waiting = [*events[index:]]
                 break
-            if type(event) is ReceivedMethod:
+            if type(event) is Publishes:
+                self.message_count += len(event.bodies)
+            elif type(event) is Acks:
+                self.message_count += event.last - event.first + 1
+            elif type(event) is ReceivedMethod:
+                self.message_count += 1
                 methods_left -= 1
                 context.work[event.method.name] = None
                 if event.method.class_id in _DEFINING and not is_defining:

@@ -102,6 +102,20 @@ def test_messages_that_are_alike_leave_together(simulated: SimulatedBroker, kind
     assert moved(simulated, kind) == BODIES
 
 
+def test_messages_with_large_headers_leave_one_in_each_turn(simulated: SimulatedBroker) -> None:
+    """Such as a long x-death, which is decoded and encoded again."""
+    simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    client = Client(simulated)
+    for body in BODIES[:4]:
+        client.publish("", "q", body, headers={"x": "x" * COST * 4, "n": body})
+    client.consume("q", "tag")
+    simulated.settle()
+    client.channel.reject_until(0, requeue=False)
+    for count in range(1, 5):
+        assert len(moved(simulated, "dead letters")) == count
+        simulated.broker.pump()
+
+
 def test_large_messages_leave_one_in_each_turn(simulated: SimulatedBroker) -> None:
     simulated.queue("q", history_length=10)
     client = Client(simulated)

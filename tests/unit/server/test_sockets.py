@@ -15,6 +15,7 @@ class Reading:
     """A client that notes what is read from it."""
 
     def __init__(self, sockets: Sockets, order: list[str], name: str) -> None:
+        self.is_costly = False
         self.far, self.near = socket.socketpair()
         self._sockets = sockets
         self._order = order
@@ -135,6 +136,57 @@ def test_who_left_in_the_middle_of_a_round_is_not_read(sockets: Sockets) -> None
     sockets.read(0.0)
     assert len(order) == 1
     (first if left is second else second).close()
+
+
+def test_who_is_costly_is_read_after_the_others_and_only_when_they_have_had_their_time(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    costly, other = (Reading(sockets, order, name) for name in ("costly", "other"))
+    costly.is_costly = True
+    for client in (costly, other):
+        client.far.send(bytes(10))
+    monkeypatch.setattr(amqpstore_server.sockets, "_REST", 1e9)
+    sockets.read(0.0)
+    assert order == ["other", "costly"]
+    sockets.read(0.0)
+    sockets.read(0.0)
+    assert order[2:] == ["other"] * 2, "it rests"
+    other.near.recv(10)
+    sockets.read(0.0)
+    assert order[4:] == ["costly"], "nobody else is ready"
+    costly.is_costly = False
+    sockets.read(0.0)
+    assert order[5:] == ["costly"]
+    for client in (costly, other):
+        client.close()
+
+
+@pytest.mark.usefixtures("short_rounds")
+def test_those_who_are_costly_share_what_is_left_to_them(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However busy the others are; and who has gone is not read."""
+    monkeypatch.setattr(amqpstore_server.sockets, "_REST", 0.0)
+    order: list[str] = []
+    costly = [Reading(sockets, order, f"costly {number}") for number in range(3)]
+    other = Reading(sockets, order, "other")
+    for client in (*costly, other):
+        client.is_costly = client is not other
+        client.far.send(bytes(50))
+    for _ in range(12):
+        sockets.read(0.0)
+    counts = [sum(name == f"costly {number}" for name in order) for number in range(3)]
+    assert min(counts) >= 2
+    assert max(counts) <= min(counts) + 1
+    assert order.count("other") >= 3
+    costly[0].close()
+    order.clear()
+    for _ in range(6):
+        sockets.read(0.0)
+    assert "costly 0" not in order
+    for client in (*costly[1:], other):
+        client.close()
 
 
 def test_a_round_of_one_short_read_ends_at_once(
