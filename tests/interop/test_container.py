@@ -13,6 +13,7 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
+from tests.interop.external_client import missing, need
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -30,13 +31,7 @@ WAYS: tuple[tuple[str, ...], ...] = (
     ("podman", "--runtime=runc", "run", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096"),
 )
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        not shutil.which("podman") or not shutil.which("buildah"),
-        reason="podman and buildah are not installed",
-    ),
-]
+pytestmark = pytest.mark.long
 
 
 def podman(*arguments: str, check: bool = True, timeout_s: float = 120) -> str:
@@ -57,11 +52,13 @@ def ran(
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The base image that the container file names, or one made of Debian's packages."""
+    for command in ("podman", "buildah"):
+        need(command, f"apt-get install {command}")
     name = re.findall(r"(?m)^ARG BASE=(\S+)$", (ROOT / CONTAINERFILE).read_text("utf-8"))[0]
     if ran(["podman", "pull", "-q", name], check=False).returncode == 0:
         return str(name)
     if not shutil.which("mmdebstrap"):
-        pytest.skip(f"cannot pull {name}, and mmdebstrap is not installed")
+        missing(f"cannot pull {name}, and mmdebstrap is not installed")
     directory = tmp_path_factory.mktemp("base")
     packages = "--include=python3,python3-venv,ca-certificates"
     tar = str(directory / "base.tar")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import requests
 
 from tests.broker_process import REPOSITORY, BrokerProcess
+from tests.interop.external_client import need
 from tests.interop.pika_client import PERSISTENT, connect
 from tests.management_client import ManagementClient, managed, management_url
 from tests.waiting import wait_until
@@ -110,9 +110,7 @@ def asked(url: str, accept: str = "text/plain", **parameters: Any) -> requests.R
 
 
 def test_prometheus_own_check_finds_nothing(url: str) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed")
+    promtool = need("promtool", "it is in Debian's package prometheus")
     for path in ("/metrics", "/metrics/per-object"):
         text = asked(url + path).content
         checked = subprocess.run(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -12,17 +11,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.broker_process import BrokerProcess
+from tests.interop.external_client import need
 from tests.management_client import managed, management_url
-
-SCRIPT = shutil.which("rabbitmqadmin")
-
-pytestmark = pytest.mark.skipif(SCRIPT is None, reason="rabbitmqadmin is not installed")
 
 Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Generator[Run]:
+    script = need("rabbitmqadmin", "it is in Debian's package rabbitmq-server")
     directory = tmp_path_factory.mktemp("rabbitmqadmin")
     broker = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
     with broker:
@@ -30,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Generator[Run]:
         port = urlsplit(management_url(broker)).port
 
         def run_it(*arguments: str) -> str:
-            command = [sys.executable, str(SCRIPT), "-P", str(port), *arguments]
+            command = [sys.executable, script, "-P", str(port), *arguments]
             environment = {**os.environ, "HOME": str(directory)}
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=60, check=False

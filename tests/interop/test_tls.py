@@ -35,7 +35,7 @@ from tests.conformance.wire_client import (
     queue_declare,
 )
 from tests.interop.event_loop import asynchronous
-from tests.interop.external_client import need, run
+from tests.interop.external_client import missing, need, run
 from tests.interop.test_amqplib import NODEJS
 from tests.interop.tls_files import (
     HOST,
@@ -132,7 +132,7 @@ def test_amqplib(shared: BrokerProcess, files: TlsFiles, name: str) -> None:
     """Node.js trusts the CA of a variable."""
     node = need("node", "apt-get install nodejs npm, then make test")
     if not os.path.exists(os.path.join(NODEJS, "node_modules", "amqplib")):
-        pytest.skip("amqplib is not installed")
+        missing("amqplib is not installed: make test")
     url = f"amqps://guest:guest@{HOST}:{shared.tls_port}/%2F"
     script = os.path.join(NODEJS, "run.mjs")
     run(

@@ -3,7 +3,6 @@
 import argparse
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from amqpstore_server.config_options import add_options, sources_of
 from amqpstore_server.config_sources import ConfigSources
 from amqpstore_tools.verbs import serve
+from tests.interop.external_client import need
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "server" / "deploy"
@@ -21,10 +21,6 @@ CONTAINERFILE = DEPLOY / "Containerfile"
 
 MAX_EXPOSURE = 20
 """Tenths of systemd's exposure level; below 20 it says "OK"."""
-
-needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="systemd is not installed"
-)
 
 
 def settings() -> dict[str, str]:
@@ -57,24 +53,22 @@ def test_the_service_is_not_restarted_in_vain() -> None:
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
     """The unit as a systemd before version 253 knows it, with a command that exists."""
+    need("systemd-analyze", "apt-get install systemd")
     copy = tmp_path / UNIT.name
     text = UNIT.read_text("utf-8").replace("Type=notify-reload", "Type=notify")
     copy.write_text(text.replace("/opt/amqpstore/bin/amqpstore", "/bin/true"), "utf-8")
     return copy
 
 
-@needs_systemd
 def test_systemd_accepts_the_unit(unit: Path) -> None:
     assert _analyze("verify", "--man=no", str(unit)) == ""
 
 
-@needs_systemd
 def test_systemd_refuses_a_unit_with_a_mistake(unit: Path) -> None:
     unit.write_text(unit.read_text("utf-8").replace("ProtectHome=yes", "ProtectHouse=yes"), "utf-8")
     assert "ProtectHouse" in _analyze("verify", "--man=no", str(unit))
 
 
-@needs_systemd
 def test_the_unit_exposes_little(unit: Path) -> None:
     limit = f"--threshold={MAX_EXPOSURE}"
     _analyze("security", "--offline=true", "--no-pager", limit, str(unit))
