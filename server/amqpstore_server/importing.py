@@ -168,10 +168,13 @@ def _permissions(
                 "read": one.read,
                 "topic": topics.pop((one.user, one.vhost), {}),
             }
-    # The remaining ones restrict users whose permissions came from an earlier file.
+    # The remaining ones restrict users whose permissions came from an earlier file, or will come.
+    present = {(user, vhost): row for user, vhost, row in broker.granted()} if topics else {}
     for (user, vhost), limits in topics.items():
         with _noting(left_out, "topic permission", vhost, user):
-            found[user, vhost] = {**broker.permissions(user, vhost), "topic": limits}
+            if vhost not in vhosts:
+                raise NotFoundError(f"vhost '{vhost}' not found")
+            found[user, vhost] = {**present.get((user, vhost), {}), "topic": limits}
     return found
 
 

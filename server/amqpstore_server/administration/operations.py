@@ -33,7 +33,7 @@ from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.explaining import Explanation, explain
-from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.broker.permissions import ALL, grants_any
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
 from amqpstore_server.broker.settings import POLICY_KEYS
@@ -279,6 +279,7 @@ class Administration:
         return [
             {"user": one, "vhost": where, **{kind: row[kind] for kind in ALL}}
             for one, where, row in self._granted(user, vhost)
+            if grants_any(row)
         ]
 
     def topic_permissions(self, user: str = "", vhost: str = "") -> list[dict[str, Any]]:
@@ -310,18 +311,25 @@ class Administration:
         yield None
 
     def clear_permission(self, by: By, user: str, vhost: str) -> Work[None]:
-        """Take all permissions in a virtual host from a user. Raises: MissingError."""
-        self._row(user, vhost)
-        self._store(Defined(permissions={(user, vhost): None}))
+        """Take all permissions in a virtual host from a user; those for routing keys stay. Raises:
+        MissingError.
+        """
+        if not self.permissions(user, vhost):
+            raise MissingError(f"user '{user}' has no permission in vhost '{vhost}'")
+        self._store_row(user, vhost, {"topic": self._topics(user, vhost)})
         event = BrokerEvent("permission.deleted", {"user": user, "vhost": vhost})
         self._changed(by, "permission cleared", event, vhost=vhost, target=user)
         yield None
 
     def set_topic_permission(self, by: By, asked: TopicPermission) -> Work[None]:
-        """Restrict the routing keys of a user at an exchange. Raises: MissingError."""
-        row = self._row(asked.user, asked.vhost)
+        """Restrict the routing keys of a user at an exchange, who need not have any permission yet.
+
+        Raises: AdministrationError.
+        """
+        self._check_exists(asked.user, must_exist=True)
+        self.check_vhost(asked.vhost)
         patterns = {"write": asked.write, "read": asked.read}
-        topics = {**row.get("topic", {}), asked.exchange: patterns}
+        topics = {**self._topics(asked.user, asked.vhost), asked.exchange: patterns}
         self._set_topics(asked.user, asked.vhost, topics)
         self._changed(
             by,
@@ -339,8 +347,10 @@ class Administration:
         """Remove the restriction of routing keys at an exchange, or at all of them. Raises:
         MissingError.
         """
-        topics = dict(self._row(user, vhost).get("topic", {}))
+        topics = self._topics(user, vhost)
         gone = list(topics) if exchange is None else [exchange]
+        if not gone:
+            raise MissingError(f"no topic permission of '{user}' in vhost '{vhost}'")
         for name in gone:
             if topics.pop(name, None) is None:
                 raise MissingError(f"no topic permission of '{user}' for exchange '{name}'")
@@ -362,18 +372,20 @@ class Administration:
         yield None
 
     def _set_topics(self, user: str, vhost: str, topics: dict[str, Any]) -> None:
-        row = {**self._row(user, vhost), "topic": topics}
-        self._store(Defined(permissions={(user, vhost): row}))
+        self._store_row(user, vhost, {**self._row(user, vhost), "topic": topics})
+
+    def _store_row(self, user: str, vhost: str, row: dict[str, Any]) -> None:
+        """Store permissions, or that there are none."""
+        has_any = grants_any(row) or bool(row["topic"])
+        self._store(Defined(permissions={(user, vhost): row if has_any else None}))
 
     def _topics(self, user: str, vhost: str) -> dict[str, Any]:
-        for *_, row in self._granted(user, vhost):
-            return dict(row.get("topic", {}))
-        return {}
+        return dict(self._row(user, vhost).get("topic", {}))
 
     def _row(self, user: str, vhost: str) -> Mapping[str, Any]:
         for *_, row in self._granted(user, vhost):
             return row
-        raise MissingError(f"user '{user}' has no permission in vhost '{vhost}'")
+        return {}
 
     def check_vhost(self, vhost: str) -> None:
         """Raises: MissingError."""

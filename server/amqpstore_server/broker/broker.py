@@ -12,7 +12,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.faults import called
-from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.permissions import Access, grants_any
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
 from amqpstore_server.broker.queues.queue import Queue
@@ -119,9 +119,11 @@ class Broker:
         return access
 
     def permissions(self, user: str, vhost: str) -> Mapping[str, Any]:
-        """Return the row of `define_permissions`. Raises: NotAllowedError, if there is none."""
+        """Return the row of `define_permissions`. Raises: NotAllowedError, without one that grants
+        anything.
+        """
         row = self._permissions.get(name_key(user, vhost))
-        if row is None:
+        if row is None or not grants_any(row):
             raise NotAllowedError(f"access to vhost '{vhost}' refused for user '{user}'")
         return row
 
@@ -318,10 +320,12 @@ class Broker:
             else:
                 self._permissions[key] = row
             if access := self._accesses.get(key):
-                access.change(_NOTHING if row is None else row)
+                access.change({**_NOTHING, **(row or {})})
 
     def granted(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-        """Yield all permissions: user, virtual host, and the row of `define_permissions`."""
+        """Yield all permissions: user, virtual host, and the row of `define_permissions`. One that
+        only restricts routing keys waits for the permission that it restricts: see `grants_any`.
+        """
         for key, row in self._permissions.items():
             user, _, vhost = key.partition("\0")
             yield user, vhost, row

@@ -21,6 +21,13 @@ ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 _REMEMBERED = 4096
 
 
+def grants_any(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row has permissions, and not just restrictions of routing keys, which may be
+    set before them.
+    """
+    return "configure" in row
+
+
 class Granting(Protocol):
     """One permission on names."""
 

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.errors import OBJECT_NOT_FOUND, HttpError
 from amqpstore_server.management.steps import InSteps
 
 JSON = "application/json"
@@ -127,8 +127,10 @@ def content_of(answer: Answer) -> bytes:
 
 def error_answer(error: HttpError) -> Answer:
     """Return the answer for a refusal."""
-    content = encode({"error": error.error, "reason": error.reason})
-    return Response(content, error.status, error.headers, JSON)
+    shown = {"error": error.error, "reason": error.reason}
+    if error.error == OBJECT_NOT_FOUND:
+        shown |= {"reason": "Not Found", "detail": error.reason}
+    return Response(encode(shown), error.status, error.headers, JSON)
 
 
 def no_content() -> Answer:

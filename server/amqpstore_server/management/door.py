@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 from hypercorn.config import Config as ServerConfig
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState, Framework
 from hypercorn.utils import wrap_app
@@ -23,6 +22,7 @@ from hypercorn.utils import wrap_app
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.management.app import ManagementApp
 from amqpstore_server.management.pages.render import compile_templates
+from amqpstore_server.management.phrases import PhrasingServer
 from amqpstore_server.management.resources import ROUTES
 from amqpstore_server.management.resources.metrics import OPEN_ROUTES
 
@@ -168,7 +168,7 @@ class ManagementDoor:
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
             with serving:
-                await TCPServer(app, self._config, self._worker, state, served).run()
+                await PhrasingServer(app, self._config, self._worker, state, served).run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* Exception:  # noqa: BLE001

@@ -15,6 +15,10 @@ from amqpstore_server.broker.errors import (
 from amqpstore_server.definitions import DefinitionsError
 from amqpstore_server.protocol.errors import AccessRefused, AmqpError, NotFound
 
+OBJECT_NOT_FOUND = "Object Not Found"
+"""What RabbitMQ says, always with the reason `Not Found`. Clients compare both, so that what is
+missing stands beside them, as `detail`."""
+
 
 class HttpError(Exception):
     """A request is answered with an error, `{"error": error, "reason": reason}`."""
@@ -36,7 +40,7 @@ def bad_request(reason: str) -> HttpError:
 
 def not_found(reason: str = "Not Found") -> HttpError:
     """Return the error for what does not exist, or for this user does not."""
-    return HttpError(404, "not_found", reason)
+    return HttpError(404, OBJECT_NOT_FOUND, reason)
 
 
 def not_authorised(reason: str) -> HttpError:
@@ -52,7 +56,8 @@ def http_error_of(error: Exception) -> HttpError | None:
         case MissingError() | NotFoundError():
             return not_found(str(error))
         case NotFound():
-            return not_found(error.detail)
+            # Not of the path: of what a method of AMQP names.
+            return HttpError(404, "not_found", error.detail)
         case AccessRefusedError() | NotAllowedError():
             return not_authorised(str(error))
         case AccessRefused():

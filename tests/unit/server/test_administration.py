@@ -14,6 +14,7 @@ from amqpstore_server.administration.operations import (
 )
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.definitions import (
     Definitions,
@@ -191,6 +192,37 @@ def test_topic_permissions_are_set_listed_and_cleared(server: Administered) -> N
         done(administration.clear_topic_permission(BY, USER, "shop", "f"))
     server.do(administration.clear_topic_permission(BY, USER, "shop"))
     assert administration.topic_permissions() == []
+
+
+def test_topic_permissions_may_come_before_the_permissions_and_outlive_them(
+    server: Administered,
+) -> None:
+    administration, broker = server.administration, server.broker
+    asked = TopicPermission(user=USER, vhost="shop", exchange="e", write="^a", read="^b")
+    row = {"user": USER, "vhost": "shop", "exchange": "e", "write": "^a", "read": "^b"}
+    if administration.permissions(USER, "shop"):
+        server.do(administration.clear_permission(BY, USER, "shop"))
+    server.do(administration.set_topic_permission(BY, asked))
+    for _ in range(2):
+        assert administration.topic_permissions(USER) == [row]
+        # A restriction lets nobody in.
+        assert administration.permissions(USER, "shop") == []
+        with pytest.raises(NotAllowedError):
+            broker.access(USER, "shop")
+        with pytest.raises(MissingError):
+            done(administration.clear_permission(BY, USER, "shop"))
+        server.do(administration.set_permission(BY, Permission(user=USER, vhost="shop", **ALL)))
+        access = broker.access(USER, "shop")
+        access.check("write", "exchange", "e")
+        with pytest.raises(AccessRefusedError):
+            access.check_topic("write", "e", "b")
+        server.do(administration.clear_permission(BY, USER, "shop"))
+        with pytest.raises(AccessRefusedError):
+            access.check("write", "exchange", "e")
+    server.do(administration.clear_topic_permission(BY, USER, "shop"))
+    with pytest.raises(MissingError):
+        done(administration.clear_topic_permission(BY, USER, "shop"))
+    assert "shop" not in [vhost for _, vhost, _ in broker.granted()]
 
 
 @pytest.mark.parametrize("operator", [False, True])

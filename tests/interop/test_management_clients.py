@@ -1,0 +1,92 @@
+"""What clients of RabbitMQ's API send and compare: Flower of Celery, the Go client of Terraform."""
+
+import base64
+import http.client
+from collections.abc import Generator
+from urllib.parse import urlparse
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.management_client import ManagementClient, managed, management_url
+
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[ManagementClient]:
+    directory = tmp_path_factory.mktemp("management")
+    broker = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
+    with broker:
+        broker.start()
+        with ManagementClient(management_url(broker)) as client:
+            yield client
+
+
+def status_line(api: ManagementClient, method: str, path: str, body: str = "{}") -> str:
+    """The status of an answer as the Go client shows it."""
+    url = urlparse(api.url)
+    assert url.hostname
+    connection = http.client.HTTPConnection(url.hostname, url.port or 0, timeout=60)
+    login = base64.b64encode(b"guest:guest").decode()
+    headers = {"authorization": f"Basic {login}", "content-type": "application/json"}
+    connection.request(method, f"/api{path}", body, headers)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return f"{answer.status} {answer.reason}"
+
+
+def test_a_status_has_its_phrase(api: ManagementClient) -> None:
+    assert status_line(api, "PUT", "/queues/%2F/phrased") == "201 Created"
+    assert status_line(api, "PUT", "/queues/%2F/phrased") == "204 No Content"
+    assert status_line(api, "GET", "/queues/%2F/phrased") == "200 OK"
+    assert status_line(api, "GET", "/queues/%2F/nothing") == "404 Not Found"
+    assert status_line(api, "PUT", "/queues/%2F/phrased", "x") == "400 Bad Request"
+    # On a connection that is used again, as on the first of it.
+    for _ in range(2):
+        assert api.request("DELETE", "/queues/%2F/phrased").reason in ("No Content", "Not Found")
+
+
+def test_a_body_that_looks_like_a_head_is_left_alone(api: ManagementClient) -> None:
+    name = "HTTP%2F1.1%20200%20"
+    api.put(f"/queues/%2F/{name}")
+    assert api.get(f"/queues/%2F/{name}", columns="name") == {"name": "HTTP/1.1 200 "}
+    api.delete(f"/queues/%2F/{name}")
+
+
+def test_flower_finds_the_queues_of_celery(api: ManagementClient) -> None:
+    api.put("/queues/%2F/celery")
+    # As it puts the path of the default virtual host together.
+    for path in ("/queues//", "/queues/%2F"):
+        (row,) = [row for row in api.get(path) if row["name"] == "celery"]
+        shown = ("messages", "messages_ready", "messages_unacknowledged", "consumers")
+        assert [row[name] for name in shown] == [0, 0, 0, 0]
+
+
+def test_topic_permissions_come_in_any_order(api: ManagementClient) -> None:
+    """Terraform creates what does not depend on each other at the same time."""
+    api.put("/users/temporary", {"password": "s3krE7", "tags": "management"})
+    body = {"exchange": "amq.topic", "write": "log.*", "read": "log.*"}
+    row = {"user": "temporary", "vhost": "/", **body}
+    api.put("/topic-permissions/%2F/temporary", body)
+    assert api.get("/users/temporary/topic-permissions") == [row]
+    # It is a restriction, and lets nobody in.
+    assert "temporary" in [user["name"] for user in api.get("/users/without-permissions")]
+    with api.as_user("temporary", "s3krE7") as temporary:
+        temporary.expect(401, "GET", "/queues/%2F")
+        api.put("/permissions/%2F/temporary", ALL)
+        temporary.get("/queues/%2F")
+    api.delete("/permissions/%2F/temporary")
+    assert api.get("/topic-permissions/%2F/temporary") == [row]
+    # A whole definition file of it comes back, too.
+    exported = api.get("/definitions")
+    assert row in exported["topic_permissions"]
+    assert "temporary" not in [one["user"] for one in exported["permissions"]]
+    api.delete("/topic-permissions/%2F/temporary")
+    api.expect(404, "GET", "/topic-permissions/%2F/temporary")
+    api.post("/definitions", exported, 204)
+    assert api.get("/topic-permissions/%2F/temporary") == [row]
+    api.expect(404, "GET", "/permissions/%2F/temporary")
+    api.delete("/users/temporary")
+    assert api.get("/topic-permissions") == []
