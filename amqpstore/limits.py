@@ -32,7 +32,8 @@ class StoreLimits(NamedTuple):
     with as many as it has bytes, and at most `max_fill_bytes` at a time.
 
     Queues: a published message joins the run before it if that takes less than `joined_bytes` of
-    memory, as a run leaves memory as a whole, and splitting it takes time for each message.
+    memory, as a run leaves memory as a whole, and splitting it takes time for each message. From a
+    run of many messages `split_messages` are split off at once, before a few of them are taken.
 
     While the disk cannot read a part of the log, the next checkpoint waits for `unread_factor`
     times as much log as otherwise. A `SharedStore` does housekeeping about every `housekeep_s`.
@@ -53,6 +54,7 @@ class StoreLimits(NamedTuple):
     fill_from_bytes: int = 16 << 10
     max_fill_bytes: int = 256 << 10
     joined_bytes: int = 64 << 10
+    split_messages: int = 1024
     unread_factor: int = 16
     housekeep_s: float = 1.0
 

@@ -287,6 +287,12 @@ class RunList(Generic[SpanT]):
             runs.insert(place, run)
         self.count += run.count
 
+    def split_first(self, count: int) -> SpanT:
+        """Split the first run after `count` messages. Returns these, the first run now."""
+        head = self.first.split(count)
+        self._runs.insert(self._head, head)
+        return head
+
     def take_first(self, limit: int) -> SpanT:
         """Remove and return up to `limit` messages, all from the first run."""
         runs = self._runs

@@ -138,6 +138,7 @@ class Store:
         self.prepared: dict[int, Prepared] = {}
         self.purged: dict[int, Purged] = {}
         self._joined_bytes = options.limits.joined_bytes
+        self._split_messages = options.limits.split_messages
         self._failure: DurabilityError | None = None
         self._is_closed = False
         self._is_grouping = False
@@ -722,6 +723,8 @@ class Store:
             run = ready.first
             if run.messages is None:
                 return self._remove_stored(queue, run, 0, limit, in_parts=in_parts)
+            if run.count > 2 * self._split_messages > 2 * limit:
+                self._split_first(queue)
             run = ready.take_first(limit)
             if run.expires_ms:
                 queue.watch(())
@@ -729,6 +732,12 @@ class Store:
         # If its envelope was counted in another run, the rest takes over more than it has.
         queue.taken_bytes += max(run.memory_bytes, 0)
         return run
+
+    def _split_first(self, queue: Queue) -> None:
+        """Split a part off a long run: each take would copy all that it leaves in the run."""
+        part = queue.ready.split_first(self._split_messages)
+        if part.expires_ms:
+            queue.watch((part,))
 
     def _remove_stored(
         self, queue: Queue, run: Run, skipped: int, limit: int, *, in_parts: bool = False

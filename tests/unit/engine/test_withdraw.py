@@ -65,6 +65,42 @@ def withdraw(store: Store, queue: Queue, limit: int = 1000) -> Run:
     return run
 
 
+# Take, a few of very many.
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Disk:
+    """A store that splits runs of more than eight messages."""
+    return Disk(str(tmp_path / "store"), limits=StoreLimits(split_messages=4))
+
+
+def test_taking_one_of_very_many_copies_only_a_few(long_run: Disk) -> None:
+    with long_run.open() as store:
+        queue = store.create_queue("q")
+        store.publish([queue], messages(*(b"%d" % number for number in range(20))))
+        memory_bytes = queue.memory_bytes
+        taken = [take(store, queue, 1)]
+        assert [run.count for run in queue.ready] == [3, 16]  # the next does not touch the 16
+        taken += [take(store, queue, 1) for _ in range(4)]
+        assert [run.count for run in queue.ready] == [3, 12]
+        assert sum(run.memory_bytes for run in queue.ready) == queue.memory_bytes < memory_bytes
+        assert [body for run in taken for body in bodies(run)] == [b"0", b"1", b"2", b"3", b"4"]
+        assert drain(store, queue) == [b"%d" % number for number in range(5, 20)]
+        assert queue.memory_bytes == 0
+
+
+def test_what_was_split_off_a_long_run_still_expires(long_run: Disk) -> None:
+    with long_run.open() as store:
+        queue = store.create_queue("q")
+        store.publish([queue], messages(*(b"%d" % number for number in range(20))), expires_ms=9)
+        take(store, queue, 1)
+        expired: list[int] = []
+        while run := store.withdraw_expired(queue, 10, bodies=False):
+            assert isinstance(run, Run)
+            expired += range(run.first_sequence, run.end)
+        assert sorted(expired) == list(range(2, 21))
+
+
 # Take, from a sequence on.
 
 

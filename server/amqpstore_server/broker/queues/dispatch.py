@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from amqpstore_server.broker.context import BrokerContext
@@ -134,15 +135,20 @@ class Dispatch:
         context = self._context
         most = context.limits.max_handed_out
         while self._priorities.ready_count:
-            able = [consumer for consumer in turn if consumer.capacity > 0]
+            ready = self._priorities.ready_count
+            # Of thousands of consumers no more are looked at than there are messages.
+            able = list(islice((one for one in turn if one.capacity > 0), ready))
             if not able:
                 return True
-            ready = self._priorities.ready_count
+            are_all = len(able) < ready
             if in_turns and ready > most:
                 ready = most  # a turn is about as long whether one consumer takes all or many do
             share = max(1, ready // len(able))
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
+            if not given and not are_all:
+                able = [one for one in turn if one.capacity > 0]
+                given = sum([self._hand_out(consumer, share) for consumer in able])
             if not given:
                 return True
             context.handed_out += given
