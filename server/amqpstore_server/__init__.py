@@ -25,6 +25,6 @@
 - `cluster`: what a replica decides; nothing runs it yet but its simulation.
 - `message_trail`: where a message came from and what became of it, for all who show it.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
-- `recovery_reports`: what a start found after a crash; `plugins`: what an exchange type of another
-  package may import.
+- `recovery_reports`: what a start found after a crash; `reports`: the files of these, and of
+  drills; `plugins`: what an exchange type of another package may import.
 """

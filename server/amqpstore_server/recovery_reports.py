@@ -4,22 +4,18 @@ beside the store.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from amqpstore import Store
 from amqpstore_server.broker.channels.branches import Xid
 from amqpstore_server.broker.stored import misshapen
+from amqpstore_server.reports import write_report
 
-DIRECTORY = "reports"
-
-_KEPT_REPORTS = 20
 _LOGGED_QUEUES = 20
 
 _log = logging.getLogger(__name__)
@@ -69,7 +65,7 @@ def keep_report(
         "unknown_files": report.unknown_files,
     }
     try:
-        path = _write(store.directory, now, content)
+        path = write_report(store.directory, "recovery", now, json.dumps(content, indent=2))
     except OSError as error:
         _log.error("the recovery report could not be saved", extra={"reason": str(error)})
         return None
@@ -131,19 +127,3 @@ def _in_doubt(store: Store) -> list[dict[str, Any]]:
 
 def _has_losses(queue: dict[str, Any]) -> bool:
     return bool(queue["lost"] or queue["quarantined"] or queue["unreadable"])
-
-
-def _write(data_directory: str, now: datetime, content: dict[str, Any]) -> str:
-    """Raises: OSError."""
-    directory = os.path.join(data_directory, DIRECTORY)
-    os.makedirs(directory, exist_ok=True)
-    name = f"recovery-{now.astimezone(UTC):%Y%m%dT%H%M%S.%f}Z.json"
-    path = os.path.join(directory, name)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-    known = sorted(one for one in os.listdir(directory) if one.startswith("recovery-"))
-    for old in known[:-_KEPT_REPORTS]:
-        with contextlib.suppress(OSError):
-            os.remove(os.path.join(directory, old))
-    return path

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +20,8 @@ from playwright.sync_api import (
 
 from amqpstore_server.management.pages.reading import PAGES
 from amqpstore_server.management.pages.sessions import COOKIE
+from amqpstore_tools.drill import report as drill_report
+from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
 from tests.broker_process import BrokerProcess
 from tests.interop.external_client import missing, need
 from tests.management_client import managed, management_url
@@ -40,6 +43,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     broker = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
     with broker:
         broker.start()
+        account = Account(HOSTILE, "7", Counter(kills=2), Counter(I1=5), seconds=1.5)
+        account.findings.append(DrillFinding("I1", HOSTILE, HOSTILE, HOSTILE))
+        account.timeline.append(Step(1, 1, HOSTILE, 5, 4, 5, is_violated=True))
+        drill_report.write([account], broker.data_directory)
         url = broker.url
         stop = threading.Event()
         ready = threading.Event()
@@ -150,6 +157,9 @@ def address(path: str, page: Page, site: str) -> str:
         return page.get_attribute("tbody th a", "href") or ""
     name = "guest" if "users" in path else quote(HOSTILE, safe="")
     named = {"{vhost}": "%2F", "{name}": name, "{position}": "1"}
+    if path == "/reports/{name}":
+        page.goto(f"{site}/reports")
+        return page.get_attribute("tbody a", "href") or ""
     for place, text in named.items():
         path = path.replace(place, text)
     return path
@@ -289,6 +299,17 @@ def test_a_message_says_where_it_came_from(page: Page, site: str) -> None:
     page.goto(f"{site}/queues/%2F/dying/messages/1")
     assert "no longer in this queue" in page.inner_text("main")
     assert page.locator("h2:has-text('It became message')").count() == 1
+
+
+def test_what_a_drill_found_is_shown(page: Page, site: str) -> None:
+    page.goto(f"{site}/store")
+    page.click("text=Reports of earlier starts")
+    assert "promise broken" in page.inner_text("tbody")
+    page.click("tbody a")
+    assert page.inner_text("h2") == HOSTILE
+    assert page.inner_text(".notice.bad pre") == HOSTILE
+    page.click("summary")
+    assert "4 to 5" in page.inner_text("details tbody")
 
 
 def test_a_refusal_is_told_and_changes_nothing(page: Page, site: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
+from amqpstore_server.reports import list_reports, read_report
 from amqpstore_tools.pika import XaResource, Xid
 from tests.broker_process import BrokerProcess
 
@@ -55,6 +56,11 @@ def test_a_start_after_a_kill_leaves_a_report_by_queue(tmp_path: Path) -> None:
         assert (orders["kept"], orders["redelivered"]) == (5, 2)
         assert (orders["lost"], orders["quarantined"], orders["unreadable"]) == (0, 0, 0)
         assert first["damage"] == []
+        rows = list_reports(broker.data_directory)
+        assert [(row["kind"], row["is_sound"]) for row in rows] == [("recovery", True)] * 2
+        shown = read_report(broker.data_directory, rows[1]["name"])
+        assert shown is not None
+        assert shown["content"]["queues"][0]["redelivered"] == 2
         assert first["messages"] == 5
         assert {queue["queue"]: queue["kept"] for queue in second["queues"]} == {
             "orders": 5,

@@ -79,6 +79,7 @@ OFFLINE_MODULES = (
     *MESSAGE_MODULES,
     "amqpstore_server.protocol.errors",
     "amqpstore_server.message_trail",
+    "amqpstore_server.reports",
 )
 
 # The configuration, for those who do not run the broker.

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from amqpstore_tools.drill.page import page
 from amqpstore_tools.drill.verdict import INVARIANTS, Account, Verdict
 from amqpstore_tools.offline import terminal
+from amqpstore_tools.offline.reports import is_data_directory, leave_drill_report
 
 
 def print_account(account: Account) -> None:
@@ -61,7 +62,12 @@ def as_json(accounts: Sequence[Account]) -> str:
 
 
 def write(accounts: Sequence[Account], path: str) -> list[str]:
-    """Write `path`.json and `path`.html; returns both names. Raises: OSError."""
+    """Write `path`.json and `path`.html, or if `path` is a data directory, among its reports.
+
+    Returns the names of what is written. Raises: OSError.
+    """
+    if is_data_directory(path):
+        return [leave_drill_report(path, as_json(accounts))]
     written = {f"{path}.json": as_json(accounts), f"{path}.html": page(accounts)}
     for name, text in written.items():
         with open(name, "w", encoding="utf-8") as file:

@@ -9,5 +9,6 @@
 - `listing`, `segments`, `queues`, `prepared`: the files, and the content of each.
 - `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded;
   `provenance`: where a message came from, and what became of it.
+- `reports`: what a tool leaves in the data directory of a broker, for its pages.
 - `progress`, `exits`, `json_output`, `terminal`, `times`: the command line of all these tools.
 """

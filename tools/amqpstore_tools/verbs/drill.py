@@ -72,7 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "each round (default: a short history per round)",
     )
     parser.add_argument(
-        "--report", metavar="FILE", help="write the results to FILE.json and FILE.html"
+        "--report",
+        metavar="FILE",
+        help="write the results to FILE.json and FILE.html; if it is a data directory, to its "
+        "reports/, which the web pages of its broker show",
     )
     parser.add_argument(
         "--work", metavar="DIR", help="directory for copies (default: a temporary one)"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from markupsafe import Markup
 
 _BINARY = ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"))
@@ -83,6 +84,11 @@ def state(row: Mapping[str, Any]) -> Markup:
     found = str(row.get("state") or "running")
     kind = "good" if found in _GOOD_STATES else "warn"
     return Markup('<span class="badge {}">{}</span>').format(kind, found)
+
+
+def json(value: Any) -> str:
+    """Write a value as JSON, as it was asked for."""
+    return msgspec.json.encode(value).decode()
 
 
 def _short(value: float) -> str:

@@ -15,6 +15,7 @@ from amqpstore_server.management.pages.listings import ListPage
 from amqpstore_server.management.pages.routing import steps_of
 
 _MAX_BINDINGS = 500
+_MAX_STEPS = 200
 _EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
 _MESSAGES = 50
 
@@ -237,6 +238,20 @@ async def _vhosts(api: PageApi, _asked: PageAddress) -> Values:
     return {"rows": rows}
 
 
+async def _reports(api: PageApi, _asked: PageAddress) -> Values:
+    return {"reports": await api.get("store", "reports")}
+
+
+async def _report(api: PageApi, asked: PageAddress) -> Values:
+    report = await api.get("store", "reports", asked.path["name"])
+    for scenario in report["content"].get("scenarios", ()):
+        steps = scenario["timeline"]
+        # Violations are never left out.
+        shown = [step for at, step in enumerate(steps) if at < _MAX_STEPS or step["is_violated"]]
+        scenario |= {"timeline": shown, "more": len(steps) - len(shown)}
+    return {"report": report, "content": report["content"]}
+
+
 PAGES = (
     WebPage("/", "overview.html", _overview, "/", lambda _asked: "/stream/overview"),
     WebPage("/overview/alarms", "alarms.html", _alarms, "/"),
@@ -287,6 +302,8 @@ PAGES = (
     WebPage("/users/{name}", "user.html", _user, "/users"),
     WebPage("/vhosts", "vhosts.html", _vhosts, "/vhosts"),
     WebPage("/store", "store.html", storing.read, "/store", lambda _asked: "/stream/store"),
+    WebPage("/reports", "reports.html", _reports, "/store"),
+    WebPage("/reports/{name}", "report.html", _report, "/store"),
 )
 """All pages, what is spelled out before what is in braces."""
 

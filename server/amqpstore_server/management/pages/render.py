@@ -31,6 +31,7 @@ _TEMPLATES.filters |= {
     "bytes": formats.size,
     "duration": formats.duration,
     "flags": formats.flags,
+    "json": formats.json,
     "moment": formats.moment,
     "number": formats.number,
     "octets": formats.octets,

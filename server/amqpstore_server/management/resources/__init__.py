@@ -1,7 +1,7 @@
 """The routes of the API, a module for each resource.
 
 - `whoami`: who is logged in; `description`: the routes themselves, for OpenAPI.
-- `store`: what is on disk.
+- `store`: what is on disk; `reports`: what starts and drills have found.
 - `overview`: the whole broker, and the node it is; `health`: health checks.
 - `exchanges`, `queues`, `bindings`: topology; `publishing`: messages in and out.
 - `connections`: connections, with their channels and consumers.
@@ -26,6 +26,7 @@ from amqpstore_server.management.resources import (
     policies,
     publishing,
     queues,
+    reports,
     store,
     tracing,
     users,
@@ -51,6 +52,7 @@ _OWN: tuple[ApiRoute, ...] = (
     *users.ROUTES,
     *vhosts.ROUTES,
     *store.ROUTES,
+    *reports.ROUTES,
     *whoami.ROUTES,
 )
 

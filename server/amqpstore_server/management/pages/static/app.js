@@ -46,8 +46,18 @@ function round(value) {
   return Math.abs(value) >= 100 ? Math.round(value) : Number(value.toPrecision(3));
 }
 
-function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+function clocks(ticks) {
+  const second = ticks.length > 1 && ticks[1] - ticks[0] < 60 ? "2-digit" : undefined;
+  const format = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second, hourCycle: "h23" });
+  return ticks.map((seconds) => format.format(new Date(seconds * 1000)));
+}
+
+function chartSize(element) {
+  return { width: Math.max(element.clientWidth, 200), height: 11.5 * rem() };
+}
+
+function rem() {
+  return parseFloat(getComputedStyle(root).fontSize);
 }
 
 function compact(value) {
@@ -70,13 +80,13 @@ function drawChart(element) {
   const columns = old ? old.columns : [[], ...spec.series.map(() => [])];
   if (old) old.plot.destroy();
   const say = UNITS[spec.unit];
-  const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+  const font = `${0.8 * rem()}px system-ui, sans-serif`;
+  const axis = { stroke: colour("muted"), font, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
   const plot = new uPlot(
     {
-      width: Math.max(element.clientWidth, 200),
-      height: 170,
+      ...chartSize(element),
       cursor: { sync: { key: "charts" }, points: { size: 6 } },
-      axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (_, ticks) => ticks.map(say) }],
+      axes: [{ ...axis, size: 2 * rem(), space: 5 * rem(), values: (_, ticks) => clocks(ticks) }, { ...axis, size: 4.4 * rem(), values: (_, ticks) => ticks.map(say) }],
       scales: { y: { range: (_, low, high) => [Math.min(low, 0), high > 0 ? high * 1.05 : 1] } },
       series: [
         { label: "Time" },
@@ -215,7 +225,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const wide = new ResizeObserver((entries) => {
     for (const { target } of entries) {
       const chart = charts.get(target);
-      if (chart) chart.plot.setSize({ width: Math.max(target.clientWidth, 200), height: 170 });
+      if (chart) chart.plot.setSize(chartSize(target));
     }
   });
   charts.forEach((_, element) => wide.observe(element));
