@@ -17,10 +17,18 @@ from typing import Any
 import pika
 import pytest
 
+from amqpstore_tools.offline.catalog import current_catalog
 from tests.broker_process import BrokerProcess
 from tests.waiting import wait_until
 
 QUEUES = 60
+MANY_QUEUES = 1500
+"""So many that they are deleted in fifteen steps."""
+
+MIDDLES = 2
+TURNS = 12
+"""At least so many kills are to be between two of the steps, of at most so many."""
+
 COMMAND_S = 60
 
 
@@ -28,7 +36,7 @@ def amqpstore(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "amqpstore_tools", *arguments]
 
 
-def definitions(vhost: str, user: str) -> dict[str, Any]:
+def definitions(vhost: str, user: str, queues: int = QUEUES) -> dict[str, Any]:
     """A virtual host with queues, an exchange, bindings and a policy, and a user of it."""
     return {
         "users": [{"name": user, "password_hash": "", "tags": ["monitoring"]}],
@@ -69,7 +77,7 @@ def definitions(vhost: str, user: str) -> dict[str, Any]:
                 "auto_delete": False,
                 "arguments": {},
             }
-            for number in range(QUEUES)
+            for number in range(queues)
         ],
         "bindings": [
             {
@@ -80,7 +88,7 @@ def definitions(vhost: str, user: str) -> dict[str, Any]:
                 "routing_key": "#",
                 "arguments": {},
             }
-            for number in range(QUEUES)
+            for number in range(queues)
         ],
     }
 
@@ -119,16 +127,23 @@ class Killed:
         found: dict[str, Any] = json.loads(Path(file).read_text())
         return found
 
-    def kill_during(self, *arguments: str, has_begun: Callable[[], bool]) -> None:
-        """Run a command, and kill the broker at a random moment once it has begun to work."""
+    def kill_during(
+        self, *arguments: str, has_begun: Callable[[], bool], within_s: float = 0.05
+    ) -> int:
+        """Run a command, and kill the broker at a random moment once it has begun to work. Returns
+        how many queues were in the store then.
+        """
         command = amqpstore(*arguments, "--data", self.data)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
             wait_until(lambda: has_begun() or process.poll() is not None, "it has begun")
-            time.sleep(self.random.random() * 0.05)  # any moment: nothing waits for it
+            time.sleep(self.random.random() * within_s)  # any moment: nothing waits for it
             self.broker.kill()
             process.communicate(timeout=COMMAND_S)
+        with current_catalog(self.data) as catalog:
+            left = sum(1 for _ in catalog.rows("queues"))
         self.broker.start()
+        return left
 
     def check(self) -> None:
         """Stop the broker, and check the store."""
@@ -146,34 +161,42 @@ def fill(broker: BrokerProcess, vhost: str) -> None:
         channel.basic_publish("e", "a", b"kept", pika.BasicProperties(delivery_mode=2))
 
 
-def messages_of(broker: BrokerProcess, vhost: str) -> list[int]:
+def messages_of(broker: BrokerProcess, vhost: str, queues: int) -> list[int]:
     """How many messages each of the queues has."""
     url = broker.url.replace("%2F", vhost)
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         return [
             channel.queue_declare(f"q{number}", passive=True).method.message_count
-            for number in range(QUEUES)
+            for number in range(queues)
         ]
 
 
 @pytest.mark.long
-@pytest.mark.rounds(4)
+@pytest.mark.rounds(2)
 def test_a_kill_during_the_deletion_of_a_virtual_host(tmp_path: Path, seed: int) -> None:
+    """Killed between two steps of the deletion, it goes on at the next start."""
     killed = Killed(tmp_path, seed)
+    in_the_middle, within_s = 0, 0.05
     with killed.broker as broker:
         broker.start()
-        for turn in range(2):
+        for turn in range(TURNS):
             vhost = f"v{turn}"
-            killed.runs(*killed.imports(definitions(vhost, "anna")))
+            killed.runs(*killed.imports(definitions(vhost, "anna", MANY_QUEUES)))
             fill(broker, vhost)
             whole = of_vhost(killed.exported(), vhost)
             asked = broker.stderr.count("vhost deleted")
-            killed.kill_during("vhosts", "delete", vhost, has_begun=partial(begun, broker, asked))
+            left = killed.kill_during(
+                *("vhosts", "delete", vhost),
+                has_begun=partial(begun, broker, asked),
+                within_s=within_s,
+            )
             names = [row["name"] for row in killed.exported()["vhosts"]]
             if vhost in names:
+                assert left == MANY_QUEUES
                 assert of_vhost(killed.exported(), vhost) == whole
-                assert messages_of(broker, vhost) == [1] * QUEUES
+                assert messages_of(broker, vhost, MANY_QUEUES) == [1] * MANY_QUEUES
+                killed.runs("vhosts", "delete", vhost)
             else:
                 assert not any(of_vhost(killed.exported(), vhost).values())
                 # One of the same name has nothing of it.
@@ -182,7 +205,14 @@ def test_a_kill_during_the_deletion_of_a_virtual_host(tmp_path: Path, seed: int)
                 with pika.BlockingConnection(pika.URLParameters(url)) as connection:
                     declared = connection.channel().queue_declare("q0", durable=True)
                     assert declared.method.message_count == 0
+                    connection.channel().queue_delete("q0")
             killed.check()
+            in_the_middle += 0 < left < MANY_QUEUES
+            if in_the_middle == MIDDLES:
+                return
+            if not left:  # too late
+                within_s /= 2
+    pytest.fail(f"{in_the_middle} of {TURNS} kills were in the middle")
 
 
 def begun(broker: BrokerProcess, asked: int) -> bool:
