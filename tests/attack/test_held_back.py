@@ -1,0 +1,128 @@
+"""Limits whose answer is that clients wait: what waits is not in the broker's memory."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.attack.attacker import MIB, descriptor_count, forget_peak, peak_bytes, push
+from tests.broker_process import BrokerProcess
+from tests.conformance.wire_client import (
+    QUEUE_DECLARE_OK,
+    WireClient,
+    body,
+    header,
+    publish_method,
+    queue_declare,
+)
+from tests.waiting import wait_until
+
+ACCEPTS_PER_S = 20
+SYNC_S = 1.0
+PENDING_BYTES = 64 * MIB
+CONNECTION_BYTES = 8 * MIB
+"""More than a connection has in the buffers of its two sockets, and in a read."""
+
+SLOW_SYNCS = f"""
+import time
+
+from amqpstore.datasyncs import KernelDatasyncs
+from amqpstore.files import OsFile
+
+sync = OsFile.datasync
+
+def slow(file):
+    time.sleep({SYNC_S})
+    sync(file)
+
+OsFile.datasync = slow
+KernelDatasyncs.start = lambda *_: False
+"""
+
+
+@contextmanager
+def serving(
+    directory: Path, configuration: str, environment: dict[str, str] | None = None
+) -> Iterator[BrokerProcess]:
+    """A broker with this configuration, which other clients must be able to use at the end."""
+    file = directory / "amqpstore.toml"
+    file.write_text(configuration)
+    store = str(directory / "store")
+    arguments = ["--config", str(file)]
+    with BrokerProcess(store, f"{store}.log", arguments, environment) as process:
+        process.start()
+        with WireClient.connected(process.url, channels=1) as other:
+            yield process
+            other.expect_alive()
+        assert process.terminate() == 0, process.log_tail()
+        assert "Traceback" not in process.stderr
+
+
+@pytest.fixture
+def publishers() -> Generator[ExitStack]:
+    """Connections that are aborted at the end."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def pushed(broker: BrokerProcess, stack: ExitStack, mebibytes: int) -> int:
+    """Publish that much to a durable queue, on a connection of its own. Returns what was taken."""
+    client = WireClient.connected(broker.url, channels=1)
+    stack.callback(client.abort)
+    client.send(queue_declare(1, "q", bits=0b10))
+    client.expect(QUEUE_DECLARE_OK, 1)
+    content = header(1, 100_000, b"\x10\0\2") + body(1, bytes(100_000))
+    message = publish_method(1, "q") + content
+    return push(client, [message] * (mebibytes * MIB // len(message)), quiet_s=0.5)
+
+
+def test_connections_beyond_the_accept_rate_wait_outside(tmp_path: Path) -> None:
+    """In the backlog of the kernel: they have no descriptor and no memory of the broker."""
+    with serving(tmp_path, f"accepts_per_s = {ACCEPTS_PER_S}\n") as broker:
+        before, descriptors = forget_peak(broker), descriptor_count(broker)
+        began = time.monotonic()
+        waiting = [socket.socket() for _ in range(500)]
+        try:
+            for sock in waiting:
+                sock.setblocking(False)
+                sock.connect_ex(("127.0.0.1", broker.port))
+            wait_until(lambda: descriptor_count(broker) >= descriptors + 2 * ACCEPTS_PER_S)
+            taken = descriptor_count(broker) - descriptors
+            # A second's worth at once, and then as many in each second.
+            assert taken <= ACCEPTS_PER_S * (time.monotonic() - began + 2)
+            assert taken < len(waiting), "nobody waited"
+            assert peak_bytes(broker) - before < 8 * MIB
+        finally:
+            for sock in waiting:
+                sock.close()
+
+
+def test_publishers_without_disk_space_fill_their_sockets_only(
+    tmp_path: Path, publishers: ExitStack
+) -> None:
+    """Nobody can publish; what they had begun to send stays where it is."""
+    with serving(tmp_path, "least_free_bytes = 0\n") as broker:
+        pushed(broker, publishers, 1)
+        (tmp_path / "amqpstore.toml").write_text(f"least_free_bytes = {1 << 60}\n")
+        os.kill(broker.pid, signal.SIGHUP)
+        wait_until(lambda: "configuration reloaded" in broker.stderr)
+        before = forget_peak(broker)
+        for _ in range(5):
+            assert pushed(broker, publishers, 64) < CONNECTION_BYTES
+        assert peak_bytes(broker) - before < 16 * MIB
+
+
+def test_a_slow_disk_bounds_what_waits_for_it(tmp_path: Path, publishers: ExitStack) -> None:
+    """All publishers together have that many bytes in memory, and one read each."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_SYNCS)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with serving(tmp_path, "memory_bytes = 1048576\n", environment) as broker:
+        before = forget_peak(broker)
+        sent = sum(pushed(broker, publishers, 96) for _ in range(3))
+        assert sent > PENDING_BYTES, "it did not take what it may hold"
+        assert peak_bytes(broker) - before < PENDING_BYTES + 48 * MIB
