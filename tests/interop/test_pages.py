@@ -1,5 +1,6 @@
 """The web pages, in a real browser on a real broker with traffic."""
 
+import json
 import re
 import threading
 from collections import Counter
@@ -72,6 +73,10 @@ def publish_and_consume(url: str, ready: threading.Event, stop: threading.Event)
         channel.queue_bind(HOSTILE, HOSTILE, HOSTILE, arguments={HOSTILE: HOSTILE})
         properties = pika.BasicProperties(delivery_mode=2, headers={HOSTILE: HOSTILE})
         channel.basic_publish(HOSTILE, HOSTILE, HOSTILE.encode(), properties)
+        for name in ("many", "all of them", "copies"):
+            channel.queue_declare(name, durable=True)
+        for number in range(2500):
+            channel.basic_publish("", "many", str(number).encode())
         channel.queue_declare("dead", durable=True)
         dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         channel.queue_declare("dying", durable=True, arguments=dying)
@@ -287,6 +292,39 @@ def test_messages_are_moved_by_selection(page: Page, site: str) -> None:
     page.wait_for_selector(".notice.good")
     page.goto(f"{site}/queues/%2F/moved/messages")
     assert len(page.query_selector_all("tbody tr")) == 3
+
+
+def test_a_whole_queue_is_moved_in_pieces(page: Page, session: BrowserContext, site: str) -> None:
+    """Each is a line of the answer, from which the page shows how far it is."""
+    copied = session.request.post(
+        f"{site}/select/%2F/many",
+        form={"action": "copy", "target:optional": "copies"},
+        headers={"origin": site},
+    )
+    lines = [json.loads(line) for line in copied.text().splitlines()]
+    assert lines == [{"seen": seen, "of": 2500} for seen in (1000, 2000, 2500)]
+    page.goto(f"{site}/queues/%2F/copies")
+    assert page.inner_text(".notice.good") == "2,500 messages copied."
+    page.goto(f"{site}/queues/%2F/many/messages?limit=5")
+    page.select_option("select[name='which:optional']", "all")
+    page.fill("input[name='target:optional']", "all of them")
+    page.click("button:has-text('Move')")
+    page.click("#question button[value=yes]")
+    page.wait_for_selector(".notice.good", timeout=60_000)
+    assert page.inner_text(".notice.good") == "2,500 messages moved."
+    page.goto(f"{site}/queues/%2F/all%20of%20them/messages?limit=1000")
+    assert page.locator("tbody tr").count() == 1000
+    assert page.inner_text("tbody tr:first-child summary") == "0"
+
+
+def test_a_selection_of_all_tells_why_it_is_refused(page: Page, site: str) -> None:
+    page.goto(f"{site}/queues/%2F/dead/messages")
+    page.select_option("select[name='which:optional']", "all")
+    page.fill("input[name='target:optional']", "none of that name")
+    page.click("button:has-text('Move')")
+    page.click("#question button[value=yes]")
+    assert "none of that name" in page.inner_text(".notice.bad")
+    assert page.locator("tbody tr").count() == 1
 
 
 def test_a_message_says_where_it_came_from(page: Page, site: str) -> None:

@@ -10,7 +10,7 @@ process, as the user who is logged in. So a page can show and do nothing that th
 - `address`: which page is asked for; `reading`: what each page shows; `provenance`: that of one
   message; `routing`, `storing`: the pictures on two of them.
 - `charts`: the figures and samples of a live page.
-- `actions`: forms as requests to the API.
+- `actions`: forms as requests to the API; `selecting`: one form as many of them, in pieces.
 - `site`: the application of all of it.
 
 `templates` are written in Jinja and escape everything; `static` has the style sheet, the script and

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
 
+import msgspec
 import trio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -24,6 +25,7 @@ from amqpstore_server.management.pages.address import PageAddress
 from amqpstore_server.management.pages.api import PageApi
 from amqpstore_server.management.pages.reading import PAGES, STREAMS, WebPage
 from amqpstore_server.management.pages.render import PAGE_HEADERS, page
+from amqpstore_server.management.pages.selecting import QueueSelection
 from amqpstore_server.management.pages.sessions import COOKIE, PageNotice, Sessions, WebSession
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class PagesApp:
             Route("/static/{name}", _Handler(self._file), methods=["GET"]),
             Route("/favicon.ico", _Handler(self._icon), methods=["GET"]),
             Route("/act/{method}/{target:path}", _Handler(self._act), methods=["POST"]),
+            Route("/select/{vhost}/{name}", _Handler(self._select), methods=["POST"]),
         ]
         routes += [
             Route(path, _Handler(self._stream_of(path)), methods=["GET"]) for path in STREAMS
@@ -189,6 +192,30 @@ class PagesApp:
             session.notice = PageNotice("bad", f"Refused: {problem.reason}")
             following = ""
         return Response(status_code=303, headers={"location": following or _came_from(request)})
+
+    async def _select(self, request: Request) -> Response:
+        """Handle all messages that a form means; the answer grows by a line of JSON a piece."""
+        check_origin(request.headers, request.url.scheme, ())
+        session, identity = await self._logged_in(request)
+        asked = dict(fields_of(await read_form(request, _MAX_FORM_BYTES)))
+        path = _path(request)
+        api = PageApi(self._api, identity)
+        selection = QueueSelection(api, path["vhost"], path["name"], asked)
+
+        async def lines() -> AsyncIterator[bytes]:
+            kind, text = "bad", ""
+            try:
+                async for _ in selection.handle():
+                    now = {"seen": selection.seen_count, "of": selection.all_count}
+                    yield msgspec.json.encode(now) + b"\n"
+                kind = "good" if selection.is_finished else "bad"
+            except HttpError as error:
+                text = f"Refused: {error.reason}"
+            finally:
+                # Whoever has closed the page finds it on the next one.
+                session.notice = PageNotice(kind, text or selection.outcome)
+
+        return StreamingResponse(lines(), headers=PAGE_HEADERS, media_type="application/jsonl")
 
     def _stream_of(self, path: str) -> Any:
         async def answer(request: Request) -> Response:

@@ -190,9 +190,16 @@ let confirmed = null;
 function ask(event) {
   const form = event.target;
   const submitter = event.submitter;
-  const question = (submitter && submitter.dataset.confirm) || form.dataset.confirm;
+  const isSelection = form.dataset.select && form.elements["which:optional"].value === "all";
+  const question = isSelection
+    ? `${submitter.textContent}: all messages ${form.dataset.filter ? "that match the filter" : "of this queue"}?`
+    : (submitter && submitter.dataset.confirm) || form.dataset.confirm;
   if (!question || confirmed === form) {
     confirmed = null;
+    if (isSelection) {
+      event.preventDefault();
+      select(form, submitter);
+    }
     return;
   }
   event.preventDefault();
@@ -207,6 +214,41 @@ function ask(event) {
     form.requestSubmit(submitter || undefined);
   };
   dialog.showModal();
+}
+
+// ---- All messages of a queue -----------------------------------------------------------------------------------
+// <form data-select="/select/%2F/orders">: if all are meant, the answer says line by line how far it is. What came of
+// it, the next page says.
+
+async function select(form, submitter) {
+  const fields = new URLSearchParams(new FormData(form, submitter));
+  fields.delete("positions:texts");
+  fields.set("filter", form.dataset.filter);
+  const dialog = document.getElementById("progress");
+  const bar = dialog.querySelector("progress");
+  const text = dialog.querySelector("p");
+  const stop = new AbortController();
+  dialog.querySelector("button").onclick = () => stop.abort();
+  dialog.oncancel = () => stop.abort();
+  text.textContent = `${submitter.textContent}: started`;
+  dialog.showModal();
+  try {
+    const answer = await fetch(form.dataset.select, { method: "POST", body: fields, signal: stop.signal });
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      const lines = (rest + part.value).split("\n");
+      rest = lines.pop();
+      if (!lines.length || answer.redirected) continue;
+      const { seen, of } = JSON.parse(lines.at(-1));
+      bar.max = of;
+      bar.value = seen;
+      text.textContent = `${submitter.textContent}: ${seen.toLocaleString()} of ${of.toLocaleString()} messages looked at`;
+    }
+  } catch (error) {
+    // It was stopped, or the broker is gone: the page that follows says so.
+  }
+  location.reload();
 }
 
 // ---- Start -------------------------------------------------------------------------------------------------
