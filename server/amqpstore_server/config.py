@@ -249,11 +249,20 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     oauth_scope_claims: Annotated[
         list[str],
         key(
-            "the claims of a token that have its scopes, each a list, or a text with spaces",
+            "the claims of a token that have its scopes, each a list, or a text with spaces; with "
+            "dots those inside others: `realm_access.roles`",
             min_length=1,
             live=True,
         ),
     ] = msgspec.field(default_factory=lambda: ["scope"])
+    oauth_scope_aliases: Annotated[
+        dict[str, list[str]],
+        key(
+            "names of scopes, such as the roles of an issuer, and the scopes that each stands for",
+            expected="a table of names, each with a list of scopes",
+            live=True,
+        ),
+    ] = msgspec.field(default_factory=dict)
     management_listen: Annotated[
         list[str],
         key(

@@ -32,6 +32,7 @@ LOGIN_KEYS = (
     "oauth_leeway_s",
     "oauth_user_claims",
     "oauth_scope_claims",
+    "oauth_scope_aliases",
 )
 """The keys of the configuration that `Logins.change` takes over."""
 

@@ -45,6 +45,7 @@ class Tokens:
         self._leeway_s = config.oauth_leeway_s
         self._user_claims = config.oauth_user_claims
         self._scope_claims = config.oauth_scope_claims
+        self._scope_aliases = config.oauth_scope_aliases
         self._source = KeySource(config)
         self._keys: Keys = {}
         self._fetched_at = self._fetch_again_at = float("-inf")
@@ -134,14 +135,37 @@ class Tokens:
         user = next((claims[one] for one in self._user_claims if one in claims), None)
         if not isinstance(user, str) or not user or len(user.encode()) > _MAX_USER_BYTES:
             raise TokenError(f"it has no user in {' or '.join(self._user_claims)}")
-        own = [
-            one.removeprefix(self._prefix)
+        named = [
+            one
             for claim in self._scope_claims
-            for one in _texts(claim, claims.get(claim, ""))
-            if one.startswith(self._prefix)
+            for value in _values(claims, claim)
+            for one in self._scopes(claim, value)
         ]
+        named += [scope for one in named for scope in self._scope_aliases.get(one, ())]
+        own = [one.removeprefix(self._prefix) for one in named if one.startswith(self._prefix)]
         scopes, tags = scopes_and_tags(own)
         return TokenRights(user, scopes, tags, float(claims["exp"]) + self._leeway_s)
+
+    def _scopes(self, claim: str, value: object) -> list[str]:
+        """Return the scopes in a claim. Those of an object that has them by server, as UAA issues
+        it, are without a prefix. Raises: TokenError.
+        """
+        if isinstance(value, dict):
+            return [self._prefix + one for one in _texts(claim, value.get(self._audience, []))]
+        return _texts(claim, value)
+
+
+def _values(claims: Mapping[str, Any], claim: str) -> list[object]:
+    """Return the values of a claim: of that name, or else at that path of names, which goes through
+    all items of a list.
+    """
+    if claim in claims:
+        return [claims[claim]]
+    found: list[object] = [claims]
+    for name in claim.split("."):
+        inside = (one for value in found for one in (value if isinstance(value, list) else [value]))
+        found = [one[name] for one in inside if isinstance(one, dict) and name in one]
+    return found
 
 
 def _texts(claim: str, value: object) -> list[str]:

@@ -266,7 +266,69 @@ def test_scopes_may_be_in_several_claims(directory: str) -> None:
         found = issued.verified(token(scope="broker.read:*/*", extra=extra))
         assert [one.permission for one in found.scopes] == ["read", "configure"]
     with pytest.raises(TokenError, match="extra"):
-        issued.verified(token(extra={"broker": []}))
+        issued.verified(token(extra=5))
+
+
+@pytest.mark.parametrize(
+    ("claim", "others"),
+    [
+        ("realm_access.roles", {"realm_access": {"roles": ["broker.read:*/*", "other"]}}),
+        ("realm_access.roles", {"realm_access.roles": "broker.read:*/*"}),
+        (
+            "authorization.permissions.scopes",
+            {
+                "authorization": {
+                    "permissions": [{"rsname": "x"}, 5, {"scopes": ["broker.read:*/*"]}, {}]
+                }
+            },
+        ),
+        ("extra_scope", {"extra_scope": {"broker": ["read:*/*"], "other": ["write:*/*"]}}),
+        ("extra_scope", {"extra_scope": {"broker": "read:*/*"}}),
+    ],
+)
+def test_scopes_may_be_inside_other_claims(
+    directory: str, claim: str, others: dict[str, Any]
+) -> None:
+    """As Keycloak and UAA issue them."""
+    issued = tokens(directory, oauth_scope_claims=["scope", claim])
+    found = issued.verified(token(scope=None, **others))
+    assert [one.permission for one in found.scopes] == ["read"]
+    assert issued.verified(token(scope="broker.write:*/*")).scopes[0].permission == "write"
+
+
+@pytest.mark.parametrize("value", [{"roles": {"other": ["x"]}}, {"role": 5}, [[], 5], "text"])
+def test_claims_of_other_shapes_grant_nothing(directory: str, value: object) -> None:
+    issued = tokens(directory, oauth_scope_claims=["scope", "realm_access.roles"])
+    found = issued.verified(token(scope=None, realm_access=value))
+    assert (found.scopes, found.tags) == ((), frozenset())
+    with pytest.raises(TokenError, match="realm_access"):
+        issued.verified(token(realm_access={"roles": 5}))
+
+
+def test_a_scope_may_stand_for_others(directory: str) -> None:
+    """Those that an alias stands for need the prefix, as all do; an alias of an alias is none."""
+    aliases = {
+        "admin": ["broker.tag:administrator", "broker.read:*/*", "chief"],
+        "chief": ["broker.configure:*/*"],
+        "broker.write:*/*": ["read:*/*"],
+    }
+    issued = tokens(directory, oauth_scope_aliases=aliases)
+    found = issued.verified(token(scope="admin broker.write:*/*"))
+    assert found.tags == {"administrator"}
+    assert [one.permission for one in found.scopes] == ["write", "read"]
+    assert not issued.verified(token(scope="Admin")).scopes
+
+
+def test_aliases_are_a_table_of_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "amqpstore.toml"
+    file.write_text('[oauth_scope_aliases]\nadmin = ["broker.tag:administrator"]\n')
+    expected = {"admin": ["broker.tag:administrator"]}
+    assert ConfigSources(str(file), {}, {}).load().config.oauth_scope_aliases == expected
+    variable = {"AMQPSTORE_OAUTH_SCOPE_ALIASES": '{admin = ["broker.tag:administrator"]}'}
+    assert ConfigSources("", variable, {}).load().config.oauth_scope_aliases == expected
+    file.write_text('oauth_scope_aliases = {admin = "broker.tag:administrator"}\n')
+    with pytest.raises(ConfigError, match="a table of names, each with a list of scopes"):
+        ConfigSources(str(file), {}, {}).load()
 
 
 def test_other_scopes_take_effect_at_once() -> None:
