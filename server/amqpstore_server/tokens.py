@@ -61,10 +61,16 @@ class Tokens:
         """Tell whether a password looks like a token: three parts, the first a JSON object."""
         return password.startswith("eyJ") and password.count(".") == 2
 
-    async def rights(self, token: str) -> TokenRights:
-        """Return what a token grants. Raises: TokenError."""
+    async def find_key(self, token: str) -> None:
+        """Fetch the keys, if the one that a token needs is not known, or the keys are old. That may
+        take as long as the issuer likes, up to `_FETCH_S`. Raises: TokenError, for no token at all.
+        """
         header = await trio.to_thread.run_sync(_header, token)
-        await self._find_key(header)
+        if self._source.is_remote:
+            await self._fetch_for(header)
+
+    async def rights(self, token: str) -> TokenRights:
+        """Return what a token grants, by the keys that are known. Raises: TokenError."""
         return await trio.to_thread.run_sync(self.verified, token)
 
     def verified(self, token: str) -> TokenRights:
@@ -102,10 +108,7 @@ class Tokens:
             raise TokenError(f"no key with the id {str(key_id)[:100]!r}")
         return self._keys[key_id]
 
-    async def _find_key(self, header: Mapping[str, Any]) -> None:
-        """Fetch the keys, if the one that is needed is not known, or the keys are old."""
-        if not self._source.is_remote:
-            return
+    async def _fetch_for(self, header: Mapping[str, Any]) -> None:
         async with self._fetching:
             now = trio.current_time()
             is_known = header.get("kid") in self._keys or ("kid" not in header and self._keys)

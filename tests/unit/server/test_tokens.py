@@ -5,16 +5,20 @@ import json
 import math
 import re
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import jwt
 import pytest
+import trio
+import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
 from amqpstore_server.broker.scopes import TokenError, TokenRights, Wildcard, scopes_and_tags
@@ -22,6 +26,8 @@ from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_sources import ConfigSources
 from amqpstore_server.tokens import Tokens
+from tests.token_issuer import Issuer
+from tests.waiting import wait_until
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
@@ -356,3 +362,77 @@ def test_wildcards_match_as_patterns_do(parts: list[str], text: str) -> None:
 
 def test_a_wildcard_takes_linear_time() -> None:
     assert not Wildcard("*a" * 5000 + "b").matches("a" * 20_000)
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Generator[tuple[Issuer, Tokens]]:
+    """An issuer, and what fetches its keys."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issuer = Issuer(ca)
+    try:
+        yield (
+            issuer,
+            Tokens(
+                Config(
+                    oauth_resource_server_id="broker",
+                    oauth_jwks=issuer.url,
+                    oauth_jwks_ca=str(tmp_path / "ca.pem"),
+                )
+            ),
+        )
+    finally:
+        issuer.close()
+
+
+async def granted(tokens: Tokens, token: str) -> TokenRights:
+    """What a login with a token is granted."""
+    await tokens.find_key(token)
+    return await tokens.rights(token)
+
+
+def test_new_keys_are_fetched_but_not_for_each_token(remote: tuple[Issuer, Tokens]) -> None:
+    issuer, tokens = remote
+    clock = MockClock()
+
+    async def ask() -> None:
+        await granted(tokens, issuer.token())
+        issuer.new_key("unknown")
+        clock.jump(9.9)
+        for _ in range(3):
+            with pytest.raises(TokenError):
+                await granted(tokens, issuer.token())
+        assert issuer.fetches == 1, "each unknown key is asked for"
+        clock.jump(0.2)
+        assert (await granted(tokens, issuer.token("bob"))).user == "bob"
+        assert issuer.fetches == 2
+
+    trio.run(ask, clock=clock)
+
+
+def test_an_issuer_that_takes_for_ever_is_left(
+    remote: tuple[Issuer, Tokens], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answer comes byte by byte, each of them in time."""
+    issuer, tokens = remote
+    issuer.drips = True
+    clock = MockClock()
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused)
+            await trio.to_thread.run_sync(wait_until, lambda: issuer.fetches == 1)
+            clock.jump(10.1)
+        issuer.drips = False
+        clock.jump(10.1)
+        await granted(tokens, issuer.token())
+
+    async def refused() -> None:
+        with pytest.raises(TokenError):
+            await granted(tokens, issuer.token())
+
+    trio.run(ask, clock=clock)
+    assert "keys for tokens not fetched" in caplog.text
+    assert [record.reason for record in caplog.records if hasattr(record, "reason")] == [
+        f"{issuer.url}: took more than 10 s"
+    ]
