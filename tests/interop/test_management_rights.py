@@ -1,11 +1,18 @@
 """Who may see and do what over HTTP: each verb needs its tag, and permissions where it works."""
 
+import re
 from collections.abc import Generator
+from typing import Any
+from urllib.parse import quote
 
+import pika
 import pytest
 
+from amqpstore_server.management.resources import ROUTES
+from amqpstore_server.management.routes import ApiRoute, Needs
 from tests.broker_process import BrokerProcess
 from tests.management_client import ManagementClient, managed, management_url
+from tests.waiting import wait_until
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 NOTHING = {"configure": "^$", "write": "^$", "read": "^$"}
@@ -63,6 +70,78 @@ def test_lists_have_what_may_be_seen(api: ManagementClient) -> None:
         assert {row["vhost"] for row in client.get("/bindings")} == {"/"}
     with api.as_user("monitoring") as client:
         assert {row["name"] for row in client.get("/queues")} == {"own", "secret"}
+
+
+READS = ("/messages", "/purge", "/provenance", "/aliveness-test/")
+"""Paths that take permissions in the virtual host from those who may see everything, too."""
+
+
+def refuses(route: ApiRoute, user: str) -> bool:
+    """Whether a route has to refuse a user who has no permission in its virtual host."""
+    is_monitor = user == "monitoring"
+    match route.needs:
+        case Needs.ADMINISTRATOR:
+            return True
+        case Needs.MONITORING:
+            return not is_monitor
+        case Needs.POLICYMAKER:
+            # Not even the sight of it, without the tag.
+            return user != "policymaker" or "{vhost}" in route.path
+        case Needs.VHOST:
+            sees = is_monitor and route.method == "GET"
+            return not sees or any(part in route.path for part in READS)
+    return route.method == "DELETE" and "username" in route.path
+
+
+@pytest.mark.parametrize("user", ["management", "policymaker", "monitoring"])
+def test_each_route_refuses_who_lacks_its_tag_or_the_permission(
+    api: ManagementClient, user: str
+) -> None:
+    values = {"vhost": "other", "queue": "secret", "name": "secret", "kind": "q", "user": "guest"}
+    values |= {"source": "amq.topic", "destination": "secret", "exchange": "amq.topic"}
+    with api.as_user(user) as client:
+        for route in ROUTES:
+            path = re.sub(r"{(\w+)}", lambda found: values.get(found[1], "1"), route.path)
+            if not path.startswith("/api/"):
+                continue
+            body: dict[str, Any] = {} if route.method == "GET" else {"json": {}}
+            answer = client.request(route.method, path.removeprefix("/api"), **body)
+            what = f"{route.method} {path}: {answer.status_code} {answer.text[:200]}"
+            assert (answer.status_code == 401) is refuses(route, user), what
+    assert {row["name"] for row in api.get("/queues/other")} == {"secret"}
+
+
+def test_clients_of_others_are_seen_and_closed_by_nobody_else(api: ManagementClient) -> None:
+    login = pika.PlainCredentials("administrator", "password")
+    broker = pika.ConnectionParameters("127.0.0.1", amqp_port(api), credentials=login)
+    with pika.BlockingConnection(broker) as connection:
+        connection.channel().basic_consume("own", lambda *_: None)
+        wait_until(lambda: api.get("/connections"))
+        (row,) = api.get("/connections")
+        (channel,) = api.get("/channels")
+        of_it = f"/connections/{quote(row['name'])}"
+        for user in ("management", "policymaker"):
+            with api.as_user(user) as client:
+                assert client.get("/connections") == client.get("/channels") == []
+                assert client.get("/vhosts/%2F/connections") == []
+                assert client.get("/overview")["object_totals"]["connections"] == 0
+                for path in (of_it, f"{of_it}/channels", f"/channels/{quote(channel['name'])}"):
+                    client.expect(401, "GET", path)
+        for user in ("management", "policymaker", "monitoring"):
+            with api.as_user(user) as client:
+                client.delete(of_it, status=401)
+                client.delete("/connections/username/administrator", status=401)
+        with api.as_user("monitoring") as client:
+            assert client.get(of_it)["user"] == "administrator"
+        connection.process_data_events(0)
+        assert connection.is_open
+
+
+def amqp_port(api: ManagementClient) -> int:
+    (port,) = (
+        one["port"] for one in api.get("/overview")["listeners"] if one["protocol"] == "amqp"
+    )
+    return int(port)
 
 
 @pytest.mark.parametrize("user", ["management", "policymaker", "monitoring"])

@@ -13,7 +13,7 @@ listen, and not without `management_listen`.
 - `topology`: declaring and binding, as AMQP clients do; `clients`: rows of connections, channels
   and consumers; `node`: the row of the node.
 - `app`: the application that the routes are built into; `openapi`: their description.
-- `door`: sockets, limits, and the order of a stop; `phrases`: what HTTP/1.1 says beside a status.
+- `door`: sockets, limits, and the order of a stop; `http_server`: what serves a connection.
 - `resources`: the routes, a module for each resource.
 - `pages`: the web pages, which ask the same routes.
 

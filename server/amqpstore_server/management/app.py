@@ -84,7 +84,6 @@ class ManagementApp:
         body = _Body(receive)
         await self._router(scope, body.receive, self._completed(scope, send, body))
         if not body.is_whole:
-            # What follows on this connection is not the next request.
             self._abort(scope.get("state"))
 
     def _completed(self, scope: Scope, send: Send, body: _Body) -> Send:
@@ -99,8 +98,11 @@ class ManagementApp:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await body.read_rest(self._context.config().management_max_body_bytes)
+                await body.read_rest(2 * self._context.config().management_max_body_bytes)
                 headers = MutableHeaders(scope=message)
+                if not body.is_whole and scope.get("http_version", "").startswith("1"):
+                    # What follows on this connection is not the next request.
+                    headers["connection"] = "close"
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 for name, value in cors_headers(
@@ -111,7 +113,10 @@ class ManagementApp:
                     headers[name] = value
             elif is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
-            await send(message)
+            if body.is_whole:
+                await send(message)
+            else:
+                await body.dropped_during(send, message)
 
         return sending
 
@@ -236,6 +241,22 @@ class _Body:
         with trio.move_on_after(_REST_S):
             while not self.is_whole and byte_count <= max_bytes:
                 byte_count += len((await self.receive()).get("body", b""))
+
+    async def dropped_during(self, send: Send, message: Message) -> None:
+        """Send a message of an answer, while what still comes of the body is dropped.
+
+        At the end of the answer, or of the connection, the server tells this application that the
+        request has ended, in the queue of the parts of the body. If nobody took those, a full queue
+        would keep both waiting for ever.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._drop)
+            await send(message)
+            nursery.cancel_scope.cancel()
+
+    async def _drop(self) -> None:
+        while not self.is_whole:
+            await self.receive()
 
 
 class _Endpoint:

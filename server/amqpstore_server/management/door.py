@@ -21,8 +21,8 @@ from hypercorn.utils import wrap_app
 
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.management.app import ManagementApp
+from amqpstore_server.management.http_server import HttpServer
 from amqpstore_server.management.pages.render import compile_templates
-from amqpstore_server.management.phrases import PhrasingServer
 from amqpstore_server.management.resources import ROUTES
 from amqpstore_server.management.resources.metrics import OPEN_ROUTES
 
@@ -168,7 +168,7 @@ class ManagementDoor:
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
             with serving:
-                await PhrasingServer(app, self._config, self._worker, state, served).run()
+                await HttpServer(app, self._config, self._worker, state, served).run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* Exception:  # noqa: BLE001

@@ -1,0 +1,84 @@
+"""The HTTP server of a connection: hypercorn's, with what it leaves out.
+
+- Reason phrases: `HTTP/1.1 204 No Content`. They mean nothing, but clients show them, compare them,
+  and some read no status line without one.
+- The end of a connection that its client has closed while it was idle: hypercorn waits for the end
+  of the time that it might have stayed idle, and so long it would count as one that is open.
+- The end of one that its client has closed without reading an answer, while its next request was
+  there already: hypercorn waits for ever until that request has its turn.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, LifespanState
+
+_HEAD = b"HTTP/1.1 "
+_CODE = slice(len(_HEAD), len(_HEAD) + 3)
+_NO_PHRASE = b" \r\n"
+
+
+class HttpServer(TCPServer):
+    """Serves a connection."""
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        state: LifespanState,
+        stream: Any,
+    ) -> None:
+        super().__init__(app, config, context, state, stream)
+        self._reading = trio.CancelScope()
+        self._is_over = False
+        self._is_head_due = True
+        """Whether the next answer has not begun: what a body begins with is no head."""
+
+    async def protocol_send(self, event: Event) -> None:
+        """Send what the protocol has made."""
+        if isinstance(event, RawData):
+            await self._send(self._phrased(event.data) if self._is_head_due else event.data)
+            return
+        if isinstance(event, Updated):
+            self._is_head_due = True
+            if self._is_over:
+                return  # there is no next request to wait for
+        await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        """Send bytes, whoever is cancelled: half of a frame would be none."""
+        async with self.send_lock:
+            try:
+                with trio.CancelScope(shield=True):
+                    await self.stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await self.protocol.handle(Closed())
+                self._reading.cancel()
+
+    async def _read_data(self) -> None:
+        """Read until the client, or this side, has closed the connection."""
+        with self._reading:
+            await super()._read_data()
+        self._is_over = True
+        await self.idle_task.stop()
+
+    def _phrased(self, data: bytes) -> bytes:
+        """Return the head of an answer with its phrase."""
+        code = data[_CODE]
+        if not (data.startswith(_HEAD) and data[_CODE.stop :].startswith(_NO_PHRASE)):
+            return data
+        # `100 Continue` comes before the answer.
+        self._is_head_due = code.startswith(b"1")
+        try:
+            phrase = HTTPStatus(int(code)).phrase.encode()
+        except ValueError:
+            return data
+        return _HEAD + code + b" " + phrase + data[_CODE.stop + 1 :]

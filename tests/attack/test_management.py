@@ -1,0 +1,188 @@
+"""Hostile clients of the management API: AMQP clients notice nothing, and others are answered."""
+
+import base64
+import contextlib
+import socket
+from collections.abc import Generator
+from urllib.parse import urlsplit
+
+import pika
+import pytest
+import requests
+
+from tests.attack.attacker import MIB, descriptor_count, forget_peak, peak_bytes
+from tests.broker_process import BrokerProcess
+from tests.management_client import ManagementClient, managed, management_url
+from tests.waiting import wait_until
+
+MAX_CONNECTIONS = 60
+LOGIN = b"Authorization: Basic " + base64.b64encode(b"guest:guest") + b"\r\n"
+HOST = b"Host: x\r\n"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp("management")
+    process = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
+    process.environment["AMQPSTORE_MANAGEMENT_MAX_CONNECTIONS"] = str(MAX_CONNECTIONS)
+    process.environment["AMQPSTORE_MANAGEMENT_MAX_BODY_BYTES"] = "100000"
+    with process:
+        process.start()
+        yield process
+        assert "Traceback" not in process.stderr
+
+
+@pytest.fixture(autouse=True)
+def served(broker: BrokerProcess) -> Generator[None]:
+    """During each attack a client of AMQP that was there before is served, and so is a new one.
+
+    Afterwards all of its connections are gone.
+    """
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        before = descriptor_count(broker)
+        yield
+        channel.basic_publish("amq.topic", "x", b"still there")
+    wait_until(lambda: descriptor_count(broker) <= before, "the connections to be closed")
+    wait_until(lambda: is_served(broker), "a place for one more")
+
+
+def is_served(broker: BrokerProcess) -> bool:
+    """Whether the API answers."""
+    with ManagementClient(management_url(broker)) as api:
+        with contextlib.suppress(requests.ConnectionError):
+            return bool(api.get("/whoami")["name"] == "guest")
+        return False
+
+
+def serves_all(broker: BrokerProcess) -> None:
+    """Be served by AMQP and by HTTP."""
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("amq.topic", "x", b"new")
+
+
+def connect(broker: BrokerProcess) -> socket.socket:
+    url = urlsplit(management_url(broker))
+    return socket.create_connection((url.hostname, url.port), timeout=60)
+
+
+def answered(client: socket.socket) -> bytes:
+    """What is answered before the connection is closed."""
+    found = bytearray()
+    with contextlib.suppress(ConnectionError):
+        while part := client.recv(1 << 16):
+            found += part
+    return bytes(found)
+
+
+def test_a_connection_that_its_client_has_closed_has_left(broker: BrokerProcess) -> None:
+    """Scripts make one for each request: an idle one that is closed does not wait for its end."""
+    asked = b"GET /api/whoami HTTP/1.1\r\n" + HOST + LOGIN + b"\r\n"
+    answers = 0
+    for _ in range(2 * MAX_CONNECTIONS):
+        with connect(broker) as client, contextlib.suppress(ConnectionError):
+            client.sendall(asked)
+            answers += client.recv(13) == b"HTTP/1.1 200 "
+    assert answers == 2 * MAX_CONNECTIONS
+
+
+def test_requests_that_never_end_keep_nobody_out(broker: BrokerProcess) -> None:
+    """Slow loris: a part of a header from each of many connections, again and again."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(broker)) for _ in range(2 * MAX_CONNECTIONS)]
+        for _ in range(3):
+            for client in clients:
+                with contextlib.suppress(ConnectionError):
+                    client.sendall(b"GET /api/overview HTTP/1.1\r\n" + LOGIN + HOST + b"X-a: ")
+            serves_all(broker)
+
+
+@pytest.mark.long
+def test_a_request_that_never_ends_is_closed_after_its_time(broker: BrokerProcess) -> None:
+    with connect(broker) as header, connect(broker) as body:
+        header.sendall(b"GET /api/overview HTTP/1.1\r\n" + HOST + b"X-a: ")
+        body.sendall(
+            b"PUT /api/queues/%2F/q HTTP/1.1\r\n" + HOST + LOGIN + b"Content-Length: 9\r\n\r\n{"
+        )
+        assert answered(header) == b""
+        assert answered(body).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+
+@pytest.mark.parametrize("login", [LOGIN, b""])
+@pytest.mark.parametrize("length", [b"Transfer-Encoding: chunked", b"Content-Length: 900000000"])
+def test_a_body_without_an_end_is_answered_and_closed(
+    broker: BrokerProcess, login: bytes, length: bytes
+) -> None:
+    forget_peak(broker)
+    head = b"PUT /api/queues/%2F/q HTTP/1.1\r\n" + HOST + login + length + b"\r\n\r\n"
+    part = bytes(50_000)
+    if b"chunked" in length:
+        part = b"%x\r\n%s\r\n" % (len(part), part)
+    before = peak_bytes(broker)
+    with connect(broker) as client:
+        with contextlib.suppress(ConnectionError):
+            client.sendall(head)
+            for _ in range(100):
+                client.sendall(part)
+        found = answered(client)
+    if found:  # It may be lost, when the connection is closed while we still send.
+        assert found.startswith(b"HTTP/1.1 400 " if login else b"HTTP/1.1 401 ")
+        assert b"connection: close" in found.lower()
+    assert peak_bytes(broker) - before < 5 * MIB
+    serves_all(broker)
+
+
+def test_a_header_has_a_limit(broker: BrokerProcess) -> None:
+    before = forget_peak(broker)
+    with connect(broker) as client:
+        with contextlib.suppress(ConnectionError):
+            client.sendall(b"GET /api/whoami HTTP/1.1\r\n" + HOST + b"X-a: ")
+            for _ in range(300):
+                client.sendall(b"a" * 10_000)
+        assert answered(client)[:13] in (b"", b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")
+    assert peak_bytes(broker) - before < 3 * MIB
+
+
+def test_requests_in_a_row_are_answered_in_their_order(broker: BrokerProcess) -> None:
+    """A login is checked for each: what one may do is not what the one before may."""
+    with connect(broker) as client:
+        requests = bytearray()
+        for number in range(40):
+            login = LOGIN if number % 2 else b""
+            requests += b"GET /api/queues/%%2F/q%d HTTP/1.1\r\n" % number + HOST + login + b"\r\n"
+        client.sendall(requests + b"GET /api/whoami HTTP/1.1\r\nConnection: close\r\n" + HOST)
+        client.sendall(LOGIN + b"\r\n")
+        found = answered(client)
+    statuses = [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [b"401", b"404"] * 20 + [b"200"]
+    numbers = [int(part.split(b"'")[0]) for part in found.split(b"no queue 'q")[1:]]
+    assert numbers == list(range(1, 40, 2))
+
+
+def test_a_client_that_reads_no_answers_costs_little(broker: BrokerProcess) -> None:
+    before = forget_peak(broker)
+    asked = b"GET /api/openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(broker)) for _ in range(20)]
+        for client in clients:
+            client.settimeout(0.2)
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                client.sendall(asked * 200)
+        serves_all(broker)
+    assert peak_bytes(broker) - before < 40 * MIB
+
+
+def test_more_connections_than_may_be_are_closed(broker: BrokerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        asked = b"GET /api/whoami HTTP/1.1\r\n" + HOST + LOGIN + b"\r\n"
+        clients = [stack.enter_context(connect(broker)) for _ in range(2 * MAX_CONNECTIONS)]
+        count = 0
+        for client in clients:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(asked)
+                count += client.recv(13) == b"HTTP/1.1 200 "
+        assert 0 < count <= MAX_CONNECTIONS
+        serves_all(broker)
