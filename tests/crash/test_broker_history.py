@@ -249,7 +249,7 @@ def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
     take = Backlog.take
 
     def taken(self: Backlog, limit: int, **how: Any) -> Taken | None:
-        queue = self._queue
+        queue = self._queue()
         history, queue.history = queue.history, None
         try:
             return take(self, limit, **how)

@@ -39,7 +39,7 @@ def a_requeued_message_goes_to_the_end(patch: Patch) -> None:
 
 def a_limit_drops_the_newest(patch: Patch) -> None:
     def drop_last(self: Backlog) -> None:
-        settings = self._queue.settings
+        settings = self._queue().settings
         limit = settings.max_length
         while not settings.rejects and limit is not None and self.priorities.ready_count > limit:
             level = self.priorities.lowest
@@ -48,7 +48,7 @@ def a_limit_drops_the_newest(patch: Patch) -> None:
             if not isinstance(run, Run):
                 return
             self._left(run)
-            self._way_out(self._queue, [Taken(level, run)], Reason.MAXLEN)
+            self._way_out(self._queue(), [Taken(level, run)], Reason.MAXLEN)
 
     patch.setattr(Backlog, "drop_excess", drop_last)
 
@@ -196,7 +196,7 @@ def a_purge_takes_what_is_unacked(patch: Patch) -> None:
     purge = Backlog.purge
 
     def purge_more(self: Backlog) -> int:
-        return purge(self) + sum(one.window.unacked for one in self._queue.consumers.consumers)
+        return purge(self) + sum(one.window.unacked for one in self._queue().consumers.consumers)
 
     patch.setattr(Backlog, "purge", purge_more)
 

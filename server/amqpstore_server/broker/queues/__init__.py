@@ -5,6 +5,7 @@
 - `kinds`: kinds of queues, those that clients declare and the broker's own.
 - `consumer`, `dispatch`: which consumer gets what; `waiting`: the gets that wait for a message.
 - `purges`: purges, and how they are undone.
+- `parts`: how these parts refer to their queue, so that it is freed when it is deleted.
 - `browsing`: walks through a queue that leave it as it is.
 - `delivery`: deliveries that are unacked; `leaving`: messages that are read back from disk to be
   moved elsewhere.

@@ -16,6 +16,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.leaving import affordable
+from amqpstore_server.broker.queues.parts import weakly
 from amqpstore_server.broker.queues.priorities import Priorities
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Backlog:
         self.priorities = priorities
         self.ready_bytes = 0
         self.is_reading = False
-        self._queue = queue
+        self._queue = weakly(queue)
         self._way_out = way_out
         self._context = context
         self._store = context.store
@@ -67,14 +68,14 @@ class Backlog:
 
     def arrived(self, messages: Sequence[Message], expires_ms: int) -> None:
         """Count new messages, and set the timer to when they expire, or earlier."""
-        if self._queue.settings.max_length_bytes is not None:
+        if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += sum([len(message.body) for message in messages])
         self._expiry.set_sooner(expires_ms)
 
     def requeue(self, taken: Taken) -> None:
         """Return a run that was delivered to its place."""
         store_queue, run = taken
-        if self._queue.settings.max_length_bytes is not None:
+        if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.run_bytes(run)
         self._store.requeue(store_queue, run)
         if run.expires_ms:
@@ -82,10 +83,10 @@ class Backlog:
 
     def put_back(self, taken: Taken) -> None:
         """Return a run that could not leave to its place, as if it had not been taken."""
-        if self._queue.settings.max_length_bytes is not None:
+        if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.run_bytes(taken.run)
         self._store.put_back(taken.store_queue, taken.run)
-        if taken.run.expires_ms and not self._queue.is_set_aside:
+        if taken.run.expires_ms and not self._queue().is_set_aside:
             self.watch_expiry()
 
     # Removal.
@@ -99,7 +100,7 @@ class Backlog:
         gone; not_from, the consumer whose requeued messages are skipped; in_parts, whether others
         have their turn while a large message is read: None until then, and the queue is touched.
         """
-        queue = self._queue
+        queue = self._queue()
         history = queue.history if acked else None
         ack_now = acked and history is None
         while not queue.is_set_aside and (
@@ -132,23 +133,23 @@ class Backlog:
         return None
 
     def _left(self, run: Run) -> None:
-        if self._queue.settings.max_length_bytes is not None:
+        if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes -= run.body_bytes
 
     def _is_over_limit(self, run: Run) -> bool:
         """Tell whether a run has exceeded the delivery limit: here only after a crash interrupted
         its removal.
         """
-        limit = self._queue.settings.delivery_limit
+        limit = self._queue().settings.delivery_limit
         return limit is not None and run.delivery_count > limit
 
     def send_away(self, taken: Taken, reason: Reason) -> bool:
         """Remove a run that was taken off for good. Returns False if it is still in the queue."""
-        if self._queue.is_set_aside:
+        if self._queue().is_set_aside:
             self.put_back(taken)
             return False
-        with Contained(self._queue):
-            return self._way_out(self._queue, [taken], reason)
+        with Contained(self._queue()):
+            return self._way_out(self._queue(), [taken], reason)
         return False
 
     def withdraw(
@@ -158,21 +159,21 @@ class Backlog:
         messages only if these are in memory. Raises: ReadLaterError.
         """
         runs = self._store.withdraw_range(store_queue, first_sequence, count)
-        if self._queue.settings.max_length_bytes is not None:
+        if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes -= sum(map(self._store.stored.run_bytes, runs))
         return [Taken(store_queue, run) for run in runs]
 
     def purge(self) -> int:
         """Remove all ready messages. Returns how many there were."""
         self.ready_bytes = 0
-        return self._queue.purges.purge(list(self.priorities))
+        return self._queue().purges.purge(list(self.priorities))
 
     # Limits.
 
     @property
     def excess(self) -> int:
         """How many messages exceed the limits, at least; 0 if none."""
-        settings = self._queue.settings
+        settings = self._queue().settings
         if not settings.is_limited or settings.rejects:
             return 0
         excess = 0
@@ -190,16 +191,16 @@ class Backlog:
         dropped, most = 0, self._context.limits.max_dropped
         while (excess := self.excess) and (store_queue := self.priorities.least()):
             if dropped >= most:
-                self._queue.touch()
+                self._queue().touch()
                 return
             if not self._has_room():
                 return
             if self._is_spent and dropped >= arrived:
-                self._queue.touch()
+                self._queue().touch()
                 return
             run = self._store.withdraw(store_queue, min(excess, most), in_parts=True)
             if isinstance(run, PartlyReadError):
-                self._queue.touch()
+                self._queue().touch()
                 return
             if isinstance(run, ReadLaterError):
                 self.read_later(run)
@@ -211,8 +212,8 @@ class Backlog:
                 dropped += run.count
                 if not self.send_away(Taken(store_queue, run), Reason.MAXLEN):
                     return
-        if dropped and self._queue.consumers:
-            self._queue.touch()  # the next message may be small enough for one of them
+        if dropped and self._queue().consumers:
+            self._queue().touch()  # the next message may be small enough for one of them
 
     # Expiry.
 
@@ -237,19 +238,19 @@ class Backlog:
             if not 0 < next_ms <= now_ms:
                 break
             if not self._has_room():
-                self._expiry.set(0)
+                self._expiry.end()
                 return False
             if self._is_spent:
-                self._queue.touch()
+                self._queue().touch()
                 break
             run = self._store.withdraw_expired(
                 store_queue, now_ms, bodies=self._needs_bodies, in_parts=True
             )
             if isinstance(run, PartlyReadError):
-                self._queue.touch()
+                self._queue().touch()
                 break
             if isinstance(run, ReadLaterError):
-                self._expiry.set(0)
+                self._expiry.end()
                 self.read_later(run)
                 return False
             if isinstance(run, MessageDamagedError):
@@ -257,8 +258,8 @@ class Backlog:
             if isinstance(run, Run):
                 run = self._affordable(store_queue, run)
                 if not self.send_away(Taken(store_queue, run), Reason.EXPIRED):
-                    self._expiry.set(0)
-                    if not self._queue.is_set_aside:
+                    self._expiry.end()
+                    if not self._queue().is_set_aside:
                         self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
                     return False
         return True
@@ -266,7 +267,7 @@ class Backlog:
     @property
     def _needs_bodies(self) -> bool:
         """Whether expired messages have to be read."""
-        return self._queue.sends_on or self._queue.settings.max_length_bytes is not None
+        return self._queue().sends_on or self._queue().settings.max_length_bytes is not None
 
     def watch_expiry(self) -> None:
         """Set the timer to when the next message expires, or earlier."""
@@ -275,9 +276,9 @@ class Backlog:
 
     def _expire_due(self) -> None:
         """Expire what is due, and serve the consumers that can be served. Called by the timer."""
-        with Contained(self._queue):
+        with Contained(self._queue()):
             self.expire_until(self._context.clock.wall_ms())
-        self._queue.touch()
+        self._queue().touch()
 
     # What moving to other queues may cost.
 
@@ -285,7 +286,7 @@ class Backlog:
     def _is_spent(self) -> bool:
         """Whether messages that move to another queue have to wait for the next turn."""
         context = self._context
-        return self._queue.sends_on and context.move_cost >= context.limits.max_move_cost
+        return self._queue().sends_on and context.move_cost >= context.limits.max_move_cost
 
     @property
     def is_late(self) -> bool:
@@ -299,7 +300,7 @@ class Backlog:
         """
         self._left(run)
         context = self._context
-        if run.messages is None or not self._queue.sends_on:
+        if run.messages is None or not self._queue().sends_on:
             return run
         room = context.limits.max_move_cost - context.move_cost
         count, cost = affordable(run.messages, room)
@@ -317,25 +318,25 @@ class Backlog:
         a while.
         """
         if not self._retry.due_ms:
-            extra = {**self._queue.log_fields, "reason": str(error)}
+            extra = {**self._queue().log_fields, "reason": str(error)}
             _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
             self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
 
     def _try_again(self) -> None:
-        if self._queue.is_deleted or self._queue.is_set_aside:
+        if self._queue().is_deleted or self._queue().is_set_aside:
             return
-        with Contained(self._queue):
+        with Contained(self._queue()):
             self.drop_excess()
         self._expire_due()
 
     def _has_room(self) -> bool:
         """Tell whether messages may move out of it now; if not, it tries again when they may."""
-        if not self._queue.sends_on or self._context.has_room:
+        if not self._queue().sends_on or self._context.has_room:
             return True
         self._context.wait_for_room(self._try_again)
         return False
 
     def stop_timers(self) -> None:
         """Stop the timers: the queue is deleted or set aside."""
-        self._expiry.set(0)
-        self._retry.set(0)
+        self._expiry.end()
+        self._retry.end()

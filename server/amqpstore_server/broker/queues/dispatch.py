@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import AccessRefusedError
+from amqpstore_server.broker.queues.parts import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer, ConsumingChannel
@@ -28,7 +29,7 @@ class Dispatch:
     def __init__(self, context: BrokerContext, queue: Queue) -> None:
         self.consumers: list[Consumer] = []
         self._context = context
-        self._queue = queue
+        self._queue = weakly(queue)
         self._backlog = queue.backlog
         self._priorities = queue.backlog.priorities
         self._turns: dict[int, deque[Consumer]] = {}
@@ -43,12 +44,12 @@ class Dispatch:
         """Add a consumer. Raises: AccessRefusedError, when a consumer has, or asks for, the queue
         exclusively.
         """
-        if consumer.exclusive and self._queue.settings.single_active_consumer:
+        if consumer.exclusive and self._queue().settings.single_active_consumer:
             raise AccessRefusedError(
-                f"queue '{self._queue.name}' has a single active consumer: none can be exclusive"
+                f"queue '{self._queue().name}' has a single active consumer: none can be exclusive"
             )
         if self.consumers and (consumer.exclusive or self.consumers[0].exclusive):
-            raise AccessRefusedError(f"queue '{self._queue.name}' in exclusive use")
+            raise AccessRefusedError(f"queue '{self._queue().name}' in exclusive use")
         self.consumers.append(consumer)
         self._turns.setdefault(consumer.priority, deque()).append(consumer)
         if len(self._turns) > 1:
@@ -74,7 +75,7 @@ class Dispatch:
     @property
     def active(self) -> Sequence[Consumer]:
         """The consumers that may be served."""
-        if self._queue.settings.single_active_consumer:
+        if self._queue().settings.single_active_consumer:
             return self.consumers[:1]
         return self.consumers
 
@@ -119,7 +120,7 @@ class Dispatch:
         consume from after one share.
         """
         self._backlog.is_reading = False
-        if self._queue.settings.single_active_consumer:
+        if self._queue().settings.single_active_consumer:
             self._serve(self.consumers[:1], in_turns=in_turns)
             return
         for priority in list(self._turns):
@@ -131,7 +132,7 @@ class Dispatch:
 
     def _serve(self, turn: Iterable[Consumer], *, in_turns: bool) -> bool:
         """Serve consumers. Returns False if the queue has to let others have their turn first."""
-        queue = self._queue
+        queue = self._queue()
         context = self._context
         most = context.limits.max_handed_out
         while self._priorities.ready_count:
@@ -163,7 +164,7 @@ class Dispatch:
         """Give a consumer its share, as far as it can take it, and move it to the end of the
         line.
         """
-        queue = self._queue
+        queue = self._queue()
         # A message that it requeued goes to another consumer, if there is one.
         others_too = len(self.consumers) > 1 and not queue.settings.single_active_consumer
         shunned = consumer.identity if others_too else None

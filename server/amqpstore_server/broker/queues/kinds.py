@@ -63,9 +63,9 @@ class DelayBacklog(Backlog):
         is_empty = not (
             store_queue.ready_count or store_queue.quarantined.count or store_queue.asides
         )
-        is_empty = is_empty and not self._queue.is_expecting  # perhaps in this slice
+        is_empty = is_empty and not self._queue().is_expecting  # perhaps in this slice
         if is_empty and not store_queue.unreadable_count and not store_queue.deleted:
-            with Contained(self._queue), suppress(DiskFullError):
+            with Contained(self._queue()), suppress(DiskFullError):
                 # The store queue stays until the disk has room and another of its messages expires.
                 self.priorities.remove(number)
 
@@ -122,7 +122,7 @@ class ConsumedBacklog(Backlog):
     """
 
     def drop_excess(self, arrived: int = 0) -> None:  # noqa: ARG002 - the cost is not theirs
-        most = self._queue.settings.max_length
+        most = self._queue().settings.max_length
         if most is None:
             return
         store_queue = self.priorities.lowest
@@ -137,7 +137,7 @@ class ConsumedBacklog(Backlog):
                 # The next copy tries again.
                 _log.warning(
                     "a history exceeds its limit for now: it cannot be read",
-                    extra={**self._queue.log_fields, "reason": str(error)},
+                    extra={**self._queue().log_fields, "reason": str(error)},
                 )
                 return
             for run in runs:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.queues.parts import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.backlog import Taken
@@ -44,7 +45,7 @@ class Leaving:
 
     def __init__(self, context: BrokerContext, queue: Queue) -> None:
         self._context = context
-        self._queue = queue
+        self._queue = weakly(queue)
         self._line: deque[tuple[Taken, Go]] = deque()
 
     def __bool__(self) -> bool:
@@ -71,23 +72,23 @@ class Leaving:
         most = context.limits.max_move_cost
         while self._line:
             if not context.has_room:
-                context.wait_for_room(self._queue.touch)
+                context.wait_for_room(self._queue().touch)
                 return
             if context.move_cost >= most:
-                self._queue.touch()
+                self._queue().touch()
                 return
             taken, go = self._line.popleft()
             part, rest = context.store.stored.bring_back(*taken, in_parts=True)
             if rest is not None:
                 self._line.appendleft((taken._replace(run=rest), go))
             if isinstance(part, PartlyReadError):
-                self._queue.touch()
+                self._queue().touch()
                 return
             if isinstance(part, ReadLaterError):
-                self._queue.backlog.read_later(part)
+                self._queue().backlog.read_later(part)
                 return
             if isinstance(part, MessageDamagedError):
-                extra = {**self._queue.log_fields, "reason": str(part)}
+                extra = {**self._queue().log_fields, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
                 continue
             count, cost = affordable(part.messages or (), most - context.move_cost)
@@ -97,14 +98,14 @@ class Leaving:
                 self._line.appendleft((taken._replace(run=left), go))
             if not go(taken._replace(run=part)):
                 self.put_back_all()
-                self._queue.touch()
+                self._queue().touch()
                 return
 
     def put_back_all(self) -> None:
         """Put all of them back into the queue, ready: they cannot leave now."""
         line, self._line = self._line, deque()
         for taken, _ in line:
-            self._queue.backlog.put_back(taken)
+            self._queue().backlog.put_back(taken)
 
     def forget(self) -> None:
         """Drop them: the queue is deleted, and they with it."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import amqpstore
 from amqpstore import DiskFullError, Purged
 from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.queues.parts import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext
@@ -32,7 +33,7 @@ class Purges:
 
     def __init__(self, context: BrokerContext, queue: Queue) -> None:
         self._context = context
-        self._queue = queue
+        self._queue = weakly(queue)
         self._store = context.store
         self._purged: list[Purged] = []
         self._ends = context.dates.timer(self._end_due)
@@ -60,7 +61,7 @@ class Purges:
 
     def _undo_ms(self) -> int:
         """Return for how long a purge can be undone; 0 if it cannot."""
-        seconds = self._queue.settings.purge_undo_seconds
+        seconds = self._queue().settings.purge_undo_seconds
         if seconds is None:
             seconds = self._context.purge_undo_s
         return 0 if self._store.is_disk_low else seconds * 1000
@@ -93,10 +94,10 @@ class Purges:
         """
         count = purged.undo()
         self._purged.remove(purged)
-        with Contained(self._queue):
-            if self._queue.settings.max_length_bytes is not None:
-                self._queue.backlog.count_bytes()
-        self._queue.enforce()
+        with Contained(self._queue()):
+            if self._queue().settings.max_length_bytes is not None:
+                self._queue().backlog.count_bytes()
+        self._queue().enforce()
         return count
 
     def end_all(self) -> None:
@@ -106,7 +107,7 @@ class Purges:
     def forget(self) -> None:
         """Forget them: the queue is deleted, or set aside."""
         self._purged.clear()
-        self._ends.set(0)
+        self._ends.end()
 
     def _end_due(self) -> None:
         now_ms = self._context.clock.wall_ms()
@@ -118,7 +119,7 @@ class Purges:
 
     def _end(self, ending: Sequence[Purged]) -> None:
         for purged in ending:
-            with Contained(self._queue):
+            with Contained(self._queue()):
                 if purged.end():
                     self._purged.remove(purged)
 

@@ -465,7 +465,7 @@ class Queue:
     def _stop(self) -> None:
         """Stop all activity of the queue."""
         self.backlog.stop_timers()
-        self._unused.set(0)
+        self._unused.end()
         self.waiting.answer_all()
 
     def came_back(self, count: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from amqpstore_server.broker.queues.parts import weakly
+
 if TYPE_CHECKING:
     from amqpstore import Run
     from amqpstore_server.broker.queues.queue import Queue
@@ -61,7 +63,7 @@ class GetLine:
     __slots__ = ("_due", "_queue", "_waiting")
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+        self._queue = weakly(queue)
         self._waiting: dict[WaitingGet, None] = {}
         self._due: dict[WaitingGet, None] = {}
 
@@ -91,7 +93,7 @@ class GetLine:
 
     def pump(self) -> None:
         """Hand out ready messages, one each; gets whose time is over are answered as empty."""
-        priorities, backlog = self._queue.priorities, self._queue.backlog
+        priorities, backlog = self._queue().priorities, self._queue().backlog
         backlog.is_reading = False
         while priorities.ready_count:
             able = next((get for get in self._waiting if get.is_able), None)
