@@ -96,11 +96,11 @@ TRAFFIC = {
 CEILINGS = {
     "alike, 1 queue": Costs(Calls(2.1, 15.6), Calls(0.5, 13.0), Calls(2.9, 19.2)),
     "varied, 1 queue": Costs(Calls(8.1, 30.6), Calls(1.5, 16.8), Calls(9.8, 39.1)),
-    "varied, 10 queues": Costs(Calls(9.9, 35.7), Calls(3.2, 17.6), Calls(15.0, 46.4)),
-    "varied, 3 of 21 queues": Costs(Calls(15.3, 51.8), Calls(2.9, 18.6), Calls(58.5, 116.2)),
-    "varied, 64 KiB": Costs(Calls(60.5, 57.8), Calls(28.2, 30.7), Calls(97.8, 91.3)),
-    "varied, transient": Costs(Calls(7.9, 19.3), Calls(1.5, 8.3), Calls(9.5, 27.6)),
-    "varied, alone in a read": Costs(Calls(223.0, 121.0), Calls(25.3, 21.8), Calls(361.2, 229.2)),
+    "varied, 10 queues": Costs(Calls(9.9, 35.7), Calls(3.2, 17.6), Calls(15.0, 46.5)),
+    "varied, 3 of 21 queues": Costs(Calls(15.3, 51.8), Calls(2.9, 18.6), Calls(58.5, 116.4)),
+    "varied, 64 KiB": Costs(Calls(60.5, 57.8), Calls(28.3, 30.9), Calls(97.8, 91.3)),
+    "varied, transient": Costs(Calls(7.9, 19.3), Calls(1.5, 8.3), Calls(9.5, 27.7)),
+    "varied, alone in a read": Costs(Calls(223.0, 121.0), Calls(25.3, 21.8), Calls(361.2, 230.2)),
 }
 # fmt: on
 

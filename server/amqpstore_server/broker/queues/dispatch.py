@@ -7,7 +7,7 @@ active consumer, only that one. A requeued message goes to another consumer if t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -130,24 +130,27 @@ class Dispatch:
             if not self._serve(self._turns.get(priority, ()), in_turns=in_turns):
                 return
 
-    def _serve(self, turn: Iterable[Consumer], *, in_turns: bool) -> bool:
+    def _serve(self, turn: Collection[Consumer], *, in_turns: bool) -> bool:
         """Serve consumers. Returns False if the queue has to let others have their turn first."""
         queue = self._queue()
         context = self._context
         most = context.limits.max_handed_out
         while self._priorities.ready_count:
             ready = self._priorities.ready_count
-            # Of thousands of consumers no more are looked at than there are messages.
-            able = list(islice((one for one in turn if one.capacity > 0), ready))
+            if len(turn) <= ready:
+                able = [consumer for consumer in turn if consumer.capacity > 0]
+            else:
+                # Of thousands of consumers no more are looked for than there are messages.
+                able = list(islice((one for one in turn if one.capacity > 0), ready))
             if not able:
                 return True
-            are_all = len(able) < ready
+            others = len(able) == ready < len(turn)
             if in_turns and ready > most:
                 ready = most  # a turn is about as long whether one consumer takes all or many do
             share = max(1, ready // len(able))
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
-            if not given and not are_all:
+            if not given and others:
                 able = [one for one in turn if one.capacity > 0]
                 given = sum([self._hand_out(consumer, share) for consumer in able])
             if not given:
