@@ -207,7 +207,8 @@ class Log:
         self.durable_messages = 0
         self.completed_s = 0.0
         """When the last batch was found to be durable, by `time.perf_counter`."""
-        self._under_way: Batch | None = None
+        self.under_way: Batch | None = None
+        """The batch between `seal` and `complete`."""
         self.dictionaries = {} if dictionaries is None else dictionaries
         self._compressor = compressor
         self._decoder = MessageDecoder({}, Decompressor(self.dictionaries).decompress)
@@ -232,7 +233,7 @@ class Log:
     @property
     def is_idle(self) -> bool:
         """Whether no batch is between `seal` and `complete`."""
-        return self._under_way is None
+        return self.under_way is None
 
     @property
     def is_promised(self) -> bool:
@@ -247,7 +248,7 @@ class Log:
     @property
     def pending_bytes(self) -> int:
         """About how many bytes are in memory because they are not durable yet."""
-        under_way = self._under_way.byte_count if self._under_way else 0
+        under_way = self.under_way.byte_count if self.under_way else 0
         return self._open.byte_count + under_way
 
     def append_messages(self, messages: Sequence[Message], body_bytes: int) -> int:
@@ -283,10 +284,10 @@ class Log:
 
         At once, if everything is durable already.
         """
-        if not self.is_empty:
+        if self._open.runs:
             self._open.waiters.append(callback)
-        elif self._under_way is not None:
-            self._under_way.waiters.append(callback)
+        elif self.under_way is not None:
+            self.under_way.waiters.append(callback)
         else:
             callback()
 
@@ -305,7 +306,7 @@ class Log:
         if self.before_seal:
             self.before_seal()
         self._open = Batch(batch.first_id + len(batch.messages))
-        self._under_way = batch
+        self.under_way = batch
         # Its messages are in queues, and perhaps delivered: a log without them would be wrong.
         try:
             segment = self._current
@@ -512,7 +513,7 @@ class Log:
         self.durable_bytes += byte_count
         for operation in summary.operations:
             self.durable_messages += operation.message_count
-        self._under_way = None
+        self.under_way = None
 
     def read(
         self, first_id: int, count: int, large: LargeReads | None = None

@@ -58,7 +58,8 @@ class Memory:
         """Count a run that is ready with its messages, or `memory_bytes` that it got more."""
         queue.memory_bytes += memory_bytes
         self._memory_bytes += memory_bytes
-        if self.is_excess(queue):
+        is_plenty = self._memory_bytes <= self.budget_bytes // 2
+        if (queue.lazy or not is_plenty) and self.is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
             while self._transient_excess and self._memory_bytes > 2 * self.budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.

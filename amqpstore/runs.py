@@ -421,7 +421,7 @@ class ReadyList(RunList[Run]):
             if (
                 last.memory_bytes < most_bytes
                 and last.messages is not None
-                and last.end == run.first_sequence
+                and last.first_sequence + last.count == run.first_sequence
                 and last.priority == run.priority
                 and bool(last.first_id) == bool(run.first_id)
                 and not (last.delivery_count or last.expires_ms or run.expires_ms)
@@ -456,7 +456,8 @@ def overhead_bytes(messages: Sequence[Message]) -> int:
     An envelope that neighbours share counts once for them.
     """
     if len(messages) == 1:
-        return _MESSAGE_BYTES + _envelope_bytes(messages[0].envelope)
+        envelope = messages[0].envelope
+        return _MESSAGE_BYTES + _ENVELOPE_BYTES + len(envelope.head) + len(envelope.properties)
     envelopes = [envelope for envelope, _ in groupby(messages, _ENVELOPE)]
     # As `_envelope_bytes`, without a call for each.
     texts = sum([len(envelope.head) + len(envelope.properties) for envelope in envelopes])

@@ -52,7 +52,14 @@ from amqpstore.prepared import Prepared, restore
 from amqpstore.provenance import IsCopy, ProvenanceReader
 from amqpstore.purges import Purged, purge_aside
 from amqpstore.queue import PagedFile, Placement, Queue
-from amqpstore.records import MAX_COUNT, MessageDecoder, Operation, OperationKind, SpreadEnqueue
+from amqpstore.records import (
+    MAX_COUNT,
+    OPERATION,
+    MessageDecoder,
+    Operation,
+    OperationKind,
+    SpreadEnqueue,
+)
 from amqpstore.recovered import Recovered
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
@@ -346,32 +353,44 @@ class Store:
         )
 
     def spread(
-        self, places: Mapping[Queue, Sequence[int]], messages: list[Message], *, priority: int = 0
+        self,
+        places: Mapping[Queue, Sequence[int]],
+        messages: list[Message],
+        *,
+        priority: int = 0,
+        whole_bytes: int | None = None,
     ) -> bool:
         """Put messages, all of them persistent or none, in queues, each in some of them.
 
         Either all of the queues are durable or none is, and none keeps transient messages.
         Args: places, for each queue the indexes in `messages`, ascending; each index is in one of
-        them at least.
+        them at least; whole_bytes, of all bodies, if that is known.
         Raises, returns: as `enqueue`.
         """
-        placements = [Placement(queue) for queue in places]
-        whole_bytes = body_bytes(messages)
-        needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
+        if whole_bytes is None:
+            whole_bytes = body_bytes(messages)
+        needed_bytes = publish_bytes((), messages, priority, whole_bytes)
+        if needed_bytes:
+            needed_bytes += len(places) * OPERATION.size
         self.check_writable(publishing=True, needed_bytes=needed_bytes)
-        columns = [[messages[index] for index in indexes] for indexes in places.values()]
-        is_shared = sum(map(len, columns)) > len(messages)
+        columns = [
+            messages if len(at) == len(messages) else [messages[index] for index in at]
+            for at in places.values()
+        ]
+        is_shared = len(columns) > 1 and sum(map(len, columns)) > len(messages)
         next_id = 0
-        if messages[0].envelope.persistent and placements[0].queue.durable:
-            # If no queue shares one with another, those of each have contiguous ids.
-            logged = messages if is_shared else list(chain.from_iterable(columns))
+        if messages[0].envelope.persistent and next(iter(places)).durable:
+            logged = messages
+            if len(columns) > 1 and not is_shared:
+                # No queue shares one with another: those of each have contiguous ids.
+                logged = list(chain.from_iterable(columns))
             next_id = self._log.append_messages(logged, whole_bytes)
         is_logged = next_id != 0
         append = self._log.append_operation
         for (queue, indexes), placed in zip(places.items(), columns, strict=True):
             sequence, count = queue.next_sequence, len(placed)
             queue.next_sequence = sequence + count
-            placed_bytes = body_bytes(placed)
+            placed_bytes = whole_bytes if placed is messages else body_bytes(placed)
             run = Run(
                 sequence,
                 count,
@@ -381,9 +400,10 @@ class Store:
                 memory_bytes=placed_bytes + overhead_bytes(placed),
                 priority=priority,
             )
-            if is_logged and not is_shared:
+            if is_logged and (not is_shared or placed is messages):
                 append(Operation(_ENQUEUE, count, queue.id, sequence, next_id, 0, priority))
-                next_id += count
+                if not is_shared:
+                    next_id += count
             elif is_logged:
                 run.ids = array("Q", [next_id + index for index in indexes])
                 run.first_id = run.ids[0]
@@ -819,7 +839,9 @@ class Store:
         To be called more often than that, if much may be taken in between: it costs nothing if
         there is nothing to do.
         """
-        self._memory.let_go_unacked(self._log.position.message_id)
+        memory = self._memory
+        if memory.unacked.memory_bytes > memory.budget_bytes // 4:
+            memory.let_go_unacked(self._log.position.message_id)
         if not self._disposal.lists:
             return False
         return self._disposal.free()
@@ -978,7 +1000,7 @@ class Store:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError(f"the store in {self.directory} is closed")
-        if error := self.failure:
+        if error := self._failure or self._log.failure:
             raise StoreClosedError(
                 f"the store in {self.directory} has stopped after an error: {error}"
             )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from amqpstore import Message, Run
 from amqpstore_server.broker.channels.outlet import Returned
+from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.queues.consumer import Consumer
 
 
@@ -96,6 +97,9 @@ class RecordingOutlet:
         assert tags, f"{tag} was answered twice"
         self._note_answered(tags)
         self.record.append(Confirmed(tags, multiple))
+
+    def publish_refused(self, error: ResourceExhaustedError) -> None:
+        raise AssertionError("what cannot be stored is refused at once here") from error
 
     def refuse(self, tag: int) -> None:
         assert not self._is_answered(tag), f"{tag} was answered twice"

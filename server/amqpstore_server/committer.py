@@ -113,7 +113,7 @@ class Committer:
         nothing, and may wait to be written together with others.
         """
         log = self._log
-        if self._failure or not log.is_idle or (promised_only and not log.is_promised):
+        if self._failure or log.under_way or (promised_only and not log.is_promised):
             return
         if batch := log.seal(self._store.clock.wall_ms()):
             self._write(batch)

@@ -9,6 +9,7 @@ import math
 import socket
 import ssl
 import time
+from functools import partial
 
 import trio
 
@@ -24,7 +25,8 @@ from amqpstore_server.doors import Visitor
 from amqpstore_server.first_users import is_loopback
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.logins import Logins
-from amqpstore_server.read_size import LONG_BYTES, ReadSize, part_of
+from amqpstore_server.protocol.states import ENDED
+from amqpstore_server.read_size import LONG_BYTES, SMALLEST_BYTES, SUSPECT_S, ReadSize, part_of
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.turn import Turn
@@ -61,6 +63,7 @@ class SocketConnection:
         "_is_loopback",
         "_is_read",
         "_is_to_be_read",
+        "_is_unread",
         "_logins",
         "_octets",
         "_read_size",
@@ -122,7 +125,7 @@ class SocketConnection:
             peer=peer,
             product=product,
             may_impersonate=logins.may_impersonate,
-            on_output=self._has_output,
+            on_output=partial(turn.has_output, self),
             now=self._accepted_at,
             name=self.name,
             has_tls=tls_context is not None,
@@ -144,6 +147,7 @@ class SocketConnection:
         self._attention = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._unread = trio.lowlevel.ParkingLot()
+        self._is_unread = False
         self._taken_at = 0.0
         self._is_broken = False
         self._rest = b""
@@ -182,6 +186,7 @@ class SocketConnection:
                         self._read_on()
                         # What followed the handshake has been read from the socket already.
                         self.read_ready(trio.current_time())
+                        self._broker.context.column.place()
                         await self._attend(visitor)
                 self._stop_reading()
                 nursery.cancel_scope.cancel()
@@ -332,10 +337,11 @@ class SocketConnection:
             # published nothing goes on: acks take little room.
             self._need_attention()
             return
-        began_s = time.thread_time()
+        sizes = self._read_size
+        most = sizes.byte_count
         message_count = amqp.message_count
         try:
-            read = self._socket.recv(self._read_size.byte_count)
+            read = self._socket.recv(most)
         except BlockingIOError:
             return
         except OSError:
@@ -347,19 +353,22 @@ class SocketConnection:
         octets = amqp.octets
         octets.recv_oct += size
         octets.recv_cnt += 1
-        if size > LONG_BYTES and (part := part_of(read)):
-            self._rest = read[part:]  # `_attend` handles it
-            read = read[:part]
-        amqp.receive(read, now)
-        message_count = amqp.message_count - message_count
-        self._read_size.note(len(read), message_count, time.thread_time() - began_s)
-        self.is_costly = self._read_size.is_costly
-        if (
-            amqp.is_input_paused
-            or self._rest
-            or amqp.is_finished
-            or (amqp.has_published and self._alarms.is_raised and amqp.is_served)
-        ):
+        if size < most == SMALLEST_BYTES and not sizes.is_timed:
+            # To read the processor's clock takes a system call, so it times only the reads of
+            # clients of which one has taken long by the other clock, or may have.
+            began_s = time.perf_counter()
+            goes_on = amqp.receive(read, now)
+            sizes.is_timed = time.perf_counter() - began_s > SUSPECT_S
+        else:
+            if size > LONG_BYTES and (part := part_of(read)):
+                self._rest = read[part:]  # `_attend` handles it
+                read = read[:part]
+            began_s = time.thread_time()
+            goes_on = amqp.receive(read, now) and not self._rest
+            message_count = amqp.message_count - message_count
+            sizes.note(len(read), message_count, time.thread_time() - began_s)
+            self.is_costly = sizes.is_costly
+        if not goes_on or (amqp.has_published and self._alarms.is_raised and amqp.is_served):
             self._need_attention()
 
     def _read_on_in_rest(self) -> None:
@@ -368,6 +377,7 @@ class SocketConnection:
         part = part_of(rest) or len(rest)
         self._rest = rest[part:]
         self.amqp.receive(rest[:part], trio.current_time())
+        self._broker.context.column.place()
 
     def _need_attention(self) -> None:
         """Stop reading, and have `_attend` wait for what this client waits for, and start again."""
@@ -389,6 +399,7 @@ class SocketConnection:
                     self._read_on_in_rest()
                 else:
                     if amqp.outbox.is_unread:
+                        self._is_unread = True
                         await self._unread.park()
                     else:
                         await trio.lowlevel.checkpoint()
@@ -462,9 +473,6 @@ class SocketConnection:
         if has_left:
             self.end()
 
-    def _has_output(self) -> None:
-        self._turn.has_output(self)
-
     def send_now(self, now: float) -> None:
         """Send what the socket accepts; `_write_rest` sends the rest."""
         if self._unsent or self._is_broken:
@@ -478,7 +486,7 @@ class SocketConnection:
 
     def _send_outbox(self, now: float) -> None:
         outbox = self.amqp.outbox
-        was_writable = outbox.is_writable
+        was_writable = outbox.byte_count < outbox.writable_bytes
         least_bytes = outbox.byte_count - _SENT_IN_A_TURN_BYTES
         while outbox.byte_count:
             self._unsent = outbox.next_buffers()
@@ -490,10 +498,11 @@ class SocketConnection:
         if not was_writable and outbox.is_writable:
             self.amqp.writable()
             self._turn.wake()
-        if self._unread and not outbox.is_unread:
+        if self._is_unread and not outbox.is_unread:
+            self._is_unread = False
             self._unread.unpark_all()
             self._sockets.let_others_run()
-        if self.amqp.is_finished and not outbox.byte_count and not self._unsent:
+        if self.amqp.state in ENDED and not outbox.byte_count and not self._unsent:
             self.end()
 
     def _send(self, now: float) -> bool:
@@ -510,7 +519,8 @@ class SocketConnection:
         octets = self.amqp.octets
         octets.send_oct += sent
         octets.send_cnt += 1
-        self._unsent = _without(self._unsent, sent)
+        is_all = len(self._unsent) == 1 and sent == len(self._unsent[0])
+        self._unsent = [] if is_all else _without(self._unsent, sent)
         self._taken_at = now
         self.amqp.sent(now)
         return not self._unsent

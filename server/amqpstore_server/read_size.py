@@ -17,8 +17,8 @@ size, or 60,000 body frames of one byte, which take more than ten times as long.
 
 _SMALL_LONG_S = 0.004
 _SMALL_BYTES = 128 << 10
-"""The same for a read of this size or less: who sends what is costly gets less of it done at once,
-and so not much more than the others in the same time.
+"""The same for a read of `_SMALL_BYTES` or less: who sends what is costly gets less of it done at
+once, and so not much more than the others in the same time.
 """
 
 _COSTLY_LONG_S = 0.0005
@@ -33,6 +33,9 @@ _REMEMBERED = 0.75
 """A client is costly whose last reads took longer than this and twice what ordinary ones of as many
 messages and bytes may take. Each read counts that much of the one after it.
 """
+
+SUSPECT_S = (1 - _REMEMBERED) * _COSTLY_S
+"""No client is costly whose reads all take less than this."""
 
 LONG_BYTES = 64 << 10
 """A read of no more than this has few enough frames to be handled at once."""
@@ -60,14 +63,15 @@ class ReadSize:
     """The size of the next read of one connection, in `byte_count`.
 
     `is_costly` says whether it has the broker work much longer than others do for as much, such as
-    for bodies in frames of one byte, hundreds of routing keys, or thousands of bindings.
+    for bodies in frames of one byte, hundreds of routing keys, or thousands of bindings. `is_timed`
+    says whether all its reads are to be noted, and not only those that may change the size.
     """
 
-    __slots__ = ("_ordinary_s", "_took_s", "byte_count", "is_costly")
+    __slots__ = ("_ordinary_s", "_took_s", "byte_count", "is_costly", "is_timed")
 
     def __init__(self) -> None:
         self.byte_count = SMALLEST_BYTES
-        self.is_costly = False
+        self.is_costly = self.is_timed = False
         self._took_s = 0.0
         self._ordinary_s = 0.0
 
@@ -78,6 +82,7 @@ class ReadSize:
         total_s = self._took_s = self._took_s * _REMEMBERED + took_s
         ordinary_s = message_count * _MESSAGE_S + size * _BYTE_S
         ordinary_s = self._ordinary_s = self._ordinary_s * _REMEMBERED + ordinary_s
+        self.is_timed = total_s > SUSPECT_S
         self.is_costly = total_s > _COSTLY_S and total_s > 2 * ordinary_s
         if self.is_costly:
             long_s = _COSTLY_LONG_S

@@ -57,7 +57,8 @@ class Turn:
     def has_output(self, sender: Sender) -> None:
         """Note that a connection's outbox is no longer empty."""
         self._senders[sender] = None
-        self.wake()
+        if not self._is_running:
+            self._wake()
 
     async def wait_for_room(self) -> None:
         """Return once the disk has caught up with what is published. To be called while the
@@ -83,6 +84,7 @@ class Turn:
             context.probes.is_due = True
         try:
             is_busy = self._sockets.read(now)
+            self._broker.context.column.place()
             if is_busy or self._switch_interval.is_long:
                 self._switch_interval.after_round(now, is_busy=is_busy)
             # After the reads, which consume the wake-up: a batch written since would otherwise
@@ -95,16 +97,16 @@ class Turn:
         collects = is_busy and now < self._collect_until
         if not collects:
             self._collect_until = now + _COLLECTING_S
-        self._end(committer, collects=collects)
+        self._end(committer, now, collects=collects)
 
     async def run(self, committer: Committer) -> None:
         """Run a turn whenever `wake` asks for one. Never returns."""
         while True:
             await self._event.wait()
             self._event = trio.Event()
-            self._end(committer)
+            self._end(committer, trio.current_time())
 
-    def _end(self, committer: Committer, *, collects: bool = False) -> None:
+    def _end(self, committer: Committer, now: float, *, collects: bool = False) -> None:
         """Hand out messages, start a batch, and send."""
         if self._broker.has_work:
             self._is_running = True
@@ -119,7 +121,7 @@ class Turn:
         if self._broker.context.store.free_memory():
             self._wake()
         if self._senders:
-            self._send()
+            self._send(now)
         if self._held_back and committer.has_room():
             self._release()
 
@@ -130,10 +132,9 @@ class Turn:
             caught_up.set()
         self._sockets.let_others_run()
 
-    def _send(self) -> None:
+    def _send(self, now: float) -> None:
         # A separate function, so that no local variable keeps a connection alive until the next
         # turn.
         senders, self._senders = self._senders, {}
-        now = trio.current_time()
         for sender in senders:
             sender.send_now(now)

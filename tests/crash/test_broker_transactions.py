@@ -404,7 +404,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
 
 
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Publisher, "_confirm_logged", lambda *_: None)
+    patch.setattr(Publisher, "confirm_durable", lambda *_: None)
     settle = Publisher.confirm_published
 
     def settled(self: Publisher) -> None:

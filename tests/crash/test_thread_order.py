@@ -285,7 +285,7 @@ def what_is_appended_during_a_sync_counts_with_it(patch: Patch) -> None:
     def commit_at_once(self: Committer, *, promised_only: bool = False) -> None:
         log = self._log
         segment = log.current
-        is_begun = log._under_way in appended and not log._is_closed
+        is_begun = log.under_way in appended and not log._is_closed
         if not is_begun or segment is None or segment.size >= OPTIONS.segment_bytes:
             commit(self, promised_only=promised_only)
         elif batch := log.seal(NOW_MS):
@@ -309,7 +309,7 @@ def a_checkpoint_takes_the_end_of_what_is_not_synced(patch: Patch) -> None:
 
     def new_at_the_end(self: Maintenance) -> Checkpoint:
         log = self._log
-        batch, before = log._under_way, log.position
+        batch, before = log.under_way, log.position
         if batch is None or batch.summary is None:
             return new_checkpoint(self)
         next_id = batch.first_id + len(batch.messages)

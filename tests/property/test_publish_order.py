@@ -1,6 +1,6 @@
 """Publishes that come in one read: nobody can see that they are not handled one by one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore import Message, Queue, Store
-from amqpstore_server.amqp import channel as amqp_channel
+from amqpstore_server.broker.counters import ExchangeCounters
+from amqpstore_server.broker.queues.queue import Queue as BrokerQueue
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
@@ -17,7 +18,6 @@ from amqpstore_server.protocol.content import (
     encode_properties,
 )
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
-from amqpstore_server.protocol.receiver import Publishes, Target
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 QUEUES = {"a": True, "b": True, "c": True, "transient": False, "audit": True}
@@ -50,6 +50,8 @@ def published(routes: list[tuple[str, str]], modes: list[int]) -> st.SearchStrat
 
 WARM = 2 * len(ROUTES)
 """Messages published before a read, so that routes and permissions are known."""
+
+CLIENTS = 3
 
 READS = st.one_of(
     st.lists(published(ROUTES[:3], [2]), min_size=2, max_size=20),
@@ -145,6 +147,34 @@ def check(read: list[Published]) -> None:
     assert found[2] == set(range(WARM + 1, WARM + len(read) + 1))
 
 
+def check_round(reads: list[tuple[int, list[Published]]]) -> None:
+    """Compare what several clients send in one round of reads with the same, one by one."""
+    expected: list[object] = []
+    for at_once in (False, True):
+        with SimulatedServer() as server:
+            clients = [opened(server) for _ in range(CLIENTS)]
+            number = 0
+            for sender, read in reads:
+                octets = b"".join(frames(number + at, one) for at, one in enumerate(read))
+                number += len(read)
+                if at_once:
+                    clients[sender].connection.receive(octets, server.now_s)
+                else:
+                    clients[sender].send(octets)
+            server.settle()
+            found = [outcome(client) for client in clients]
+            assert expected in ([], found)
+            expected = [*found]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, CLIENTS - 1), READS), min_size=2, max_size=6))
+def test_a_round_of_many_clients_has_the_outcome_of_many_rounds(
+    reads: list[tuple[int, list[Published]]],
+) -> None:
+    check_round(reads)
+
+
 @settings(max_examples=40)
 @given(READS)
 def test_a_read_of_many_publishes_has_the_outcome_of_many_reads(read: list[Published]) -> None:
@@ -156,6 +186,7 @@ def test_a_read_of_many_publishes_has_the_outcome_of_many_reads(read: list[Publi
     [
         [("topic", "a", 2), ("topic", "b", 2), ("topic", "a", 2)],
         [("", "a", 2), ("topic", "a", 2), ("", "a", 2)],
+        [("", "a", 2), ("topic", "b", 2), ("topic", "a", 2), ("", "a", 2)],
         [("", "a", 2), ("", "b", 1), ("", "a", 2)],
         [("", "a", 2), ("", "transient", 2), ("", "a", 2)],
         [("", "a", 2), ("", "missing", 2), ("", "a", 2)],
@@ -183,10 +214,9 @@ def test_a_queue_that_gets_its_messages_target_by_target_is_caught(
     def by_target(
         store: Store, indexes: Mapping[Queue, Sequence[int]], messages: list[Message], **more: int
     ) -> bool:
-        for of_queue in indexes.values():
-            assert isinstance(of_queue, list)
-            of_queue.sort(key=lambda index: messages[index].envelope.routing_key)
-        return spread(store, indexes, messages, **more)
+        order = sorted(range(len(messages)), key=lambda at: messages[at].envelope.routing_key)
+        places = {queue: sorted(map(order.index, at)) for queue, at in indexes.items()}
+        return spread(store, places, [messages[at] for at in order], **more)
 
     check_mixed(*places)
     monkeypatch.setattr(Store, "spread", by_target)
@@ -197,13 +227,13 @@ def test_a_queue_that_gets_its_messages_target_by_target_is_caught(
 def test_a_channel_that_takes_all_routes_for_simple_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def routes(
-        channel: amqp_channel.AmqpChannel, _publishes: Publishes, targets: Iterable[Target]
-    ) -> list[Route] | None:
-        known = channel._broker.known_route
-        found = [known(one.publish.exchange, one.publish.routing_key) for one in targets]
-        return None if None in found else [one for one in found if one]
+    route = Route.__init__
 
-    monkeypatch.setattr(amqp_channel.AmqpChannel, "_simple_routes", routes)
+    def simple(self: Route, queues: list[BrokerQueue], *counters: ExchangeCounters) -> None:
+        route(self, queues, *counters)
+        self.is_simple = True
+        self.is_durable = False
+
+    monkeypatch.setattr(Route, "__init__", simple)
     with pytest.raises(AssertionError):
         check_mixed(3, 0)

@@ -30,6 +30,7 @@ FLOORS = {
         "messages",
         "exchanges",
         "events",
+        "publish_column",
         "context",
         "queues",
         "routing",

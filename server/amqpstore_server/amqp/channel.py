@@ -10,7 +10,7 @@ from amqpstore_server.amqp.arguments import wait_ms
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
-from amqpstore_server.amqp.publishing import PublishedPart, by_target, in_turn
+from amqpstore_server.amqp.publishing import PublishedPart, in_turn
 from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
@@ -19,12 +19,12 @@ from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.counters import ChannelCounters
+from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched
-from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.settings import CHECKS
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
@@ -49,6 +49,9 @@ _FLAGS = {
 }
 
 _MAX_PRIORITY = 1 << 31
+
+_SILENT = (ChannelState.CLOSING, ChannelState.CLOSED)
+"""The states in which nothing more is sent to the client."""
 
 
 class AmqpChannel:
@@ -91,22 +94,19 @@ class AmqpChannel:
         return None
 
     def publish(self, publishes: Publishes) -> Iterator[None] | None:
-        """Publish consecutive messages.
+        """Publish consecutive messages, some of which need a decision of their own: whether they
+        are accepted or returned, where they go, when they are confirmed.
 
         Returns None, or an iterator to be taken to its end before anything else is done on this
         channel: there are replays among them, which take several turns.
         Raises: AmqpError, BrokerError.
         """
+        self._broker.place_column()
         if not publishes.is_mixed:
             target = publishes.targets[0]
             if target.publish.exchange == REPLAY_EXCHANGE:
                 return self._replay([(publishes, target)])
             self._publish(publishes, target)
-            return None
-        indexes = by_target(publishes)
-        if (routes := self._simple_routes(publishes, indexes)) is not None:
-            messages = self._context.envelopes.column(publishes)
-            self._broker.publish_column(zip(routes, indexes.values(), strict=True), messages)
             return None
         parts = in_turn(publishes)
         if REPLAY_EXCHANGE in [part.target.publish.exchange for part in parts]:
@@ -130,42 +130,6 @@ class AmqpChannel:
             ):
                 yield from self._broker.replay(messages, flags)
 
-    def _simple_routes(self, publishes: Publishes, targets: Iterable[Target]) -> list[Route] | None:
-        """Return the routes of the targets if their messages can be put into each queue together;
-        None if some message needs a decision of its own.
-
-        Tags of confirms go by the order of the publishes, so all must be confirmed at the same
-        time, and nothing may be refused or returned.
-        """
-        broker, access = self._broker, self._context.access
-        if (
-            broker.reply_to
-            or broker.transaction is not None
-            or access.has_topics
-            or broker.firehose.is_on
-        ):
-            return None
-        plain = publishes.headers[0].plain
-        if plain is None:
-            return None
-        for header in publishes.headers:
-            if header.plain != plain:
-                return None
-        routes: list[Route] = []
-        for target in targets:
-            publish = target.publish
-            route = broker.known_route(publish.exchange, publish.routing_key)
-            if (
-                route is None
-                or not route.is_simple
-                or publish.immediate
-                or (routes and route.is_durable != routes[0].is_durable)
-                or not access.has_granted("write", "exchange", publish.exchange)
-            ):
-                return None
-            routes.append(route)
-        return routes
-
     def _publish(self, published: PublishedPart | Publishes, target: Target) -> None:
         """Publish messages of one target."""
         publish = target.publish
@@ -181,8 +145,11 @@ class AmqpChannel:
             broker.publish(envelope, messages, flags)
 
     def ack(self, acks: Acks) -> None:
-        """Ack delivery tags that the client named one by one. Raises: BrokerError."""
-        self._broker.ack(acks.first, acks.last)
+        """Ack delivery tags. Raises: BrokerError."""
+        if acks.multiple:
+            self._broker.ack_until(acks.last)
+        else:
+            self._broker.ack(acks.first, acks.last)
 
     def confirm_published(self) -> None:
         """Confirm what was published during this read."""
@@ -253,13 +220,14 @@ class AmqpChannel:
     @property
     def _is_silent(self) -> bool:
         """Whether nothing more is sent to the client on this channel."""
-        return self.state in (ChannelState.CLOSING, ChannelState.CLOSED)
+        return self.state in _SILENT
 
     # Calls from the broker (see Outlet).
 
     @property
     def is_writable(self) -> bool:
-        return self._outbox.is_writable
+        outbox = self._outbox
+        return outbox.byte_count < outbox.writable_bytes
 
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None:
         tag = consumer.tag.encode()
@@ -281,8 +249,11 @@ class AmqpChannel:
             )
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
-        if not self._is_silent:
+        if self.state not in _SILENT:
             self._outbox.add(ack_frame(self.number, tag, multiple=multiple))
+
+    def publish_refused(self, error: ResourceExhaustedError) -> None:
+        self._context.refuse(self.number, error)
 
     def refuse(self, tag: int) -> None:
         self._send_late(methods.BasicNack(delivery_tag=tag, multiple=False, requeue=False))

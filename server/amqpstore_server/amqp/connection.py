@@ -21,10 +21,10 @@ from amqpstore_server.amqp.heartbeat import Heartbeat
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin, Login
 from amqpstore_server.amqp.negotiation import Negotiation
-from amqpstore_server.amqp.outbox import Outbox
+from amqpstore_server.amqp.outbox import MAX_UNREAD_BYTES, Outbox
 from amqpstore_server.amqp.product import Product
-from amqpstore_server.amqp.publishing import Envelopes
-from amqpstore_server.amqp.refusals import connection_close, refusal_of
+from amqpstore_server.amqp.publishing import Envelopes, SimpleTargets
+from amqpstore_server.amqp.refusals import connection_close, refusal, refusal_of
 from amqpstore_server.amqp.session import Session, Unfinished
 from amqpstore_server.amqp.telling import ConnectionEvents
 from amqpstore_server.broker.audit import By, audit_refusal
@@ -132,6 +132,7 @@ class ServerConnection:
         self._negotiation = Negotiation(limits, product, self.log)
         node = broker.context.node
         self._told = ConnectionEvents(self.name, self._negotiation, node, has_tls=has_tls)
+        self._column = broker.context.column
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
@@ -203,9 +204,9 @@ class ServerConnection:
         is gone.
         """
         return (
-            self.state is ConnectionState.AUTHENTICATING
-            or self.outbox.is_unread
-            or bool(self._waiting)
+            bool(self._waiting)
+            or self.outbox.byte_count > MAX_UNREAD_BYTES
+            or self.state is ConnectionState.AUTHENTICATING
         )
 
     @property
@@ -215,17 +216,21 @@ class ServerConnection:
 
     # Calls from the socket's side.
 
-    def receive(self, read: bytes, now: float) -> None:
+    def receive(self, read: bytes, now: float) -> bool:
         """Handle the bytes of one read, and then do once what all of it needs: confirms, for
-        example.
+        example. Publishes may be left to the end of the round of reads: see `PublishColumn`.
+
+        Returns whether more may be received at once: the connection is neither finished, nor is its
+        input paused.
         """
         self._now = now
-        self._heartbeat.received(now)
+        self._heartbeat.received_at = now
         if self.state in FRAMED:
             self._events(self._receiver.receive(read), now)
         elif self.state not in ENDED:
             self._handshake.receive(read)
             self._shake_hands(now)
+        return not (self.is_input_paused or self.state in ENDED)
 
     def _shake_hands(self, now: float) -> None:
         """Continue the handshake with the bytes that have arrived."""
@@ -304,6 +309,7 @@ class ServerConnection:
         """Handle input that waited while input was paused, until it has to wait again."""
         waiting, self._waiting = self._waiting, []
         self._events(waiting, now)
+        self._column.place()
 
     def block(self, reason: str) -> None:
         """Send connection.blocked, if the client supports it: the server stops reading from it."""
@@ -336,15 +342,15 @@ class ServerConnection:
 
     def excuse(self, now: float) -> None:
         """Do not count missed heartbeats: the server has stopped reading from the client."""
-        self._heartbeat.received(now)
+        self._heartbeat.received_at = now
 
     def sent(self, now: float) -> None:
         """Note that bytes were written to the socket."""
-        self._heartbeat.sent(now)
+        self._heartbeat.sent_at = now
         if self.is_input_paused:
             # Nothing is read from a paused client: only that it accepts bytes shows that it is
             # alive.
-            self._heartbeat.received(now)
+            self._heartbeat.received_at = now
 
     def writable(self) -> None:
         """Continue deliveries: the outbox has room again."""
@@ -407,24 +413,28 @@ class ServerConnection:
         """Handle the events of one read until the connection `is_input_paused`."""
         published: set[AmqpChannel] = set()
         outbox = self.outbox
-        context = self._broker.context
         methods_left = _METHODS_AT_ONCE
         is_defining = False
         for index, event in enumerate(events):
-            if outbox.is_unread or not methods_left or self._unfinished is not None:
+            if (
+                outbox.byte_count > MAX_UNREAD_BYTES
+                or not methods_left
+                or self._unfinished is not None
+            ):
                 self._waiting = [*events[index:]]
                 break
             if type(event) is Publishes:
+                self.has_published = True
                 self.message_count += len(event.bodies)
             elif type(event) is Acks:
                 self.message_count += event.last - event.first + 1
-            elif type(event) is ReceivedMethod:
-                self.message_count += 1
-                methods_left -= 1
-                context.work[event.method.name] = None
-                if event.method.class_id in _DEFINING and not is_defining:
-                    is_defining = True
-                    context.store.group_definitions()
+                methods_left -= event.multiple
+            else:
+                self._column.place()
+                if type(event) is ReceivedMethod:
+                    self.message_count += 1
+                    methods_left -= 1
+                    is_defining = self._is_defining(event.method, is_defining)
             self._event(event, published, now)
         if self._unfinished is not None:
             self._waiting.insert(0, self._unfinished)
@@ -432,22 +442,32 @@ class ServerConnection:
         if is_defining:
             # All of them are synced together, before anything that was added to the outbox here
             # can be sent.
-            context.store.commit_definitions()
+            self._broker.context.store.commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)
-            self.has_published = True
-        if unfinished_bytes := self.unfinished_bytes:
+        if unfinished_bytes := self._receiver.unfinished_bytes + self._transacted.byte_count:
             # Whoever is in the middle of a publish waits like those who have published.
             self.has_published = True
         if unfinished_bytes > self._limits.unfinished_bytes:
             self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
 
+    def _is_defining(self, method: methods.Method, was_defining: bool) -> bool:
+        """Note a method before it is handled. Returns whether it, or one before it in the same
+        read, changes definitions, which are then stored together.
+        """
+        context = self._broker.context
+        context.work[method.name] = None
+        if was_defining or method.class_id not in _DEFINING:
+            return was_defining
+        context.store.group_definitions()
+        return True
+
     def _event(self, event: Event | Unfinished, published: set[AmqpChannel], now: float) -> None:
         """Handle one event of the receiver."""
         try:
-            if isinstance(event, Failed):
+            if type(event) is Failed:
                 self._failed(event, now)
-            elif not event.channel and isinstance(event, ReceivedMethod):
+            elif type(event) is ReceivedMethod and not event.channel:
                 self._method(event.method, now)
             elif self.state in SERVED:
                 self._unfinished = self._session.handle(event, published)
@@ -465,6 +485,7 @@ class ServerConnection:
 
     def _failed(self, failed: Failed, now: float) -> None:
         """Close the channel or the connection, as the kind of error demands."""
+        self._column.place()
         error = failed.error
         if isinstance(error, FatalFramingError):
             self._log_silent_end(error)
@@ -477,6 +498,12 @@ class ServerConnection:
             self._close(ConnectionEvent.FAULT, fault, now)
             if self._receiver.is_lost:
                 self._move(ConnectionEvent.END)
+
+    def _refuse(self, channel: int, error: BrokerError) -> None:
+        """Refuse what was published on a channel: it cannot be stored now."""
+        publish = methods.BasicPublish
+        refused = refusal(error).at(publish.class_id, publish.method_id)
+        self._failed(Failed(channel, refused), self._now)
 
     def _log_silent_end(self, error: AmqpError | FatalFramingError) -> None:
         if self.state is not ConnectionState.CLOSING and not self.is_finished:
@@ -569,18 +596,21 @@ class ServerConnection:
             audit_refusal("vhost refused", **self.log.fields, **where)
             self._close(ConnectionEvent.REFUSED, refused, now)
             return
+        envelopes = Envelopes(user, self._impersonates)
         context = ChannelContext(
             name=self.name,
             log=self.log,
             vhost=vhost,
             access=access,
-            envelopes=Envelopes(user, self._impersonates),
+            envelopes=envelopes,
+            simple_targets=SimpleTargets(vhost.router, envelopes, access),
             outbox=self.outbox,
             transacted=self._transacted,
             frame_max=negotiation.frame_max,
             takes_cancels=negotiation.has_capability("consumer_cancel_notify"),
             shares_prefetch=negotiation.shares_prefetch,
             break_off=self.break_off,
+            refuse=self._refuse,
         )
         self._access = access
         self._session = Session(context, negotiation.channel_max, usage)
@@ -613,6 +643,7 @@ class ServerConnection:
         """Release everything that the connection holds: consumers, unacked messages, exclusive
         queues.
         """
+        self._column.place()
         self._waiting = []
         self._unfinished = None
         session = self._session

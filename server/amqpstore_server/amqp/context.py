@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.amqp.publishing import Envelopes
+from amqpstore_server.amqp.publishing import Envelopes, SimpleTargets
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
+from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.vhost import VirtualHost
 
@@ -19,10 +20,11 @@ class ChannelContext:
     queues.
 
     `name` is that of the connection; `access` has the user's permissions on `vhost`, `envelopes`
-    the envelopes of what the connection publishes, `transacted` the memory used by its
-    transactions, `frame_max` the client's frame limit. `shares_prefetch` tells whether basic.qos
+    the envelopes of what the connection publishes, `simple_targets` the targets for which that
+    takes few steps, `transacted` the memory used by its transactions, `frame_max` the client's
+    frame limit. `shares_prefetch` tells whether basic.qos
     limits the whole channel even without `global` (see `product`). `break_off` ends the connection
-    after an internal error.
+    after an internal error; `refuse` is called with a channel whose publishes cannot be stored.
     """
 
     name: str
@@ -30,9 +32,11 @@ class ChannelContext:
     vhost: VirtualHost
     access: Access
     envelopes: Envelopes
+    simple_targets: SimpleTargets
     outbox: Outbox
     transacted: UncommittedBytes
     frame_max: int
     takes_cancels: bool
     shares_prefetch: bool
     break_off: Callable[[], None]
+    refuse: Callable[[int, BrokerError], None]

@@ -31,18 +31,20 @@ class Outbox:
     The encoder of deliveries adds to `parts` and `byte_count` directly.
     """
 
-    __slots__ = ("_on_output", "_sent_parts", "_writable_bytes", "byte_count", "parts")
+    __slots__ = ("_on_output", "_sent_parts", "byte_count", "parts", "writable_bytes")
 
     def __init__(self, on_output: Callable[[], None]) -> None:
         self.parts: list[bytes | memoryview] = []
         self.byte_count = 0
         self._on_output = on_output
         self._sent_parts = 0
-        self._writable_bytes = WRITABLE_BYTES
+        self.writable_bytes = WRITABLE_BYTES
+        """Above this, there is no room for deliveries."""
 
     def add(self, frame: bytes) -> None:
         """Add one whole frame."""
-        self.begin()
+        if not self.byte_count:
+            self._on_output()
         self.parts.append(frame)
         self.byte_count += len(frame)
 
@@ -59,12 +61,12 @@ class Outbox:
 
     def stop_deliveries(self) -> None:
         """Have no room for deliveries from now on."""
-        self._writable_bytes = 0
+        self.writable_bytes = 0
 
     @property
     def is_writable(self) -> bool:
         """Whether there is room for more deliveries."""
-        return self.byte_count < self._writable_bytes
+        return self.byte_count < self.writable_bytes
 
     @property
     def is_unread(self) -> bool:

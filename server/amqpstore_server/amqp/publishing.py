@@ -1,8 +1,13 @@
-"""From published frames to messages: the content properties are checked here, once."""
+"""From published frames to messages: the content properties are checked here, once.
+
+`SimpleTargets` knows the targets whose messages need no decision of their own; the messages of all
+others are checked by `Envelopes`, and routed, group by group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
@@ -12,9 +17,20 @@ from amqpstore_server.protocol.content import ContentHeader, decode_properties, 
 from amqpstore_server.protocol.errors import AmqpError, PreconditionFailed
 from amqpstore_server.protocol.receiver import Publishes, Target
 
+if TYPE_CHECKING:
+    from amqpstore_server.broker.channels.channel import Channel
+    from amqpstore_server.broker.permissions import Access
+    from amqpstore_server.broker.routing import Route, Router
+
 _MAX_CACHED = 1024
 _CACHED_BYTES = 256 << 10
-"""The total size of properties for which envelopes are cached."""
+"""The total size of properties for which envelopes are cached, and of simple targets."""
+
+_MAX_KINDS = 16
+"""Delivery modes and priorities for which simple targets are known."""
+
+_TARGET_BYTES = 256
+"""About what a simple target takes, besides the properties of its envelope."""
 
 
 class PublishedPart:
@@ -101,7 +117,7 @@ class Envelopes:
                     found: ParsedEnvelope = known.with_values(header.properties)
                 else:
                     try:
-                        found = self._envelope(target, header, reply_to)
+                        found = self.envelope(target, header, reply_to)
                     except (AmqpError, BrokerError):
                         if first is not None:
                             yield first, group
@@ -120,27 +136,7 @@ class Envelopes:
         assert first is not None  # there is no event without a message
         yield first, group
 
-    def column(self, publishes: Publishes) -> list[Message]:
-        """Return the messages, of several targets, in order; all headers are plain, with one
-        delivery mode and priority.
-        """
-        known: dict[Target, ParsedEnvelope] = {}
-        messages: list[Message] = []
-        last: ContentHeader | None = None
-        last_target: Target | None = None
-        for target, header, body in zip(
-            publishes.targets, publishes.headers, publishes.bodies, strict=True
-        ):
-            if header is not last or target is not last_target:
-                last, last_target = header, target
-                if (alike := known.get(target)) is not None:
-                    envelope: ParsedEnvelope = alike.with_values(header.properties)
-                else:
-                    envelope = known[target] = self._envelope(target, header, "")
-            messages.append(Message(envelope, body))
-        return messages
-
-    def _envelope(self, target: Target, header: ContentHeader, reply_to: str) -> ParsedEnvelope:
+    def envelope(self, target: Target, header: ContentHeader, reply_to: str) -> ParsedEnvelope:
         """Raises: PreconditionFailed, PreconditionFailedError."""
         publish, plain = target.publish, header.plain
         if plain is None:
@@ -177,3 +173,100 @@ class Envelopes:
             self._cached_bytes = len(raw)
         self._envelopes[exchange, routing_key, raw, reply_to] = made
         return made
+
+
+class SimpleTargets:
+    """The targets of one connection whose messages can be put in their queues without a decision of
+    their own, each with its route and an envelope.
+    """
+
+    def __init__(self, router: Router, envelopes: Envelopes, access: Access) -> None:
+        self._router = router
+        self._envelopes = envelopes
+        self._access = access
+        self._version = router.version
+        self._byte_count = 0
+        self._known: dict[tuple[int, int], dict[Target, tuple[Route, ParsedEnvelope]]] = {}
+        """By delivery mode and priority."""
+
+    def forget(self) -> None:
+        """Forget them: permissions have changed, or memory is short."""
+        self._known = {}
+        self._byte_count = 0
+
+    def leave(self, publishes: Publishes, channel: Channel) -> bool:
+        """Leave messages of a channel to the column of this round of reads, if none of them needs a
+        decision. Returns False, and has done nothing, if one does.
+
+        Tags of confirms go by the order of the publishes, so all must be confirmed at the same
+        time, and nothing may be refused or returned.
+        """
+        plain = publishes.headers[0].plain
+        if (
+            plain is None
+            or channel.transaction is not None
+            or channel.reply_to
+            or channel.firehose.is_on
+        ):
+            return False
+        known = self._of_kind(plain)
+        messages: list[Message] = []
+        append = messages.append
+        body_bytes = 0
+        last: ContentHeader | None = None
+        last_target: Target | None = None
+        is_durable: bool | None = None
+        for target, header, body in zip(
+            publishes.targets, publishes.headers, publishes.bodies, strict=True
+        ):
+            if target is not last_target:
+                last_target, last = target, None
+                found = known.get(target) or self._find(target, header)
+                if found is None:
+                    return False
+                known[target] = route, alike = found
+                if route.is_durable is not is_durable:
+                    if is_durable is not None:
+                        return False
+                    is_durable = route.is_durable
+            if header is not last:
+                if header.plain != plain:
+                    return False
+                last = header
+                envelope = alike.with_values(header.properties)
+            append(Message(envelope, body))
+            body_bytes += header.body_size
+        routes: list[tuple[Route, Sequence[int]]]
+        if not publishes.is_mixed:
+            routes = [(route, range(len(messages)))]
+        else:
+            routes = [(known[target][0], at) for target, at in by_target(publishes).items()]
+        channel.publish_later((plain, is_durable), routes, messages, body_bytes)
+        return True
+
+    def _of_kind(self, plain: tuple[int, int]) -> dict[Target, tuple[Route, ParsedEnvelope]]:
+        """Return the targets that are known for a delivery mode and priority, to be added to."""
+        if self._version is not self._router.version or self._byte_count > _CACHED_BYTES:
+            self._version = self._router.version
+            self.forget()
+        known = self._known.get(plain)
+        if known is None:
+            if len(self._known) >= _MAX_KINDS:
+                self.forget()
+            known = self._known[plain] = {}
+        return known
+
+    def _find(self, target: Target, header: ContentHeader) -> tuple[Route, ParsedEnvelope] | None:
+        """Return a target's route and envelope; None if its messages need a decision."""
+        publish, access = target.publish, self._access
+        route = self._router.known(publish.exchange, publish.routing_key)
+        if (
+            route is None
+            or not route.is_simple
+            or publish.immediate
+            or access.has_topics
+            or not access.has_granted("write", "exchange", publish.exchange)
+        ):
+            return None
+        self._byte_count += _TARGET_BYTES + len(header.properties)
+        return route, self._envelopes.envelope(target, header, "")

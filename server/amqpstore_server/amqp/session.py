@@ -55,6 +55,7 @@ class Session:
         self._channel_max = channel_max
         self._usage = usage
         self._channels: dict[int, AmqpChannel] = {}
+        self._simple_targets = context.simple_targets
         context.access.on_change.add(self._recheck_permissions)
 
     def handle(
@@ -68,18 +69,20 @@ class Session:
         Raises: AmqpError, BrokerError, DiskFullError.
         """
         channel = self._channels.get(event.channel)
-        if isinstance(event, ReceivedMethod) and (moves := CHANNEL_METHODS.get(type(event.method))):
+        if type(event) is ReceivedMethod and (moves := CHANNEL_METHODS.get(type(event.method))):
             self._move(event, channel, moves, published)
         elif channel is None:
             raise _not_open(event.channel)
         # A comparison instead of a table look-up: this is the hot path. Events that the table
         # ignores are dropped.
         elif channel.state is ChannelState.OPEN:
-            if isinstance(event, Publishes):
+            if type(event) is Publishes:
+                if self._simple_targets.leave(event, channel.core):
+                    return None
                 published.add(channel)
                 if (rest := channel.publish(event)) is not None:
                     return Unfinished(event, rest)
-            elif isinstance(event, Acks):
+            elif type(event) is Acks:
                 channel.ack(event)
             elif type(event) is Unfinished:
                 published.add(channel)
@@ -175,6 +178,7 @@ class Session:
     def free_caches(self) -> None:
         """Forget what only saves time."""
         self.context.envelopes.free_caches()
+        self._simple_targets.forget()
 
     @property
     def channels(self) -> list[AmqpChannel]:
@@ -193,6 +197,7 @@ class Session:
 
     def _recheck_permissions(self) -> None:
         """Have all channels check what the user's changed permissions no longer allow."""
+        self._simple_targets.forget()
         for channel in list(self._channels.values()):
             channel.recheck_permissions()
 

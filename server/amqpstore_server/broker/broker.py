@@ -224,6 +224,7 @@ class Broker:
         Args: collects, whether those that only got messages wait for more of them.
         """
         context = self.context
+        context.column.place()
         if context.background:
             called(self._take_step)
         if not collects and context.arrivals:

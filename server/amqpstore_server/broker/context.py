@@ -17,6 +17,7 @@ from amqpstore_server.broker.events import BrokerEvents
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
+from amqpstore_server.broker.publish_column import PublishColumn
 from amqpstore_server.broker.timers import Timers
 
 
@@ -48,7 +49,8 @@ class BrokerContext:
     goes, `octets` the bytes of connections that have ended; `confirm_s` has how long messages took
     from the read that brought them, which began at `read_s`, to their confirms, `probes` the same
     for deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
-    reason and by whether they went to an exchange.
+    reason and by whether they went to an exchange. `column` has the publishes of a round of reads
+    until they are placed.
     """
 
     store: Store
@@ -87,9 +89,11 @@ class BrokerContext:
     events: BrokerEvents = field(default_factory=BrokerEvents)
     """Where everything that happens is told."""
     flush: Callable[[], None] = field(init=False)
+    column: PublishColumn = field(init=False)
 
     def __post_init__(self) -> None:
         self.flush = self.store.sync
+        self.column = PublishColumn(self)
 
     def run_timers(self) -> bool:
         """Run what is due, by either clock. Returns whether anything was due."""

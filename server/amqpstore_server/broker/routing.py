@@ -38,12 +38,12 @@ RouteT = TypeVar("RouteT")
 class Route:
     """The queues that a message goes to, each once.
 
-    If all of them are plain, `placements` are where the messages go; otherwise it is empty and each
-    queue has to be asked. `touches` are the queues as entries of `BrokerContext.arrivals`,
-    `counters` those of the exchange that messages are published to; `copies` is the number of
-    queues. `is_routed` tells whether it counts as routed; `is_simple`, whether whatever comes is
-    taken, and when it is safe depends on the message alone; then `is_durable` is what the queues
-    are.
+    If all of them are plain, `placements` are where the messages go, and `stored` the same as
+    queues of the store; otherwise both are empty and each queue has to be asked. `touches` are the
+    queues as entries of `BrokerContext.arrivals`, `counters` those of the exchange that messages
+    are published to; `copies` is the number of queues. `is_routed` tells whether it counts as
+    routed; `is_simple`, whether whatever comes is taken, and when it is safe depends on the message
+    alone; then `is_durable` is what the queues are.
     """
 
     __slots__ = (
@@ -54,6 +54,7 @@ class Route:
         "is_simple",
         "placements",
         "queues",
+        "stored",
         "touches",
     )
 
@@ -66,7 +67,7 @@ class Route:
         self.placements: list[Placement] = []
         if all(queue.is_plain for queue in queues):
             self.placements = [Placement(queue.priorities.lowest) for queue in queues]
-        stored = [placement.queue for placement in self.placements]
+        self.stored = stored = [placement.queue for placement in self.placements]
         self.is_durable = any(queue.durable for queue in stored)
         self.is_simple = bool(stored) and self.is_routed
         for queue in stored:
@@ -133,9 +134,12 @@ class Router:
         self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes(
             max_cached_bytes
         )
+        self.version = object()
+        """Another one after each change: what was found out before may not hold any more."""
 
     def changed(self) -> None:
         """Clear cached routes: exchanges, queues, bindings or settings have changed."""
+        self.version = object()
         self._routes.clear()
         self._read_routes.clear()
 

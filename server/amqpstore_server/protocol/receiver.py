@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.errors import (
@@ -68,6 +68,7 @@ class Target:
         self.publish = publish
 
 
+@final
 class Publishes:
     """Consecutive messages published on one channel, as columns; `is_mixed` if their targets
     differ.
@@ -83,18 +84,23 @@ class Publishes:
         self.bodies: list[bytes] = []
 
 
+@final
 class Acks:
-    """basic.acks of the tags `first` to `last`, each a frame of its own."""
+    """basic.acks of the tags `first` to `last`, each a frame of its own; or one with `multiple`, of
+    all tags up to `last`.
+    """
 
-    __slots__ = ("channel", "first", "last")
+    __slots__ = ("channel", "first", "last", "multiple")
 
-    def __init__(self, channel: int, first: int, last: int) -> None:
+    def __init__(self, channel: int, first: int, last: int, *, multiple: bool = False) -> None:
         self.channel = channel
         self.first = first
         self.last = last
+        self.multiple = multiple
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class ReceivedMethod:
     """A whole method that carries no content."""
 
@@ -102,7 +108,8 @@ class ReceivedMethod:
     method: Method
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class Failed:
     """An error of a peer in a frame of `channel`; 0 if the error concerns no channel."""
 
@@ -464,6 +471,9 @@ class Receiver:
             self._contents[channel] = _Content(target, payload)
         elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 0:
             self._ack(channel, _TAG.unpack_from(payload, 4)[0])
+        elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 1:
+            tag = _TAG.unpack_from(payload, 4)[0]
+            self._events.append(Acks(channel, tag, tag, multiple=True))
         else:
             self._events.append(ReceivedMethod(channel, decode_method(payload)))
 
@@ -471,7 +481,12 @@ class Receiver:
         events = self._events
         if events:
             last = events[-1]
-            if type(last) is Acks and last.channel == channel and last.last + 1 == tag:
+            if (
+                type(last) is Acks
+                and last.channel == channel
+                and last.last + 1 == tag
+                and not last.multiple
+            ):
                 last.last = tag
                 return
         events.append(Acks(channel, tag, tag))

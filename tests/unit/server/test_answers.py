@@ -85,7 +85,7 @@ def closed(channel: BlockingChannel) -> None:
 @pytest.mark.parametrize(
     ("ask", "owner", "name"),
     [
-        (confirmed, Publisher, "_confirm_logged"),
+        (confirmed, Publisher, "confirm_durable"),
         (confirmed, AmqpChannel, "confirm"),
         (confirmed, amqp_channel, "ack_frame"),
         (confirmed_at_once, Publisher, "_confirm_now"),

@@ -94,13 +94,13 @@ TRAFFIC = {
 
 # fmt: off
 CEILINGS = {
-    "alike, 1 queue": Costs(Calls(2.1, 15.6), Calls(0.5, 13.0), Calls(2.9, 19.2)),
-    "varied, 1 queue": Costs(Calls(8.1, 30.6), Calls(1.5, 16.8), Calls(9.8, 39.1)),
-    "varied, 10 queues": Costs(Calls(9.9, 35.7), Calls(3.2, 17.6), Calls(15.0, 46.5)),
-    "varied, 3 of 21 queues": Costs(Calls(15.3, 51.8), Calls(2.9, 18.6), Calls(58.5, 116.4)),
-    "varied, 64 KiB": Costs(Calls(60.5, 57.8), Calls(28.3, 30.9), Calls(97.8, 91.3)),
-    "varied, transient": Costs(Calls(7.9, 19.3), Calls(1.5, 8.3), Calls(9.5, 27.7)),
-    "varied, alone in a read": Costs(Calls(223.0, 121.0), Calls(25.3, 21.8), Calls(361.2, 230.2)),
+    "alike, 1 queue": Costs(Calls(2.0, 14.7), Calls(0.5, 13.0), Calls(2.7, 18.2)),
+    "varied, 1 queue": Costs(Calls(7.0, 28.6), Calls(1.5, 16.8), Calls(8.7, 37.1)),
+    "varied, 10 queues": Costs(Calls(7.9, 33.6), Calls(2.8, 17.6), Calls(12.7, 44.3)),
+    "varied, 3 of 21 queues": Costs(Calls(12.6, 49.7), Calls(2.4, 18.6), Calls(55.0, 114.0)),
+    "varied, 64 KiB": Costs(Calls(51.3, 56.3), Calls(24.3, 30.0), Calls(84.1, 86.8)),
+    "varied, transient": Costs(Calls(6.9, 17.3), Calls(1.5, 8.3), Calls(8.3, 25.6)),
+    "varied, alone in a read": Costs(Calls(186.0, 123.0), Calls(22.2, 20.4), Calls(307.2, 220.4)),
 }
 # fmt: on
 

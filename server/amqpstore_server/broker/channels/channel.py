@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +29,7 @@ from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.publish_column import Routed
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
 from amqpstore_server.broker.queues.delivery import Delivery, shown
@@ -141,19 +142,17 @@ class Channel:
             if is_traced:
                 self.firehose.published(self.origin, route.queues, part)
 
-    def publish_column(
-        self, routes: Iterable[tuple[Route, list[int]]], messages: list[Message]
+    def publish_later(
+        self, kind: object, routes: Routed, messages: list[Message], body_bytes: int
     ) -> None:
-        """Publish messages that differ in their addresses and values alone.
-
-        Args: routes, simple ones that are safe at the same time, each with the indexes of its
-        messages. Raises: ResourceExhaustedError.
+        """Leave messages that differ in their addresses and values alone to the column of this
+        round of reads: see `PublishColumn.add`.
         """
-        self._publisher.publish_column(routes, messages)
+        self.vhost.context.column.add(self._publisher, kind, routes, messages, body_bytes)
 
-    def known_route(self, exchange: str, routing_key: str) -> Route | None:
-        """Return the route of messages without further routing keys, if it is remembered."""
-        return self.vhost.router.known(exchange, routing_key)
+    def place_column(self) -> None:
+        """Place what was left to the column, before something that may depend on it."""
+        self.vhost.context.column.place()
 
     def replay(self, messages: list[Message], flags: Flags) -> Iterator[None]:
         """Carry out the replays that messages request, in several steps: others may have their turn
@@ -605,13 +604,16 @@ class Channel:
         else:
             self._count_rejected(queue, count, requeue=requeue)
         if consumer := delivery.consumer:
-            # With room, it was given everything there is for it.
-            had_room = consumer.capacity > 0 and not consumer.has_size_limit
-            consumer.window.remove(delivery.run)
-            self.window.remove(delivery.run)
-            if self.window.is_limited:
+            own, shared, body_bytes = consumer.window, self.window, delivery.run.body_bytes
+            was_full = own.size or (own.messages and own.unacked >= own.messages)
+            own.unacked -= count
+            own.unacked_bytes -= body_bytes
+            shared.unacked -= count
+            shared.unacked_bytes -= body_bytes
+            if shared.messages or shared.size:
                 self._touch_queues()
-            elif not had_room:
+            elif was_full or self.is_paused or not self.outlet.is_writable:
+                # Otherwise it was given everything there is for it.
                 consumer.queue.touch()
 
     def count_published(self, route: Route, count: int, flags: Flags) -> None:

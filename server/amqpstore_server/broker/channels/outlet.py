@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from amqpstore import Message, Run
 
 if TYPE_CHECKING:
+    from amqpstore_server.broker.errors import ResourceExhaustedError
     from amqpstore_server.broker.queues.consumer import Consumer
 
 
@@ -39,6 +40,9 @@ class Outlet(Protocol):
     def confirm(self, tag: int, *, multiple: bool) -> None:
         """Confirm `tag`, or with `multiple` all up to it."""
 
+    def publish_refused(self, error: ResourceExhaustedError) -> None:
+        """Tell the client that messages it published cannot be stored now."""
+
     def refuse(self, tag: int) -> None:
         """Nack `tag`: a queue did not accept it."""
 
@@ -63,6 +67,7 @@ class ClosedOutlet:
     def deliver(self, consumer: Consumer, first_tag: int, run: Run) -> None: ...
     def returned(self, messages: Sequence[Message], reason: Returned) -> None: ...
     def confirm(self, tag: int, *, multiple: bool) -> None: ...
+    def publish_refused(self, error: ResourceExhaustedError) -> None: ...
     def refuse(self, tag: int) -> None: ...
     def committed(self) -> None: ...
     def consumer_cancelled(self, consumer_tag: str) -> None: ...

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from amqpstore import DiskFullError, Message, Placement, Queue
-from amqpstore_server.broker.channels.outlet import Outlet, Returned
+from amqpstore import DiskFullError, Message, Placement
+from amqpstore_server.broker.channels.outlet import CLOSED, Outlet, Returned
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.publish_column import Routed, WaitingConfirm
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
@@ -108,33 +109,51 @@ class Publisher:
                 if queue.dead_letters_refused and placement.most is not None:
                     self._dead_letters.dead_letter_refused(queue, messages[placement.most :])
 
-    def publish_column(
-        self, routes: Iterable[tuple[Route, list[int]]], messages: list[Message]
-    ) -> None:
-        """Put messages in the queues of their routes: see `Channel.publish_column`."""
-        indexes: dict[Queue, list[int]] = {}
-        for route, its_indexes in routes:
-            self._context.arrivals.update(route.touches)
-            count = len(its_indexes)
-            route.counters.publish_in += count
-            route.counters.publish_out += count * route.copies
-            for queue, _, _ in route.placements:
-                if (known := indexes.get(queue)) is None:
-                    indexes[queue] = [*its_indexes]
-                else:
-                    known += its_indexes
-        for of_queue in indexes.values():
-            of_queue.sort()
-        envelope = cast("ParsedEnvelope", messages[0].envelope)
-        try:
-            logged = self._context.store.spread(indexes, messages, priority=envelope.priority)
-        except DiskFullError as error:
-            raise ResourceExhaustedError(str(error)) from None
-        if self._probes.is_due:
-            self._probes.begin(next(iter(indexes)), self._context.read_s)
-        self._counters.publish += len(messages)
-        self._totals.publish += len(messages)
-        self._note(len(messages), _Promise.WHEN_DURABLE if logged else _Promise.NOW)
+    # Calls from the column that its messages were left to, see `PublishColumn`.
+
+    @property
+    def is_open(self) -> bool:
+        return self.outlet is not CLOSED
+
+    def placed(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
+        for route, indexes in routes:
+            its_count = len(indexes)
+            route.counters.publish_in += its_count
+            route.counters.publish_out += its_count * route.copies
+        self._counters.publish += count
+        self._totals.publish += count
+        if not self.confirms:
+            return
+        if self._published:
+            self._note(count, _Promise.NOW if waiting is None else _Promise.WHEN_DURABLE)
+            self.confirm_published()
+            return
+        # As `_note` does; each call costs.
+        self._counters.confirmable += count
+        self._totals.confirmable += count
+        first = self._next_tag
+        self._next_tag = first + count
+        if waiting is None:
+            self._confirm_now(first, first + count - 1)
+        else:
+            self._waiting_confirms += 1
+            waiting.append((self, first, first + count - 1))
+
+    def confirm_durable(self, first: int, last: int) -> None:
+        # Batches become durable in order, and everything before was already answered: `multiple` is
+        # safe.
+        self._waiting_confirms -= 1
+        count = last - first + 1
+        self._counters.confirm += count
+        self._totals.confirm += count
+        self.outlet.confirm(last, multiple=last > first)
+
+    def refuse(self, error: ResourceExhaustedError) -> None:
+        self.outlet.publish_refused(error)
+
+    def fail(self) -> None:
+        # The outlet may have changed meanwhile: the channel may be closed.
+        self.outlet.failed()
 
     def count(self, route: Route, count: int, flags: Flags) -> None:
         """Count messages of one route as published."""
@@ -188,7 +207,7 @@ class Publisher:
             if promise is _Promise.WHEN_DURABLE:
                 self._waiting_confirms += 1
                 confirm = partial(self._confirm_logged, first, last, self._context.read_s)
-                self._context.when_durable(confirm, self._failed)
+                self._context.when_durable(confirm, self.fail)
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
             else:
@@ -207,18 +226,8 @@ class Publisher:
             self._published.append(_Published(first, self._next_tag - 1, promise))
 
     def _confirm_logged(self, first: int, last: int, read_s: float) -> None:
-        # Batches become durable in order, and everything before was already answered: `multiple` is
-        # safe.
-        self._waiting_confirms -= 1
-        count = last - first + 1
-        self._counters.confirm += count
-        self._totals.confirm += count
-        self._context.confirm_s.observe(self._log.completed_s - read_s, count)
-        self.outlet.confirm(last, multiple=last > first)
-
-    def _failed(self) -> None:
-        # The outlet may have changed meanwhile: the channel may be closed.
-        self.outlet.failed()
+        self._context.confirm_s.observe(self._log.completed_s - read_s, last - first + 1)
+        self.confirm_durable(first, last)
 
     def _confirm_now(self, first: int, last: int) -> None:
         count = last - first + 1

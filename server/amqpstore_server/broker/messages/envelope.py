@@ -23,10 +23,11 @@ class ParsedEnvelope(Envelope):
 
     `address` is the exchange and all routing keys: the message's own, then those of the headers CC
     and BCC. `expiration_ms` is what the publisher asked for, or None. Messages with equal `alike`
-    can be handled together, except by exchanges that read properties.
+    can be handled together, except by exchanges that read properties. `prefix` is what precedes the
+    properties in `head`.
     """
 
-    __slots__ = ("address", "alike", "expiration_ms", "priority")
+    __slots__ = ("address", "alike", "expiration_ms", "prefix", "priority")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class ParsedEnvelope(Envelope):
         self.address = exchange, (routing_key, *more_keys)
         self.expiration_ms = expiration_ms(properties.expiration)
         self.priority = properties.priority or 0
+        self.prefix = self.head[: len(self.head) - len(raw)]
         self.alike = persistent, self.expiration_ms, self.priority, more_keys
 
     def with_values(self, properties: bytes) -> ParsedEnvelope:
@@ -52,7 +54,12 @@ class ParsedEnvelope(Envelope):
         other.routing_key = self.routing_key
         other.properties = properties
         other.persistent = self.persistent
-        other.head = self.head_with(properties)
+        if len(properties) == len(self.properties):
+            other.prefix = self.prefix
+            other.head = self.prefix + properties
+        else:
+            other.head = self.head_with(properties)
+            other.prefix = other.head[: len(other.head) - len(properties)]
         other.address = self.address
         other.expiration_ms = self.expiration_ms
         other.priority = self.priority

@@ -56,7 +56,7 @@ class Backlog:
         self._way_out = way_out
         self._context = context
         self._store = context.store
-        self._expiry = context.dates.timer(self._expire_due)
+        self.expiry = context.dates.timer(self._expire_due)
         # Set after a message could not be moved or read.
         self._retry = context.timers.timer(self._try_again)
 
@@ -70,7 +70,7 @@ class Backlog:
         """Count new messages, and set the timer to when they expire, or earlier."""
         if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += sum([len(message.body) for message in messages])
-        self._expiry.set_sooner(expires_ms)
+        self.expiry.set_sooner(expires_ms)
 
     def requeue(self, taken: Taken) -> None:
         """Return a run that was delivered to its place."""
@@ -219,7 +219,7 @@ class Backlog:
 
     def expire(self) -> None:
         """Remove expired messages, if the timer is due."""
-        if 0 < self._expiry.due_ms <= (now := self._context.clock.wall_ms()):
+        if 0 < self.expiry.due_ms <= (now := self._context.clock.wall_ms()):
             self.expire_until(now)
 
     def expire_until(self, now_ms: int) -> None:
@@ -238,7 +238,7 @@ class Backlog:
             if not 0 < next_ms <= now_ms:
                 break
             if not self._has_room():
-                self._expiry.end()
+                self.expiry.end()
                 return False
             if self._is_spent:
                 self._queue().touch()
@@ -250,7 +250,7 @@ class Backlog:
                 self._queue().touch()
                 break
             if isinstance(run, ReadLaterError):
-                self._expiry.end()
+                self.expiry.end()
                 self.read_later(run)
                 return False
             if isinstance(run, MessageDamagedError):
@@ -258,7 +258,7 @@ class Backlog:
             if isinstance(run, Run):
                 run = self._affordable(store_queue, run)
                 if not self.send_away(Taken(store_queue, run), Reason.EXPIRED):
-                    self._expiry.end()
+                    self.expiry.end()
                     if not self._queue().is_set_aside:
                         self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
                     return False
@@ -272,7 +272,7 @@ class Backlog:
     def watch_expiry(self) -> None:
         """Set the timer to when the next message expires, or earlier."""
         dues = [due for one in self.priorities if (due := self._store.next_expiry(one))]
-        self._expiry.set_sooner(min(dues, default=0))
+        self.expiry.set_sooner(min(dues, default=0))
 
     def _expire_due(self) -> None:
         """Expire what is due, and serve the consumers that can be served. Called by the timer."""
@@ -291,7 +291,7 @@ class Backlog:
     @property
     def is_late(self) -> bool:
         """Whether messages that have expired wait for their turn to move to another queue."""
-        return 0 < self._expiry.due_ms <= self._context.clock.wall_ms()
+        return 0 < self.expiry.due_ms <= self._context.clock.wall_ms()
 
     def _affordable(self, store_queue: amqpstore.Queue, run: Run, least: int = 0) -> Run:
         """Return the part of a withdrawn run that may move in this turn. The rest is put back.
@@ -338,5 +338,5 @@ class Backlog:
 
     def stop_timers(self) -> None:
         """Stop the timers: the queue is deleted or set aside."""
-        self._expiry.end()
+        self.expiry.end()
         self._retry.end()

@@ -146,8 +146,8 @@ class Consumer:
             return 0 if is_full else _DELIVERED_AT_ONCE
         capacity = _DELIVERED_AT_ONCE
         for window in (self.window, shared):
-            if window.messages:
-                capacity = min(capacity, window.messages - window.unacked)
+            if window.messages and window.messages - window.unacked < capacity:
+                capacity = window.messages - window.unacked
         return capacity
 
     @property

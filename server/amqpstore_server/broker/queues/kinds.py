@@ -55,7 +55,7 @@ class DelayBacklog(Backlog):
     def watch_expiry(self) -> None:
         for _, store_queue in self.priorities.ascending():
             if due_ms := self._store.next_expiry(store_queue):
-                self._expiry.set_sooner(due_ms)
+                self.expiry.set_sooner(due_ms)
                 return
 
     def _end_slice(self, number: int, store_queue: amqpstore.Queue) -> None:

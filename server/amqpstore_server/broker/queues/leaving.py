@@ -46,41 +46,41 @@ class Leaving:
     def __init__(self, context: BrokerContext, queue: Queue) -> None:
         self._context = context
         self._queue = weakly(queue)
-        self._line: deque[tuple[Taken, Go]] = deque()
+        self.line: deque[tuple[Taken, Go]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._line)
+        return bool(self.line)
 
     @property
     def is_long(self) -> bool:
         """Whether so many are leaving that no more should be handed out."""
-        return len(self._line) > _LONG_LINE
+        return len(self.line) > _LONG_LINE
 
     def add(self, taken: Taken, go: Go) -> None:
         """Let a run leave: now, or when its turn comes."""
-        self._line.append((taken, go))
-        if len(self._line) == 1:
+        self.line.append((taken, go))
+        if len(self.line) == 1:
             self.pump()
 
     def waiting(self) -> list[Taken]:
         """Return the runs that wait for their turn."""
-        return [taken for taken, _ in self._line]
+        return [taken for taken, _ in self.line]
 
     def pump(self) -> None:
         """Let some of them leave. The queue is touched again while there are more."""
         context = self._context
         most = context.limits.max_move_cost
-        while self._line:
+        while self.line:
             if not context.has_room:
                 context.wait_for_room(self._queue().touch)
                 return
             if context.move_cost >= most:
                 self._queue().touch()
                 return
-            taken, go = self._line.popleft()
+            taken, go = self.line.popleft()
             part, rest = context.store.stored.bring_back(*taken, in_parts=True)
             if rest is not None:
-                self._line.appendleft((taken._replace(run=rest), go))
+                self.line.appendleft((taken._replace(run=rest), go))
             if isinstance(part, PartlyReadError):
                 self._queue().touch()
                 return
@@ -95,7 +95,7 @@ class Leaving:
             context.move_cost += cost
             if count < part.count:
                 left, part = part, part.split(count)
-                self._line.appendleft((taken._replace(run=left), go))
+                self.line.appendleft((taken._replace(run=left), go))
             if not go(taken._replace(run=part)):
                 self.put_back_all()
                 self._queue().touch()
@@ -103,13 +103,13 @@ class Leaving:
 
     def put_back_all(self) -> None:
         """Put all of them back into the queue, ready: they cannot leave now."""
-        line, self._line = self._line, deque()
+        line, self.line = self.line, deque()
         for taken, _ in line:
             self._queue().backlog.put_back(taken)
 
     def forget(self) -> None:
         """Drop them: the queue is deleted, and they with it."""
-        line, self._line = self._line, deque()
+        line, self.line = self.line, deque()
         for taken, _ in line:
             self._context.store.ack(*taken)
 

@@ -17,7 +17,7 @@ from amqpstore import Message, MessageDamagedError, Placement, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import DeliveryCounters
 from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
-from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.faults import FATAL, Contained
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.dispatch import Dispatch
@@ -114,6 +114,7 @@ class Queue:
         self.is_set_aside = False
         self._failure = ""
         self._has_new = False
+        self._is_limited = False
         self._context = context
         self._store = context.store
         self._on_set_aside = on_set_aside
@@ -131,6 +132,7 @@ class Queue:
         """Apply new settings. Call `enforce` afterwards to act on existing messages."""
         counted_before = self.settings.max_length_bytes is not None
         self.settings = settings
+        self._is_limited = settings.is_limited
         with Contained(self):
             self.priorities.set_lazy(lazy=settings.queue_mode == "lazy")
             if settings.max_length_bytes is not None and not counted_before:
@@ -225,20 +227,32 @@ class Queue:
         """
         if self.is_deleted or self.is_set_aside:
             return
-        with Contained(self):
-            if self._has_new:
-                self._has_new = False
-                self._hand_out()  # before anything is dropped: see `arrived`
-            self.backlog.expire()
+        # As `Contained` does it: this is the hot path.
+        try:
+            self._pump(in_turns=in_turns)
+        except FATAL:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self.set_aside(error)
+
+    def _pump(self, *, in_turns: bool) -> None:
+        backlog = self.backlog
+        if self._has_new:
+            self._has_new = False
+            self._hand_out()  # before anything is dropped: see `arrived`
+        if backlog.expiry.due_ms:
+            backlog.expire()
+        if self.leaving.line:
             self.leaving.pump()
-            # Consumers must be offered messages before any is dropped, so this cannot wait for a
-            # turn.
-            settings = self.settings
-            if (
-                settings.dead_letter_exchange is None and settings.max_length_bytes is None
-            ) or not self.backlog.is_late:
-                self._hand_out(in_turns=in_turns and not self.backlog.excess)
-            self.backlog.drop_excess()
+        # Consumers must be offered messages before any is dropped, so this cannot wait for a turn.
+        settings = self.settings
+        if (
+            settings.dead_letter_exchange is None and settings.max_length_bytes is None
+        ) or not backlog.is_late:
+            is_full = self._is_limited and backlog.excess > 0
+            self._hand_out(in_turns=in_turns and not is_full)
+        if self._is_limited:
+            backlog.drop_excess()
 
     def _hand_out(self, *, in_turns: bool = False) -> None:
         """Serve waiting gets first, then the consumers: each get takes one message."""
@@ -249,11 +263,12 @@ class Queue:
         if moves_on and self.leaving.is_long:
             # Clients settle faster than messages can move: it touches the queue until they have.
             return
-        if self.waiting:
+        if self.waiting.gets:
             self.waiting.pump()
             if self.backlog.is_reading:
                 return
-        self.consumers.pump(in_turns=in_turns)
+        if self.consumers.consumers:
+            self.consumers.pump(in_turns=in_turns)
 
     # Arrival.
 
@@ -363,11 +378,15 @@ class Queue:
 
     def ack(self, taken: Taken) -> None:
         """Remove a run that was acked."""
-        with Contained(self):
+        try:
             if self.history is None:
                 self._store.ack(taken.store_queue, taken.run)
             else:
                 self.leaving.add(taken, self._consumed)
+        except FATAL:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self.set_aside(error)
 
     def _consumed(self, taken: Taken) -> bool:
         """Move a run that was acked to the history."""

@@ -60,35 +60,35 @@ class WaitingGet:
 class GetLine:
     """The gets that wait at one queue, each the first of its channel, in order of arrival."""
 
-    __slots__ = ("_due", "_queue", "_waiting")
+    __slots__ = ("_due", "_queue", "gets")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = weakly(queue)
-        self._waiting: dict[WaitingGet, None] = {}
+        self.gets: dict[WaitingGet, None] = {}
         self._due: dict[WaitingGet, None] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.gets)
 
     @property
     def able_count(self) -> int:
         """How many messages the gets would take at once."""
-        return sum([get.is_able for get in self._waiting])
+        return sum([get.is_able for get in self.gets])
 
     def join(self, get: WaitingGet) -> None:
         """Add a get at the end of the line."""
-        self._waiting[get] = None
+        self.gets[get] = None
         if get.is_due:
             self._due[get] = None
 
     def note_due(self, get: WaitingGet) -> None:
         """Note that the time of a get is over, whether it is in this line already or not."""
-        if get in self._waiting:
+        if get in self.gets:
             self._due[get] = None
 
     def leave(self, get: WaitingGet) -> None:
         """Remove a get that was answered or given up."""
-        self._waiting.pop(get, None)
+        self.gets.pop(get, None)
         self._due.pop(get, None)
 
     def pump(self) -> None:
@@ -96,7 +96,7 @@ class GetLine:
         priorities, backlog = self._queue().priorities, self._queue().backlog
         backlog.is_reading = False
         while priorities.ready_count:
-            able = next((get for get in self._waiting if get.is_able), None)
+            able = next((get for get in self.gets if get.is_able), None)
             if able is None:
                 break
             if (fetched := able.gets.fetch(able)) is None:
@@ -109,5 +109,5 @@ class GetLine:
 
     def answer_all(self) -> None:
         """Answer all gets as empty: the queue is deleted."""
-        while self._waiting:
-            next(iter(self._waiting)).gets.answered(None)
+        while self.gets:
+            next(iter(self.gets)).gets.answered(None)
