@@ -111,6 +111,17 @@ def test_each_route_refuses_who_lacks_its_tag_or_the_permission(
     assert {row["name"] for row in api.get("/queues/other")} == {"secret"}
 
 
+def test_the_sight_of_all_does_not_make_a_policymaker_of_all(api: ManagementClient) -> None:
+    body = {"password": "password", "tags": "policymaker,monitoring"}
+    api.put("/users/both", body)
+    api.put("/permissions/%2F/both", ALL)
+    with api.as_user("both") as client:
+        client.get("/queues/other")
+        client.get("/policies/%2F")
+        client.expect(401, "GET", "/policies/other")
+    api.delete("/users/both")
+
+
 def test_clients_of_others_are_seen_and_closed_by_nobody_else(api: ManagementClient) -> None:
     login = pika.PlainCredentials("administrator", "password")
     broker = pika.ConnectionParameters("127.0.0.1", amqp_port(api), credentials=login)

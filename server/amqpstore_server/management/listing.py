@@ -39,6 +39,9 @@ class RowKind(Protocol[T_contra]):
     def value(self, item: T_contra, name: str) -> Any:
         """Return one column; ABSENT if the row does not have it."""
 
+    def reader(self, path: Sequence[str]) -> Callable[[T_contra], Any]:
+        """Return what reads one column, or what is inside it, of many items."""
+
     def row(self, item: T_contra, names: Sequence[str] | None) -> dict[str, Any]:
         """Return a row, with these columns or all of them."""
 
@@ -47,16 +50,19 @@ class Columns(Generic[T]):
     """Rows whose columns are functions of an item.
 
     Args: more, returns the columns that are made together and have no function of their own; only
-    called if one of them is asked for.
+    called if one of them is asked for; of_more, returns what reads one of those, or a part of one,
+    without the others, or None if only `more` can.
     """
 
     def __init__(
         self,
         functions: Mapping[str, Callable[[T], Any]],
         more: Callable[[T], Mapping[str, Any]] | None = None,
+        of_more: Callable[[Sequence[str]], Callable[[T], Any] | None] = lambda _path: None,
     ) -> None:
         self._functions = functions
         self._more = more
+        self._of_more = of_more
 
     def value(self, item: T, name: str) -> Any:
         """Return one column; ABSENT if the row does not have it."""
@@ -64,6 +70,16 @@ class Columns(Generic[T]):
         if function is not None:
             return function(item)
         return ABSENT if self._more is None else self._more(item).get(name, ABSENT)
+
+    def reader(self, path: Sequence[str]) -> Callable[[T], Any]:
+        """Return what reads one column, or what is inside it, of many items."""
+        name, *inside = path
+        function = self._functions.get(name)
+        if function is not None and not inside:
+            return function
+        if function is None and (short := self._of_more(path)) is not None:
+            return short
+        return lambda item: _inside(self.value(item, name), inside)
 
     def row(self, item: T, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return a row, with these columns or all of them."""
@@ -85,6 +101,9 @@ class _Made:
 
     def value(self, item: Mapping[str, Any], name: str) -> Any:
         return item.get(name, ABSENT)
+
+    def reader(self, path: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
+        return lambda item: _inside(item, path)
 
     def row(self, item: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
         if names is None:
@@ -198,8 +217,12 @@ async def listed(
     end = first + query.page_size if query.page else None
     filtered_count = len(found)
     by = [*([query.sort.split(".")] if query.sort else []), *([one] for one in default_sort)]
+    readers = [kind.reader(path) for path in by]
     found = await steps.ordered(
-        found, lambda item: _sort_key(item, kind, by), reverse=query.sort_reverse, end=end
+        found,
+        lambda item: [_comparable(reader(item)) for reader in readers],
+        reverse=query.sort_reverse,
+        end=end,
     )
     if query.page:
         found = found[first:]
@@ -235,14 +258,10 @@ def _part(value: Any, tree: _Tree) -> Any:
     return value
 
 
-def _sort_key(item: T, kind: RowKind[T], by: Sequence[Sequence[str]]) -> tuple[Any, ...]:
-    keys = []
-    for path in by:
-        value = kind.value(item, path[0])
-        for name in path[1:]:
-            value = value.get(name, ABSENT) if isinstance(value, Mapping) else ABSENT
-        keys.append(_comparable(value))
-    return tuple(keys)
+def _inside(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        value = value.get(name, ABSENT) if isinstance(value, Mapping) else ABSENT
+    return value
 
 
 def _comparable(value: Any) -> tuple[int, Any]:

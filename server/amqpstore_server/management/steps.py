@@ -16,7 +16,7 @@ import trio
 _STEP_S = 0.005
 _LOOK_AFTER = 32
 """Items after which the clock is read."""
-_SORTED_AT_ONCE = 4096
+_SORTED_AT_ONCE = 1024
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")

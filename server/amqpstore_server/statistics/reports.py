@@ -10,7 +10,7 @@ from amqpstore_server.statistics.series import CounterSeries
 
 Json = dict[str, Any]
 
-_DELIVER_GET = ("deliver", "deliver_no_ack", "get", "get_no_ack")
+DELIVER_GET = ("deliver", "deliver_no_ack", "get", "get_no_ack")
 
 
 class Times:
@@ -62,8 +62,8 @@ class CounterReport:
         """Return counters as `message_stats`: with the total of all deliveries."""
         row = self.row(fields, wanted)
         if "deliver" in row:
-            row["deliver_get"] = sum([self._values[field] for field in _DELIVER_GET])
-            row["deliver_get_details"] = self._details(_DELIVER_GET, wanted)
+            row["deliver_get"] = sum([self._values[field] for field in DELIVER_GET])
+            row["deliver_get_details"] = self._details(DELIVER_GET, wanted)
         return row
 
     def _details(self, fields: Sequence[str], wanted: SampleRange | None) -> Json:

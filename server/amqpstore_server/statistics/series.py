@@ -129,6 +129,14 @@ class CounterSeries:
         seconds = (now_ms - then_ms) / 1000
         return tuple([(new - old) / seconds for new, old in zip(after, before, strict=True)])
 
+    def rate(self, index: int) -> float:
+        """Return one of `rates`."""
+        if len(self._recent) < 2:
+            return 0.0
+        then_ms, before = self._recent[0]
+        now_ms, after = self._recent[-1]
+        return (after[index] - before[index]) / ((now_ms - then_ms) / 1000)
+
 
 def series_bytes(retentions: Sequence[SampleRetention], width: int) -> int:
     """Return about what a full series of so many values takes in memory."""

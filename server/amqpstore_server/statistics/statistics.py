@@ -6,7 +6,7 @@ seconds, and samples if a range asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import ServerConnection
@@ -15,7 +15,7 @@ from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.statistics.ranges import NO_RANGES, SampleRanges
-from amqpstore_server.statistics.reports import CounterReport, Json, Times
+from amqpstore_server.statistics.reports import DELIVER_GET, CounterReport, Json, Times
 from amqpstore_server.statistics.sampler import (
     CHANNEL_FIELDS,
     CHURN,
@@ -85,6 +85,29 @@ class Statistics:
             **report.row(LENGTHS, ranges.lengths),
             "message_stats": report.messages(("publish", *DELIVER), ranges.msg_rates),
         }
+
+    def queue_number(self, path: Sequence[str]) -> Callable[[Queue], float] | None:
+        """Return what reads one number of `queue`, without the others; None if there is none at the
+        path, such as `message_stats.publish_details.rate`.
+        """
+        is_message = path[0] == "message_stats"
+        name, *rest = path[is_message:] or [""]
+        is_rate = rest == ["rate"] and name.endswith("_details")
+        field = name.removesuffix("_details") if is_rate else name
+        known = ("publish", *DELIVER, "deliver_get") if is_message else LENGTHS
+        if field not in known or (rest and not is_rate):
+            return None
+        of_field = DELIVER_GET if field == "deliver_get" else (field,)
+        places = [QUEUE_FIELDS.index(one) for one in of_field]
+        if not is_rate:
+            return lambda queue: sum([queue_values(queue)[place] for place in places])
+        series_of = self._sampler.queues.series
+
+        def rate(queue: Queue) -> float:
+            series = series_of(queue.counters)
+            return sum([series.rate(place) for place in places]) if series else 0.0
+
+        return rate
 
     def exchange(self, counters: ExchangeCounters, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the `message_stats` of an exchange; those of the default exchange are counted in

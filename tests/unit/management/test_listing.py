@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -125,6 +126,25 @@ async def test_only_the_columns_that_are_needed_are_computed() -> None:
         {"name": number, "messages": number, "slow": number} for number in (0, 1)
     ]
     assert [item for name, item in calls if name == "slow"] == [0, 1]
+
+
+@pytest.mark.trio
+async def test_a_part_of_what_is_made_together_is_read_alone_if_it_can_be() -> None:
+    made = []
+
+    def more(item: int) -> dict[str, Any]:
+        made.append(item)
+        return {"stats": {"rate": -item, "other": item}}
+
+    def of_more(path: Sequence[str]) -> Callable[[int], int] | None:
+        return (lambda item: -item) if path == ["stats", "rate"] else None
+
+    kind = Columns[int]({"vhost": lambda _: "/", "name": str}, more, of_more)
+    for path, expected in (("stats.rate", ["49", "48"]), ("stats.other", ["0", "1"])):
+        made.clear()
+        page = await asked(f"page=1&page_size=2&sort={path}", list(range(50)), kind)
+        assert names(page["items"]) == expected
+        assert len(made) == (2 if path == "stats.rate" else 52)
 
 
 @pytest.mark.trio

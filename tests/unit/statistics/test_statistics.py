@@ -69,6 +69,38 @@ def test_rates_of_a_queue_of_its_virtual_host_and_in_total(observed: Observed) -
     assert statistics.queue(observed.queue)["message_stats"]["publish_details"] == {"rate": 0.0}
 
 
+def test_a_number_that_is_read_alone_is_that_of_the_row(observed: Observed) -> None:
+    observed.client.consume("q", "tag", no_ack=True)
+    observed.pass_five_seconds(10)
+    row = observed.statistics.queue(observed.queue)
+    paths = [(name, *inside) for name, value in row.items() for inside in _inside(value)]
+    assert ("message_stats", "deliver_get_details", "rate") in paths
+    numbers = [path for path in paths if path[-1] == "rate" or not path[-1].endswith("_details")]
+    for path in numbers:
+        read = observed.statistics.queue_number(path)
+        assert read is not None, path
+        value = row
+        for name in path:
+            value = value[name]
+        assert read(observed.queue) == pytest.approx(value), path
+    assert observed.statistics.queue_number(("message_stats", "publish_details", "rate"))
+    for path in [*set(paths) - set(numbers), ("nothing",), ("message_stats",)]:
+        assert observed.statistics.queue_number(path) is None, path
+    for path in (("messages", "rate"), ("message_stats", "messages"), ("publish",)):
+        assert observed.statistics.queue_number(path) is None, path
+    fresh = observed.server.queue("new")
+    read = observed.statistics.queue_number(("messages_details", "rate"))
+    assert read is not None
+    assert read(fresh) == 0.0
+
+
+def _inside(value: Any) -> list[tuple[str, ...]]:
+    if not isinstance(value, dict):
+        return [()]
+    found = [(name, *more) for name, part in value.items() for more in _inside(part)]
+    return [*found, *((name,) for name, part in value.items() if isinstance(part, dict))]
+
+
 def test_samples_of_a_range(observed: Observed) -> None:
     for count in (5, 0, 10):
         observed.pass_five_seconds(count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ from amqpstore_server.management.topology import (
     name_in,
 )
 from amqpstore_server.protocol import methods
+from amqpstore_server.statistics.statistics import Statistics
 
 Found = tuple[VirtualHost, Queue]
 
@@ -86,7 +88,17 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
             ABSENT if found[1].owner is None else owner_row(context, found[1].owner)
         ),
     }
-    return Columns(columns, lambda found: context.statistics.queue(found[1], ranges))
+    return Columns(
+        columns,
+        lambda found: context.statistics.queue(found[1], ranges),
+        lambda path: _number_reader(context.statistics, path),
+    )
+
+
+def _number_reader(statistics: Statistics, path: Sequence[str]) -> Callable[[Found], float] | None:
+    """Return what reads a number or a rate of queues: lists of many are sorted by them."""
+    read = statistics.queue_number(path)
+    return None if read is None else lambda found: read(found[1])
 
 
 def _idle_since(call: Call, found: Found) -> Any:
