@@ -350,6 +350,26 @@ def test_what_a_drill_found_is_shown(page: Page, site: str) -> None:
     assert "4 to 5" in page.inner_text("details tbody")
 
 
+def test_a_question_is_answered_by_keyboard(page: Page, site: str) -> None:
+    """The first stop leads to the content; Escape says no, and one is back where one was."""
+    page.goto(f"{site}/queues/%2F/purged")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    page.keyboard.press("Enter")
+    for _ in range(4):  # the way to the list, browsing, purging, deleting
+        page.keyboard.press("Tab")
+    focused = page.locator("*:focus")
+    assert focused.inner_text() == "Delete"
+    assert focused.evaluate("(element) => getComputedStyle(element).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.locator("dialog[open] *:focus").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    assert focused.inner_text() == "Delete"
+    assert page.goto(f"{site}/queues/%2F/purged").ok  # type: ignore[union-attr]
+
+
 def test_a_refusal_is_told_and_changes_nothing(page: Page, site: str) -> None:
     page.goto(f"{site}/queues")
     page.click("text=Declare a queue")

@@ -16,6 +16,8 @@ from amqpstore_server.management.pages.routing import steps_of
 
 _MAX_BINDINGS = 500
 _MAX_STEPS = 200
+_MAX_QUEUES = 1000
+_RECOVERED = ("kept", "redelivered", "lost", "quarantined", "unreadable")
 _EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
 _MESSAGES = 50
 
@@ -244,12 +246,20 @@ async def _reports(api: PageApi, _asked: PageAddress) -> Values:
 
 async def _report(api: PageApi, asked: PageAddress) -> Values:
     report = await api.get("store", "reports", asked.path["name"])
+    queues = report["content"].get("queues", ())
+    touched = [queue for queue in queues if any(queue[key] for key in _RECOVERED)]
     for scenario in report["content"].get("scenarios", ()):
         steps = scenario["timeline"]
         # Violations are never left out.
         shown = [step for at, step in enumerate(steps) if at < _MAX_STEPS or step["is_violated"]]
         scenario |= {"timeline": shown, "more": len(steps) - len(shown)}
-    return {"report": report, "content": report["content"]}
+    return {
+        "report": report,
+        "content": report["content"],
+        "queues": touched[:_MAX_QUEUES],
+        "more_queues": max(len(touched) - _MAX_QUEUES, 0),
+        "empty_queues": len(queues) - len(touched),
+    }
 
 
 PAGES = (

@@ -262,6 +262,8 @@ document.addEventListener("click", (event) => {
   }
 });
 document.addEventListener("DOMContentLoaded", () => {
+  // On a phone the navigation scrolls: where one is should be seen.
+  document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   drawCharts();
   listen();
   const wide = new ResizeObserver((entries) => {
