@@ -238,7 +238,7 @@ class Backlog:
             if not 0 < next_ms <= now_ms:
                 break
             if not self._has_room():
-                self.expiry.end()
+                self.expiry.set(0)
                 return False
             if self._is_spent:
                 self._queue().touch()
@@ -250,7 +250,7 @@ class Backlog:
                 self._queue().touch()
                 break
             if isinstance(run, ReadLaterError):
-                self.expiry.end()
+                self.expiry.set(0)
                 self.read_later(run)
                 return False
             if isinstance(run, MessageDamagedError):
@@ -258,7 +258,7 @@ class Backlog:
             if isinstance(run, Run):
                 run = self._affordable(store_queue, run)
                 if not self.send_away(Taken(store_queue, run), Reason.EXPIRED):
-                    self.expiry.end()
+                    self.expiry.set(0)
                     if not self._queue().is_set_aside:
                         self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
                     return False
