@@ -55,6 +55,10 @@ def test_what_expires_while_the_disk_is_full_leaves_later(simulated: SimulatedBr
     assert simulated.ready("q") == ["a"]
     simulated.pass_time(1000)
     assert simulated.ready("dead") == ["a"]
+    Client(simulated).publish("", "q", "b")
+    simulated.settle()
+    simulated.pass_time(10)  # by a timer, as nobody touches the queue
+    assert simulated.ready("dead") == ["a", "b"]
 
 
 def test_a_full_disk_is_tried_again_after_a_second_and_not_all_the_time(
