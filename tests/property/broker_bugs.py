@@ -181,7 +181,7 @@ def a_death_is_not_counted_twice(patch: Patch) -> None:
 
 def the_last_come_is_active(patch: Patch) -> None:
     def pump(self: Dispatch, *, in_turns: bool) -> None:
-        self._serve(self.consumers[-1:], in_turns=in_turns)
+        self._serve(list(self.consumers)[-1:], in_turns=in_turns)
 
     patch.setattr(Dispatch, "pump", pump)
 

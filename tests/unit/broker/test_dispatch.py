@@ -1,6 +1,8 @@
 """Dispatch: which consumer gets what (D19, F05, F11, F12, F22, C108)."""
 
 from collections.abc import Callable
+from math import inf
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -569,3 +571,21 @@ def test_one_consumer_without_a_prefetch_is_given_no_more_in_a_turn_than_others(
         assert len(client.got) - before <= 10
         before = len(client.got)
     assert before == 100
+
+
+def test_of_many_consumers_each_leaves_in_the_same_time(simulated: SimulatedBroker) -> None:
+    """Whichever it is: those of one client may be behind those of another."""
+    simulated.queue("q")
+    took_s = {1000: inf, 8000: inf}
+    for _ in range(3):
+        for count, least_s in took_s.items():
+            staying, leaving = Client(simulated), Client(simulated)
+            for client in (staying, leaving):
+                for number in range(count):
+                    client.consume("q", str(number))
+            began_s = thread_time()
+            leaving.channel.close()
+            took_s[count] = min(least_s, thread_time() - began_s)
+            staying.channel.close()
+    # Eight times as many take eight times as long; 64 times, if each were searched for.
+    assert took_s[8000] < 24 * took_s[1000]

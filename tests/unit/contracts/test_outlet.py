@@ -73,7 +73,7 @@ class AmqpSubject:
         for tag in ("one", "two"):
             server.queue(tag)
             self.client.ask(1, methods.BasicConsume(queue=tag, consumer_tag=tag))
-        one, two = (server.vhost.queue(tag).consumers.active[0] for tag in ("one", "two"))
+        one, two = (next(iter(server.vhost.queue(tag).consumers.active)) for tag in ("one", "two"))
         self.consumers = one, two
         assert isinstance(one.channel, Channel)
         self.outlet: Outlet = one.channel.outlet

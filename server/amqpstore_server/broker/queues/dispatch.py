@@ -6,8 +6,8 @@ active consumer, only that one. A requeued message goes to another consumer if t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Collection
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,13 @@ class Dispatch:
     """The consumers of a queue, in the order in which they started."""
 
     def __init__(self, context: BrokerContext, queue: Queue) -> None:
-        self.consumers: list[Consumer] = []
+        # Ordered dictionaries: of a hundred thousand consumers each can leave in no time.
+        self.consumers: OrderedDict[Consumer, None] = OrderedDict()
         self._context = context
         self._queue = weakly(queue)
         self._backlog = queue.backlog
         self._priorities = queue.backlog.priorities
-        self._turns: dict[int, deque[Consumer]] = {}
+        self._turns: dict[int, OrderedDict[Consumer, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.consumers)
@@ -48,10 +49,11 @@ class Dispatch:
             raise AccessRefusedError(
                 f"queue '{self._queue().name}' has a single active consumer: none can be exclusive"
             )
-        if self.consumers and (consumer.exclusive or self.consumers[0].exclusive):
+        first = next(iter(self.consumers), None)
+        if first is not None and (consumer.exclusive or first.exclusive):
             raise AccessRefusedError(f"queue '{self._queue().name}' in exclusive use")
-        self.consumers.append(consumer)
-        self._turns.setdefault(consumer.priority, deque()).append(consumer)
+        self.consumers[consumer] = None
+        self._turns.setdefault(consumer.priority, OrderedDict())[consumer] = None
         if len(self._turns) > 1:
             self._turns = dict(sorted(self._turns.items(), reverse=True))
 
@@ -59,24 +61,25 @@ class Dispatch:
         """Remove a consumer. Returns whether it was there."""
         if consumer not in self.consumers:
             return False
-        self.consumers.remove(consumer)
+        del self.consumers[consumer]
         turn = self._turns[consumer.priority]
-        turn.remove(consumer)
+        del turn[consumer]
         if not turn:
             del self._turns[consumer.priority]
         return True
 
     def clear(self) -> list[Consumer]:
         """Remove and return all consumers."""
-        consumers, self.consumers = self.consumers, []
+        consumers = list(self.consumers)
+        self.consumers.clear()
         self._turns.clear()
         return consumers
 
     @property
-    def active(self) -> Sequence[Consumer]:
+    def active(self) -> Collection[Consumer]:
         """The consumers that may be served."""
         if self._queue().settings.single_active_consumer:
-            return self.consumers[:1]
+            return list(islice(self.consumers, 1))
         return self.consumers
 
     def capacity(self, size: int) -> int:
@@ -121,7 +124,7 @@ class Dispatch:
         """
         self._backlog.is_reading = False
         if self._queue().settings.single_active_consumer:
-            self._serve(self.consumers[:1], in_turns=in_turns)
+            self._serve(self.active, in_turns=in_turns)
             return
         for priority in list(self._turns):
             if not self._priorities.ready_count:
@@ -192,6 +195,5 @@ class Dispatch:
             consumer.channel.deliver(consumer, taken)
         turn = self._turns.get(consumer.priority)
         if given and turn and len(turn) > 1 and consumer in turn:
-            turn.remove(consumer)
-            turn.append(consumer)
+            turn.move_to_end(consumer)
         return given
