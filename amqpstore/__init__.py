@@ -46,9 +46,8 @@ The modules, from the disk upwards:
   disk, retries of failed ones, and reads of large ones in parts; `browsing`: reads that leave them.
 - `memory`, `unacked`, `transient`: which ready and unacked messages stay in memory, and where
   transient messages go that must leave it; `disposal`: messages that nobody needs, freed by and by.
-- `transaction`, `prepared`: transactions, and those that wait for a decision; `purges`: purges that
-  can be undone; `arguments`: checks
-  of published messages.
+- `transaction`, `acks`, `prepared`: transactions, their acks, and those that wait for a decision;
+  `purges`: purges that can be undone; `arguments`: checks of published messages.
 - `checkpoint_state`, `segment_accounts`: the state that the next checkpoint writes, for queues, and
   for live messages and garbage in each segment; `index`, `index_writer`, `index_merge`: index
   files.

@@ -70,8 +70,9 @@ MAX_STARTED_BYTES = 32 << 10
 
 _LARGE_BATCH_BYTES = 4 << 20
 _LARGE_BATCH_MESSAGES = 8192
-"""A batch of more bytes or messages is encoded by the thread that writes it: the owner of the log
-would be held for up to 10 ms.
+_LARGE_BATCH_OPERATIONS = 4096
+"""A batch of more bytes, messages or operations is encoded by the thread that writes it: the owner
+of the log would be held for up to 10 ms.
 """
 
 _MESSAGE_BYTES = 100
@@ -279,6 +280,14 @@ class Log:
             operation.message_count if isinstance(operation, SpreadEnqueue) else 1
         )
 
+    def append_acks(self, acks: list[Operation]) -> None:
+        """Put acks of one queue in the open batch, in little time however many there are."""
+        self.append_operation(acks[0])
+        batch = self._open
+        first = acks[0]
+        batch.runs[first.kind, first.queue_id] += acks[1:]
+        batch.byte_count += OPERATION.size * (len(acks) - 1)
+
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back from `complete` once everything appended so far is durable.
 
@@ -317,9 +326,17 @@ class Log:
             batch.lsn = self._next_lsn
             self._next_lsn += 1
             batch.sealed_ms = now_ms
-            batch.is_large = batch.byte_count > _LARGE_BATCH_BYTES or (
-                batch.byte_count > _LARGE_BATCH_MESSAGES * _MESSAGE_BYTES
-                and len(batch.messages) > _LARGE_BATCH_MESSAGES
+            size = batch.byte_count
+            batch.is_large = (
+                size > _LARGE_BATCH_BYTES
+                or (
+                    size > _LARGE_BATCH_MESSAGES * _MESSAGE_BYTES
+                    and len(batch.messages) > _LARGE_BATCH_MESSAGES
+                )
+                or (
+                    size > _LARGE_BATCH_OPERATIONS * OPERATION.size
+                    and sum(map(len, batch.runs.values())) > _LARGE_BATCH_OPERATIONS
+                )
             )
             if not batch.is_large:
                 self._encode(batch, segment)

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import purges, tables
+from amqpstore.acks import Acks
 from amqpstore.arguments import publish_bytes
 from amqpstore.catalog import Value
 from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
@@ -77,9 +78,9 @@ class _Group(NamedTuple):
 class Prepared:
     """A transaction that was prepared. Created by `Transaction.prepare`, and by `Store.open`.
 
-    `label` is its owner's description, `locked` what it will ack: runs that are in no queue now.
-    Transient messages that it will publish to queues that do not keep them, and acks in queues that
-    are not durable, do not survive a restart, just as without a transaction.
+    `label` is its owner's description. Transient messages that it will publish to queues that do
+    not keep them, and acks in queues that are not durable, do not survive a restart, just as
+    without a transaction.
 
     Args: ranges, the messages it will ack, as queue id, first sequence and count. Some may be in an
     index file that cannot be read: then it cannot be committed, until they are locked too.
@@ -90,16 +91,21 @@ class Prepared:
         store: Store,
         hidden: Queue,
         label: Value,
-        locked: list[tuple[Queue, Run]],
+        acks: Acks,
         groups: list[_Group],
         ranges: Sequence[Sequence[int]],
     ) -> None:
         self.label = label
-        self.locked = locked
+        self._acks = acks
         self._store = store
         self._hidden = hidden
         self._groups = groups
         self._ranges = ranges
+
+    @property
+    def locked(self) -> list[tuple[Queue, Run]]:
+        """What it will ack: runs that are in no queue now."""
+        return self._acks.runs
 
     @property
     def publish_count(self) -> int:
@@ -153,8 +159,7 @@ class Prepared:
         # transaction undecided; one before `_remove` leaves it empty: the next start removes it.
         del store.prepared[self._hidden.id]
         withheld = put_all(store, publishes)
-        for queue, run in self.locked:
-            store.ack(queue, run)
+        store.ack_all(self._acks)
         store.purge(self._hidden)
         for queue, run in withheld:
             store.when_durable(partial(store.make_ready, queue, run))
@@ -197,7 +202,8 @@ class Prepared:
             if queue_id == queue.id
             for run in self._store.withdraw_known(queue, first_sequence, count)
         ]
-        self.locked += [(queue, run) for run in runs]
+        for run in runs:
+            self._acks.add(queue, run)
         return sum(run.count for run in runs)
 
     def _check_locked(self) -> None:
@@ -224,9 +230,7 @@ def put_all(store: Store, publishes: Iterable[Publish]) -> list[tuple[Queue, Run
     return withheld
 
 
-def prepare(
-    store: Store, label: Value, publishes: Sequence[Publish], acks: list[tuple[Queue, Run]]
-) -> Prepared:
+def prepare(store: Store, label: Value, publishes: Sequence[Publish], acks: Acks) -> Prepared:
     """Put a transaction into the log's open batch, undecided: see `Transaction.prepare`."""
     groups = []
     sequence = 2
@@ -247,7 +251,7 @@ def prepare(
         sequence += count
     row = PreparedRow(
         label,
-        locked=[[queue.id, run.first_sequence, run.count] for queue, run in acks],
+        locked=[[queue.id, run.first_sequence, run.count] for queue, run in acks.runs],
         publishes=[list(group) for group in groups],
     )
     # A crash between this commit and the batch leaves the row with an empty queue, without the
@@ -258,7 +262,7 @@ def prepare(
     for (_, messages, _, size, overhead), keeps_transient in kept:
         store.set_keeps_transient(hidden, keeps=keeps_transient)
         store.put(place, messages, size, overhead)
-    for _, run in acks:
+    for _, run in acks.runs:
         # As after a restart: they were delivered, and nobody has them.
         run.delivery_count += 1
     prepared = store.prepared[hidden.id] = Prepared(store, hidden, label, acks, groups, row.locked)
@@ -281,12 +285,11 @@ def restore(store: Store, *, is_unread: bool) -> None:
         if row.purged:
             purges.restore(store, hidden, row)
             continue
-        locked = [
-            (queue, run)
-            for queue_id, first_sequence, count in row.locked
-            if (queue := store.queues.get(queue_id))
-            for run in store.withdraw_range(queue, first_sequence, count)
-        ]
+        acks = Acks()
+        for queue_id, first_sequence, count in row.locked:
+            if queue := store.queues.get(queue_id):
+                for run in store.withdraw_range(queue, first_sequence, count):
+                    acks.add(queue, run)
         if is_empty:
             _log.error("a prepared transaction may be lost, as it cannot be read: %s", row.label)
             for queue_id, _, _ in row.locked:
@@ -295,7 +298,7 @@ def restore(store: Store, *, is_unread: bool) -> None:
                     queue.unread.clear()
             continue
         groups = [_group(*group) for group in row.publishes]
-        store.prepared[hidden.id] = Prepared(store, hidden, row.label, locked, groups, row.locked)
+        store.prepared[hidden.id] = Prepared(store, hidden, row.label, acks, groups, row.locked)
 
 
 def _group(first_sequence: int, length: int, priority: int, placements: list[Any]) -> _Group:

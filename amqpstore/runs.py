@@ -47,6 +47,9 @@ SpanT = TypeVar("SpanT", bound=Span)
 _GONE: Any = None
 """Stands for a run that was removed from the front of a list, or will be added there."""
 
+_MANY = 64
+"""More runs than this are removed together."""
+
 _WITHOUT_ROOM = 64
 """A list of fewer runs is moved when one is added at its front."""
 
@@ -166,23 +169,45 @@ class Run:
         elif self.first_id:
             self.first_id += count
         if messages is not None:
-            head.messages = messages[:count]
-            head.body_bytes = body_bytes(head.messages)
-            head.memory_bytes = head.body_bytes + overhead_bytes(head.messages)
-            if messages[count - 1].envelope is messages[count].envelope:
-                # The rest keeps it in memory, so it counts there.
-                head.memory_bytes -= _envelope_bytes(messages[count].envelope)
-                head.is_short = True
-            self.messages = messages[count:]
-            self.body_bytes -= head.body_bytes
-            self.memory_bytes -= head.memory_bytes
+            head.messages, self.messages = messages[:count], messages[count:]
+            self._share_memory(head)
             if self.account is not None:
                 self.account.was_split(self, head)
         elif self.body_sizes is not None:
             head.body_sizes, self.body_sizes = self.body_sizes[:count], self.body_sizes[count:]
-            head.body_bytes = sum(head.body_sizes)
+            if count > self.count:
+                head.body_bytes = self.body_bytes - sum(self.body_sizes)
+            else:
+                head.body_bytes = sum(head.body_sizes)
             self.body_bytes -= head.body_bytes
         return head
+
+    def _share_memory(self, head: Run) -> None:
+        """Share the bytes that were counted for all messages with those that were split off.
+
+        Only the fewer messages of both are looked at: acks that come one by one, in whatever order,
+        must not each look at all that the client has.
+        """
+        first, rest = head.messages, self.messages
+        assert first is not None  # it is called for messages in memory
+        assert rest is not None
+        is_shared = first[-1].envelope is rest[0].envelope
+        head.is_short = is_shared
+        if len(rest) < len(first):
+            size = body_bytes(rest)
+            memory_bytes = size + overhead_bytes(rest)
+            if self.is_short:
+                memory_bytes -= _envelope_bytes(rest[-1].envelope)
+            head.body_bytes = self.body_bytes - size
+            head.memory_bytes = self.memory_bytes - memory_bytes
+        else:
+            head.body_bytes = body_bytes(first)
+            head.memory_bytes = head.body_bytes + overhead_bytes(first)
+            if is_shared:
+                # The rest keeps it in memory, so it counts there.
+                head.memory_bytes -= _envelope_bytes(rest[0].envelope)
+        self.body_bytes -= head.body_bytes
+        self.memory_bytes -= head.memory_bytes
 
     def join(self, after: Run) -> None:
         """Add the messages of the run that follows, which are in memory as these are.
@@ -312,6 +337,18 @@ class RunList(Generic[SpanT]):
         place = bisect_right(runs, first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
         if place < self._head or runs[place].end <= first_sequence:
             place += 1
+        far = place + _MANY
+        if count > _MANY and far < len(runs) and runs[far].first_sequence < end:
+            # One by one, each would move those behind it.
+            if runs[place].first_sequence < first_sequence:
+                runs.insert(place, runs[place].split(first_sequence - runs[place].first_sequence))
+                place += 1
+            stop = bisect_left(runs, end, far, key=_FIRST_SEQUENCE)
+            if runs[stop - 1].end > end:
+                stop -= 1
+            removed = runs[place:stop]
+            del runs[place:stop]
+            self.count -= sum([run.count for run in removed])
         while place < len(runs) and runs[place].first_sequence < end:
             run = runs[place]
             if run.first_sequence < first_sequence:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from amqpstore import marker, tables
+from amqpstore.acks import Acks
 from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value, check_change
@@ -121,7 +122,7 @@ class Store:
         self._memory = Memory(options.memory_bytes, self._transient)
         self._memory_bytes = options.memory_bytes
         self._is_memory_short = False
-        self._disposal = Disposal()
+        self._disposal = Disposal(self._release)
         self._unacked = self._memory.unacked
         self._log = Log(
             backing.descriptors,
@@ -293,10 +294,7 @@ class Store:
         for one in queues:
             one.deleted = True
             self._memory.let_go(one, one.memory_bytes)
-            runs = one.clear() + one.quarantined.clear()
-            for run in runs:
-                self.stored.release_transient(run)
-            self._disposal.add_runs(runs)
+            self._disposal.add_runs(one.clear() + one.quarantined.clear())
             del self.queues[one.id]
             if one.durable:
                 self._maintenance.deleted.append(one.id)
@@ -565,6 +563,24 @@ class Store:
         """
         return self._remove(queue, limit, first_sequence, in_parts=in_parts)
 
+    def withdraw_first(self, queue: Queue, limit: int) -> Run | ReadLaterError | None:
+        """Withdraw messages at the head of a queue, which are not needed: they are not read. The
+        run has its messages only if they are in memory.
+
+        Returns: None, if nothing is ready.
+        """
+        while queue.is_head_paged:
+            error = self.stored.page_in(queue, queue.paged[0])
+            if isinstance(error, ReadLaterError):
+                return error
+            if error:
+                _log.error("%s", error)
+        if not queue.ready.count:
+            return None
+        run = self._cut(queue, queue.ready.first, 0, min(limit, queue.ready.first.count))
+        self._memory.let_go(queue, run.memory_bytes)
+        return run
+
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
         """Withdraw the existing ones of `count` messages from a sequence on.
 
@@ -644,6 +660,17 @@ class Store:
         elif run.messages is None:
             self.stored.release_transient(run)
 
+    def ack_all(self, acks: Acks) -> None:
+        """Ack as `ack` does, in little time however many runs there are."""
+        self._disposal.add_runs(acks.move_to(self._log))
+
+    def _release(self, run: Run) -> None:
+        """Release what an acked run has in memory, or in `transient/`."""
+        if run.account is not None:
+            self._unacked.remove(run)
+        elif run.messages is None:
+            self.stored.release_transient(run)
+
     def requeue(self, queue: Queue, run: Run) -> None:
         """Return a run that was taken to its place, marked as delivered."""
         run.delivery_count += 1
@@ -678,8 +705,6 @@ class Store:
         """Remove everything that is ready from memory. Returns the runs that were there."""
         self._memory.let_go(queue, queue.memory_bytes)
         runs = queue.clear()
-        for run in runs:
-            self.stored.release_transient(run)
         self._disposal.add_runs(runs)
         return runs
 
@@ -826,7 +851,7 @@ class Store:
         SPARE.fill()
         if self._grouped:
             self._commit_grouped()
-        if self._disposal.lists:
+        if self._disposal.runs or self._disposal.lists:
             self._disposal.free()
         with self._working():
             self._memory.drop_excess(self._log.position.message_id)
@@ -834,7 +859,7 @@ class Store:
 
     def free_memory(self) -> bool:
         """Drop bodies of taken messages from memory if there are too many, as `housekeep` does, and
-        free some of what was purged or deleted. Returns whether more is to be freed.
+        free some of what was purged, deleted or acked. Returns whether more is to be freed.
 
         To be called more often than that, if much may be taken in between: it costs nothing if
         there is nothing to do.
@@ -842,9 +867,10 @@ class Store:
         memory = self._memory
         if memory.unacked.memory_bytes > memory.budget_bytes // 4:
             memory.let_go_unacked(self._log.position.message_id)
-        if not self._disposal.lists:
+        disposal = self._disposal
+        if not (disposal.runs or disposal.lists):
             return False
-        return self._disposal.free()
+        return disposal.free()
 
     def checkpoint(self) -> None:
         """Make a checkpoint of everything durable, now.

@@ -7,6 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from amqpstore.acks import Acks
 from amqpstore.arguments import check_messages
 from amqpstore.catalog import Value
 from amqpstore.errors import TransactionEndedError
@@ -30,7 +31,7 @@ class Transaction:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._publishes: list[Publish] = []
-        self._acks: list[tuple[Queue, Run]] = []
+        self._acks = Acks()
         self._needed_bytes = 0
         self._has_ended = False
 
@@ -65,7 +66,7 @@ class Transaction:
         Raises: TransactionEndedError.
         """
         self._check()
-        self._acks.append((queue, run))
+        self._acks.add(queue, run)
 
     def commit(self) -> None:
         """Commit. Promise it only once it is durable: see `Store.when_durable`.
@@ -78,8 +79,7 @@ class Transaction:
         )
         self._has_ended = True
         withheld = put_all(self._store, self._publishes)
-        for queue, run in self._acks:
-            self._store.ack(queue, run)
+        self._store.ack_all(self._acks)
         # Only now: messages that are not in the log wait for those that are.
         for queue, run in withheld:
             self._store.when_durable(partial(self._store.make_ready, queue, run))
@@ -107,7 +107,7 @@ class Transaction:
         """
         self._check()
         self._has_ended = True
-        return self._acks
+        return self._acks.runs
 
     def __enter__(self) -> Transaction:
         return self

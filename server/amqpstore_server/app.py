@@ -146,7 +146,7 @@ async def _run(
         # Objects that exist now stay: freezing them saves every collection from scanning them.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        gc.set_threshold(10_000, 5, 1000)
         urls = [_url("amqp", one) for one in plain] + [_url("amqps", one) for one in tls]
         with admin_socket(store.directory) as admin:
             async with trio.open_nursery() as nursery:

@@ -18,6 +18,7 @@ import pytest
 import amqpstore.transaction
 import amqpstore_server.broker.channels.publishing
 from amqpstore import Message, Queue, Run, Store
+from amqpstore.acks import Acks
 from amqpstore.queue import Placement
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
@@ -272,7 +273,7 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, acks_first: bool) -> None:
                 self._store.enqueue(placements, messages, priority=priority)
 
         def ack() -> None:
-            for queue, run in self._acks:
+            for queue, run in self._acks.runs:
                 self._store.ack(queue, run)
 
         first, second = (ack, publish) if acks_first else (publish, ack)
@@ -296,7 +297,7 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
     def published(self: BrokerTransaction, plan: Plan) -> None:
         publish(self, plan)
-        acks, self._store_transaction._acks = self._store_transaction._acks, []
+        acks, self._store_transaction._acks = self._store_transaction._acks, Acks()
         self.commit()
         sync_at_once(self._context.store)
         self._store_transaction = self._context.store.transaction()
@@ -350,7 +351,7 @@ def acks_behind_the_promise(patch: pytest.MonkeyPatch) -> None:
     def commit(self: amqpstore.transaction.Transaction) -> None:
         for placements, messages, priority, *_ in self._publishes:
             self._store.enqueue(placements, messages, priority=priority)
-        for queue, run in self._acks:
+        for queue, run in self._acks.runs:
             self._store.when_durable(partial(self._store.ack, queue, run))
 
     patch.setattr(amqpstore.transaction.Transaction, "commit", commit)

@@ -114,7 +114,7 @@ def test_a_move_in_two_batches_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
         for publish in self._publishes:
             self._store.enqueue(publish.placements, publish.messages)
         self._store.sync()
-        for queue, run in self._acks:
+        for queue, run in self._acks.runs:
             self._store.ack(queue, run)
         self._has_ended = True
 

@@ -267,7 +267,7 @@ def committed_in_two(self: Transaction) -> None:
     for publish in self._publishes:
         self._store.enqueue(publish.placements, publish.messages)
     self._store.sync()
-    for queue, run in self._acks:
+    for queue, run in self._acks.runs:
         self._store.ack(queue, run)
     self._has_ended = True
 

@@ -156,10 +156,11 @@ class Administration:
         if len(self.all_users.names) == 1:
             # The next start would create `guest` again, as in a new store.
             raise AdministrationError(f"'{user}' is the last user: add another one first")
-        gone = {(one, vhost): None for one, vhost, _ in self.broker.granted() if one == user}
+        gone = {(user, vhost): None for vhost in self.broker.granted_to(user)}
         self._store(Defined(permissions=gone), {user: None})
         self._changed(by, "user deleted", BrokerEvent("user.deleted", {"name": user}), target=user)
         yield from self._closing(f"user '{user}' was deleted", user)
+        yield None  # this may be one of thousands
 
     def _row_of(self, user: User) -> Work[dict[str, Any]]:
         users = self.all_users

@@ -365,28 +365,29 @@ class AmqpChannel:
         )
         add_content(self._outbox, self.number, answer.encode(), message, self._context.frame_max)
 
-    def on_basic_ack(self, method: methods.BasicAck) -> None:
+    def on_basic_ack(self, method: methods.BasicAck) -> Iterator[None] | None:
         if method.multiple:
-            self._broker.ack_until(method.delivery_tag)
-        else:
-            self._broker.ack(method.delivery_tag, method.delivery_tag)
+            return self._broker.settling_until(method.delivery_tag, requeue=None)
+        self._broker.ack(method.delivery_tag, method.delivery_tag)
+        return None
 
     def on_basic_reject(self, method: methods.BasicReject) -> None:
         self._broker.reject(method.delivery_tag, requeue=method.requeue)
 
-    def on_basic_nack(self, method: methods.BasicNack) -> None:
+    def on_basic_nack(self, method: methods.BasicNack) -> Iterator[None] | None:
+        tag, requeue = method.delivery_tag, method.requeue
         if method.multiple:
-            self._broker.reject_until(method.delivery_tag, requeue=method.requeue)
-        else:
-            self._broker.reject(method.delivery_tag, requeue=method.requeue)
+            return self._broker.settling_until(tag, requeue=requeue)
+        self._broker.reject(tag, requeue=requeue)
+        return None
 
-    def on_basic_recover(self, method: methods.BasicRecover) -> None:
+    def on_basic_recover(self, method: methods.BasicRecover) -> Iterator[None] | None:
         # Redelivered messages are sent at once, so the answer has to go out before them.
         self._send(methods.BasicRecoverOk())
-        self._broker.recover(requeue=method.requeue)
+        return self._broker.recovering(requeue=method.requeue)
 
-    def on_basic_recover_async(self, method: methods.BasicRecoverAsync) -> None:
-        self._broker.recover(requeue=method.requeue)
+    def on_basic_recover_async(self, method: methods.BasicRecoverAsync) -> Iterator[None] | None:
+        return self._broker.recovering(requeue=method.requeue)
 
     def on_confirm_select(self, method: methods.ConfirmSelect) -> None:
         self._broker.select_confirms()
@@ -400,8 +401,11 @@ class AmqpChannel:
     def on_tx_commit(self, _method: methods.TxCommit) -> Iterator[None] | None:
         return _begun(self._broker.committing())
 
-    def on_tx_rollback(self, _method: methods.TxRollback) -> None:
-        self._broker.rollback()
+    def on_tx_rollback(self, _method: methods.TxRollback) -> Iterator[None] | None:
+        return _begun(self._roll_back())
+
+    def _roll_back(self) -> Iterator[None]:
+        yield from self._broker.rolling_back()
         self._send(methods.TxRollbackOk())
 
     def misplaced(self, method: methods.Method) -> None:

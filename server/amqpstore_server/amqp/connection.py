@@ -78,6 +78,11 @@ _METHODS_AT_ONCE = 32
 count: they are handled together.
 """
 
+_EVENTS_AT_ONCE = 256
+"""Events of one read that are handled before others have their turn. Acks of neighbouring tags are
+one event, and so are consecutive publishes of a channel.
+"""
+
 _DEFINING = (methods.ExchangeDeclare.class_id, methods.QueueDeclare.class_id)
 """The classes of methods that change definitions."""
 
@@ -419,6 +424,7 @@ class ServerConnection:
             if (
                 outbox.byte_count > MAX_UNREAD_BYTES
                 or not methods_left
+                or index == _EVENTS_AT_ONCE
                 or self._unfinished is not None
             ):
                 self._waiting = [*events[index:]]

@@ -331,6 +331,11 @@ class Broker:
             user, _, vhost = key.partition("\0")
             yield user, vhost, row
 
+    def granted_to(self, user: str) -> list[str]:
+        """Return the virtual hosts in which a user has permissions."""
+        vhosts = (*self.vhosts, *self.deleted)
+        return [vhost for vhost in vhosts if name_key(user, vhost) in self._permissions]
+
     def begin_deleting(self, name: str) -> None:
         """Delete a virtual host with its permissions and policies for everybody; `deleting_vhost`
         then removes what is in it, once its connections are closed. Durable on return.

@@ -12,7 +12,8 @@ class BrokerLimits(NamedTuple):
     move messages between queues, messages stop moving between queues.
     `max_replay_bytes` is the most memory of one replay, which is one batch of the log;
     `max_read_back_bytes` the most bytes of bodies that a transaction reads back from disk to move
-    them to other queues. A limit of a queue drops `max_dropped` messages at once. In one turn
+    them to other queues. A limit of a queue drops `max_dropped` messages at once, and
+    `max_dropped_read` if they have to be read for that. In one turn
     consumers are given about `max_handed_out` messages, and of the bindings of deleted queues and
     exchanges `max_unbound` are removed. An operator's move is made in transactions of
     `max_selected` messages. `max_move_cost` is what a turn may spend, in about microseconds, on
@@ -29,6 +30,7 @@ class BrokerLimits(NamedTuple):
     max_replay_bytes: int = 64 << 20
     max_read_back_bytes: int = 64 << 20
     max_dropped: int = 16_384
+    max_dropped_read: int = 1024
     max_handed_out: int = 1024
     max_unbound: int = 256
     max_selected: int = 256

@@ -72,6 +72,11 @@ class Policies:
         """Return all policies, or all operator policies."""
         return list(self._policies[operator])
 
+    @property
+    def count(self) -> int:
+        """The number of policies and operator policies."""
+        return sum(map(len, self._policies.values()))
+
     def changes(self, policies: Sequence[Policy], *, operator: bool) -> list[Change]:
         """Return the catalog changes to commit before `have`."""
         kept = {policy.name for policy in policies}

@@ -80,7 +80,10 @@ DEFAULT_VHOST = "/"
 """The virtual host of a new broker; it has the event exchange."""
 
 _QUEUES_AT_ONCE = 100
-"""Queues that get their settings before others have their turn."""
+_MATCHES_AT_ONCE = 2000
+"""Queues or exchanges that get their settings before others have their turn, and names that are
+compared with the patterns of policies for that.
+"""
 
 _EXCLUSIVE_AT_ONCE = 512
 """Exclusive queues of a connection that ended which are deleted before others have their turn."""
@@ -734,12 +737,17 @@ class VirtualHost:
 
     def applying_policies(self) -> Iterator[None]:
         """Do as `apply_policies`, in steps: others may have their turn after each."""
-        for exchange in self.exchanges.values():
-            self._apply_to_exchange(exchange)
-        queues = list(self.queues.values())
-        for first in range(0, len(queues), _QUEUES_AT_ONCE):
+        at_once = max(1, min(_QUEUES_AT_ONCE, _MATCHES_AT_ONCE // (self.policies.count + 1)))
+        exchanges = list(self.exchanges.values())
+        for first in range(0, len(exchanges), at_once):
             self.context.work["policies"] = None
-            for queue in queues[first : first + _QUEUES_AT_ONCE]:
+            for exchange in exchanges[first : first + at_once]:
+                self._apply_to_exchange(exchange)
+            yield
+        queues = list(self.queues.values())
+        for first in range(0, len(queues), at_once):
+            self.context.work["policies"] = None
+            for queue in queues[first : first + at_once]:
                 if not queue.is_deleted:
                     self._apply_to_queue(queue)
             # Before anybody publishes: a route has settings of its queues.

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from amqpstore.runs import ReadyList, Run, RunList
+from amqpstore.message import Envelope, Message
+from amqpstore.runs import ReadyList, Run, RunList, body_bytes, overhead_bytes
 from tests.unit.engine.stores import bodies, messages
 
 
@@ -25,6 +26,48 @@ def test_a_split_run_in_memory_keeps_sequences_and_messages_together() -> None:
     assert (head.first_sequence, bodies(head)) == (10, [b"a"])
     assert (rest.first_sequence, bodies(rest)) == (11, [b"b", b"c"])
     assert head.delivery_count == rest.delivery_count == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), min_size=1, max_size=40),
+    st.lists(st.integers(1, 39)),
+)
+def test_the_parts_of_a_run_share_its_memory(kinds: list[tuple[int, int]], cuts: list[int]) -> None:
+    envelopes = [Envelope("", "key" * kind) for kind in range(4)]
+    whole = [Message(envelopes[kind], b"x" * size) for kind, size in kinds]
+    run = Run(0, len(whole), messages=whole)
+    run.bring_back(whole)
+    parts = [run]
+    for cut in cuts:
+        for place, part in enumerate(parts):
+            if part.first_sequence < cut < part.end:
+                parts.insert(place, part.split(cut - part.first_sequence))
+                break
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        found = part.messages or []
+        shared = following and (following.messages or [])[0].envelope is found[-1].envelope
+        assert part.is_short is bool(shared)
+        last = found[-1]
+        envelope_bytes = 2 * overhead_bytes([last]) - overhead_bytes([last, last]) if shared else 0
+        assert part.body_bytes == body_bytes(found)
+        assert part.memory_bytes == part.body_bytes + overhead_bytes(found) - envelope_bytes
+
+
+@given(st.sets(st.integers(0, 300)), st.integers(0, 300), st.integers(1, 300), st.integers(1, 5))
+@settings(max_examples=200)
+def test_many_runs_are_removed_as_few_are(
+    starts: set[int], first: int, count: int, length: int
+) -> None:
+    found = []
+    for many in (0, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("amqpstore.runs._MANY", many)
+            runs: RunList[Run] = RunList()
+            for start in sorted(starts):
+                runs.append(Run(start * length, length))
+            removed = [(run.first_sequence, run.count) for run in runs.remove(first, count)]
+            found.append((removed, runs.count, [(run.first_sequence, run.count) for run in runs]))
+    assert found[0] == found[1]
 
 
 def test_a_run_says_what_it_is() -> None:

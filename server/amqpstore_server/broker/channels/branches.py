@@ -25,6 +25,7 @@ from amqpstore_server.broker.errors import (
     NotFoundError,
     PreconditionFailedError,
 )
+from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.timers import Timer
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
@@ -93,6 +94,9 @@ class BranchChannel(TransactedChannel, Protocol):
     """What a branch needs of a channel that works in it."""
 
     transaction: LocalTransaction | None
+
+    def requeue_all(self, deliveries: list[Delivery]) -> None:
+        """Requeue deliveries, if there are many most of them in later turns."""
 
 
 class _Branch:
@@ -426,8 +430,7 @@ class Branches:
 
     def _undo(self, branch: _Branch) -> None:
         for channel, work in branch.works.items():
-            for delivery in work.rollback():
-                channel.settled(delivery, requeue=True)
+            channel.requeue_all(work.rollback())
 
     def _time_out(self, branch: _Branch) -> None:
         if not branch.failure:

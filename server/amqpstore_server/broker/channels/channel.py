@@ -10,6 +10,7 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import amqpstore
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
 
 _NO_REDELIVERIES: deque[Delivery] = deque()
 """Shared by nearly all channels, and never added to: an empty deque takes 760 bytes."""
+
+
+_SETTLED_AT_ONCE = 256
+"""Deliveries that are settled before others have their turn. A client that acks in another order
+than it gets its messages has one for each gap.
+"""
+
+_FIRST_SEQUENCE = attrgetter("run.first_sequence")
 
 
 class _Mode(enum.StrEnum):
@@ -115,6 +124,8 @@ class Channel:
         self._unacked: RunList[Delivery] = RunList()
         self._redeliveries = _NO_REDELIVERIES
         """Deliveries to send again after basic.recover; they count as unacked."""
+        self._rolled_back = _NO_REDELIVERIES
+        """Deliveries that are unacked again, and that a rollback has not put back yet."""
         self.next_delivery_tag = 1
         self.tag_notes = TagNotes()
 
@@ -345,7 +356,8 @@ class Channel:
 
     def ack_until(self, tag: int) -> None:
         """Ack all tags up to `tag`; 0 means all. Raises: PreconditionFailedError."""
-        self._settle_until(tag, requeue=None)
+        for _ in self.settling_until(tag, requeue=None) or ():
+            pass
 
     def reject(self, tag: int, *, requeue: bool) -> None:
         """Requeue or drop one message. Raises: PreconditionFailedError."""
@@ -353,20 +365,26 @@ class Channel:
 
     def reject_until(self, tag: int, *, requeue: bool) -> None:
         """Requeue or drop all messages up to `tag`. Raises: PreconditionFailedError."""
-        self._settle_until(tag, requeue=requeue)
+        for _ in self.settling_until(tag, requeue=requeue) or ():
+            pass
 
     def recover(self, *, requeue: bool) -> None:
         """Requeue everything unacked, or send it to its consumers again."""
-        self._redeliveries = deque(chain(self._redeliveries, self._unacked.clear()))
-        if requeue:
-            self._requeue_redeliveries()
-        else:
-            self._redeliver()
+        for _ in self.recovering(requeue=requeue) or ():
+            pass
 
-    def _requeue_redeliveries(self) -> None:
+    def recovering(self, *, requeue: bool) -> Iterator[None] | None:
+        """Do as `recover`, in steps: see `settling_until`."""
+        if requeue:
+            deliveries = [*self._take_redeliveries(), *self._unacked.clear()]
+            return self._begin_settling(deliveries, requeue=True)
+        self._redeliveries = deque(chain(self._redeliveries, self._unacked.clear()))
+        self._redeliver()
+        return None
+
+    def _take_redeliveries(self) -> deque[Delivery]:
         redeliveries, self._redeliveries = self._redeliveries, _NO_REDELIVERIES
-        for delivery in redeliveries:
-            self.settled(delivery, requeue=True)
+        return redeliveries
 
     def _redeliver(self) -> None:
         """Send again what recover asked for, as far as the outbox has room."""
@@ -413,11 +431,19 @@ class Channel:
         self.consumers.clear()
         if self._mode is _Mode.DTX:
             self.vhost.branches.leave(self)
-        elif self.transaction is not None:
-            self.rollback()
+        deliveries = [*self._take_redeliveries(), *self._unacked.clear(), *self._rolled_back]
+        self._rolled_back = _NO_REDELIVERIES
+        if self.transaction is not None:
+            deliveries += self.transaction.rollback()
             self.transaction = None
-        self._redeliveries = deque(chain(self._redeliveries, self._unacked.clear()))
-        self._requeue_redeliveries()
+        self.requeue_all(deliveries)
+
+    def requeue_all(self, deliveries: list[Delivery]) -> None:
+        """Requeue deliveries that are not among the unacked ones any more: if there are many, most
+        of them in later turns.
+        """
+        if steps := self._begin_settling(deliveries, requeue=True):
+            self.vhost.context.background.append(steps)
 
     @property
     def unacked_count(self) -> int:
@@ -472,7 +498,7 @@ class Channel:
     def unacked_in(self, queue: object) -> Iterator[tuple[amqpstore.Queue, Run]]:
         """Yield what its client has of a queue, also what is acked in a transaction only."""
         settled = self.transaction.settled if self.transaction is not None else ()
-        for delivery in chain(self._unacked, self._redeliveries, settled):
+        for delivery in chain(self._unacked, self._redeliveries, self._rolled_back, settled):
             if delivery.queue is queue:
                 yield delivery.store_queue, delivery.run
 
@@ -532,8 +558,17 @@ class Channel:
 
         Raises: PreconditionFailedError.
         """
-        for delivery in self._transaction.rollback():
-            self._unacked.insert(delivery)
+        for _ in self.rolling_back():
+            pass
+
+    def rolling_back(self) -> Iterator[None]:
+        """Do as `rollback`, in steps: see `settling_until`."""
+        self._rolled_back = deliveries = deque(self._transaction.rollback())
+        while deliveries:
+            for _ in range(min(len(deliveries), _SETTLED_AT_ONCE)):
+                self._unacked.insert(deliveries.popleft())
+            if deliveries:
+                yield
 
     @property
     def _transaction(self) -> LocalTransaction:
@@ -562,19 +597,57 @@ class Channel:
         if expected <= last:
             raise PreconditionFailedError(f"unknown delivery tag {expected}")
 
-    def _settle_until(self, tag: int, *, requeue: bool | None) -> None:
-        """Settle everything unacked up to `tag`."""
+    def settling_until(self, tag: int, *, requeue: bool | None) -> Iterator[None] | None:
+        """Settle everything unacked up to `tag`, in steps: others may have their turn after each,
+        but this channel only after the last. Returns None if all of it is done.
+
+        If not all of them are taken, because the channel has gone, the rest follows in later turns.
+        Args: requeue, None is an ack. Raises: PreconditionFailedError, at once.
+        """
         unacked = self._unacked
         if tag and (tag >= self.next_delivery_tag or not unacked.count):
             raise PreconditionFailedError(f"unknown delivery tag {tag}")
         if not unacked.count:
-            return
+            return None
         first = unacked.first.first_sequence
         last = tag or self.next_delivery_tag - 1
         if last < first:
             raise PreconditionFailedError(f"unknown delivery tag {tag}")
-        for delivery in unacked.remove(first, last - first + 1):
+        deliveries = unacked.remove(first, last - first + 1)
+        if (
+            last - first >= _SETTLED_AT_ONCE
+            and self.transaction is None
+            and len(deliveries) > _SETTLED_AT_ONCE
+        ):
+            return self._begin_settling(deliveries, requeue=requeue)
+        for delivery in deliveries:
             self._settle(delivery, requeue=requeue)
+        return None
+
+    def _begin_settling(
+        self, deliveries: list[Delivery], *, requeue: bool | None
+    ) -> Iterator[None] | None:
+        """Settle some of the deliveries, which were removed from the unacked ones, outside of a
+        transaction. Returns the steps that settle the others; None if there are none.
+        """
+        if requeue and len(deliveries) > _SETTLED_AT_ONCE:
+            # Between two steps consumers may be given what is back already: the first come first.
+            deliveries.sort(key=_FIRST_SEQUENCE)
+        steps = self._settling(deque(deliveries), requeue)
+        for _ in steps:
+            return steps
+        return None
+
+    def _settling(self, rest: deque[Delivery], requeue: bool | None) -> Iterator[None]:
+        try:
+            while rest:
+                for _ in range(min(len(rest), _SETTLED_AT_ONCE)):
+                    self.settled(rest.popleft(), requeue=requeue)
+                if rest:
+                    yield
+        finally:
+            if rest:
+                self.vhost.context.background.append(self._settling(rest, requeue))
 
     def _settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
         if self.transaction is not None:

@@ -6,6 +6,7 @@ acks and rejections, with the resulting dead letters, become one transaction of 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -306,19 +307,21 @@ class LocalTransaction:
         If not all steps are taken, the rest is finished at once.
         """
         channel = self._channel
-        settled, self._settled = self._settled, []
+        # Each is freed with its step, not all of them at the end.
+        settled = deque(self._settled)
+        self._settled = []
         for sent in self._sent:
             channel.count_published(sent.route, len(sent.messages), sent.flags)
         self._forget_sent()
-        rest = iter(settled)
         try:
-            for number, one in enumerate(rest, 1):
-                self._finish(one)
-                if not number % _MAX_SETTLED:
+            while settled:
+                for _ in range(min(len(settled), _MAX_SETTLED)):
+                    self._finish(settled.popleft())
+                if settled:
                     yield
         finally:
-            for one in rest:
-                self._finish(one)
+            while settled:
+                self._finish(settled.popleft())
 
     def _finish(self, settled: _Settled) -> None:
         delivery, requeue = settled

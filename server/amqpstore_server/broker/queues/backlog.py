@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import amqpstore
 from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError, Run
+from amqpstore.segments import Unread
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.deaths import Reason
@@ -188,8 +189,9 @@ class Backlog:
 
         Args: arrived, as many may be dropped whatever it costs: a publisher is read from no faster.
         """
-        dropped, most = 0, self._context.limits.max_dropped
+        dropped = most = 0
         while (excess := self.excess) and (store_queue := self.priorities.least()):
+            most = most or self._most_dropped(arrived)
             if dropped >= most:
                 self._queue().touch()
                 return
@@ -198,7 +200,7 @@ class Backlog:
             if self._is_spent and dropped >= arrived:
                 self._queue().touch()
                 return
-            run = self._store.withdraw(store_queue, min(excess, most), in_parts=True)
+            run = self._withdraw_excess(store_queue, excess, most - dropped)
             if isinstance(run, PartlyReadError):
                 self._queue().touch()
                 return
@@ -214,6 +216,32 @@ class Backlog:
                     return
         if dropped and self._queue().consumers:
             self._queue().touch()  # the next message may be small enough for one of them
+
+    def _most_dropped(self, arrived: int) -> int:
+        """Return how many messages a limit may drop at once."""
+        limits = self._context.limits
+        return max(limits.max_dropped_read, arrived) if self._needs_bodies else limits.max_dropped
+
+    def _withdraw_excess(
+        self, store_queue: amqpstore.Queue, excess: int, most: int
+    ) -> Run | Unread | None:
+        """Withdraw messages of a queue beyond its limits: at most so many, and no other message."""
+        if not self._needs_bodies:
+            return self._store.withdraw_first(store_queue, min(excess, most))
+        max_bytes = self._queue().settings.max_length_bytes
+        over = 0 if max_bytes is None else self.ready_bytes - max_bytes
+        wanted = excess
+        if over > 0:
+            # About as many as are to be dropped: to withdraw them one by one takes much longer.
+            wanted = max(excess, over * self.priorities.ready_count // max(self.ready_bytes, 1))
+        run = self._store.withdraw(store_queue, min(wanted, most), in_parts=True)
+        if isinstance(run, Run) and run.count > excess:
+            count = _count_of(run.messages or (), over)
+            if max(count, excess) < run.count:
+                part = run.split(max(count, excess))
+                self._store.put_back(store_queue, run)
+                return part
+        return run
 
     # Expiry.
 
@@ -266,7 +294,7 @@ class Backlog:
 
     @property
     def _needs_bodies(self) -> bool:
-        """Whether expired messages have to be read."""
+        """Whether messages that leave without being consumed have to be read."""
         return self._queue().sends_on or self._queue().settings.max_length_bytes is not None
 
     def watch_expiry(self) -> None:
@@ -340,3 +368,12 @@ class Backlog:
         """Stop the timers: the queue is deleted or set aside."""
         self.expiry.end()
         self._retry.end()
+
+
+def _count_of(messages: Sequence[Message], size: int) -> int:
+    """Return how many of the first messages have bodies of that size together."""
+    for index, message in enumerate(messages):
+        if size <= 0:
+            return index
+        size -= len(message.body)
+    return len(messages)

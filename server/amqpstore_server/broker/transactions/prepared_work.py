@@ -57,13 +57,13 @@ class PreparedWork:
             raise ResourceExhaustedError(str(error)) from None
         columns = [column for publish in publishes if (column := self._column(publish))]
         placed = [placed for column in columns if (placed := column.publish())]
+        left = {store_queue.id for store_queue, _ in prepared.locked}
         try:
             prepared.commit(placed)
         except DiskFullError as error:
             for column in columns:
                 column.expect_no_more()
             raise ResourceExhaustedError(str(error)) from None
-        left = {store_queue.id for store_queue, _ in prepared.locked}
         when_moved(self._context, left, columns, on_durable, or_else)
         return columns
 

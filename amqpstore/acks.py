@@ -1,0 +1,53 @@
+"""Acks that are gathered one by one, and take effect together: those of a transaction.
+
+There may be 100,000 of them, and none may be missing when the batch is sealed. So the operations of
+the log are made as they are gathered, and entering the log is a matter of moving lists. What acked
+runs have in memory concerns nobody: it is released afterwards, a part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+
+from amqpstore.log import Log, joined
+from amqpstore.queue import Queue
+from amqpstore.records import Operation, OperationKind
+from amqpstore.runs import Run
+from amqpstore.transient import FIRST_TRANSIENT
+
+_RUN: Callable[[tuple[Queue, Run]], Run] = itemgetter(1)
+
+
+class Acks:
+    """Acks of `runs`, that were taken or withdrawn from the queues beside them."""
+
+    __slots__ = ("_logged", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[Queue, Run]] = []
+        self._logged: dict[Queue, list[Operation]] = {}
+
+    def add(self, queue: Queue, run: Run) -> None:
+        """Add a run."""
+        self.runs.append((queue, run))
+        # Whether messages are in the log does not change: see `Unacked`.
+        if not queue.durable or not 0 < run.first_id < FIRST_TRANSIENT:
+            return
+        operation = Operation(OperationKind.ACK, run.count, queue.id, run.first_sequence)
+        operations = self._logged.setdefault(queue, [])
+        if operations and (one := joined(operations[-1], operation)):
+            operations[-1] = one
+        else:
+            operations.append(operation)
+
+    def move_to(self, log: Log) -> Iterable[Run]:
+        """Put them in the log's open batch. Returns the runs; nothing is left here, where all of
+        them would be freed at once.
+        """
+        logged, self._logged = self._logged, {}
+        for queue, operations in logged.items():
+            if not queue.deleted:
+                log.append_acks(operations)
+        runs, self.runs = self.runs, []
+        return map(_RUN, runs)
