@@ -100,6 +100,7 @@ class Batch:
         "lengths",
         "lsn",
         "messages",
+        "operation_count",
         "runs",
         "sealed_ms",
         "segment",
@@ -116,6 +117,7 @@ class Batch:
         self.runs: dict[tuple[int, int], list[Operation | SpreadEnqueue]] = {}
         self.waiters: list[Callable[[], None]] = []
         self.byte_count = 0
+        self.operation_count = 0
         self.buffers: list[bytes] = []
         self.lengths: list[int] = []
         self.segment: Segment | None = None
@@ -276,6 +278,7 @@ class Log:
             return
         else:
             runs.append(operation)
+        batch.operation_count += 1
         batch.byte_count += OPERATION.size * (
             operation.message_count if isinstance(operation, SpreadEnqueue) else 1
         )
@@ -286,6 +289,7 @@ class Log:
         batch = self._open
         first = acks[0]
         batch.runs[first.kind, first.queue_id] += acks[1:]
+        batch.operation_count += len(acks) - 1
         batch.byte_count += OPERATION.size * (len(acks) - 1)
 
     def when_durable(self, callback: Callable[[], None]) -> None:
@@ -333,10 +337,7 @@ class Log:
                     size > _LARGE_BATCH_MESSAGES * _MESSAGE_BYTES
                     and len(batch.messages) > _LARGE_BATCH_MESSAGES
                 )
-                or (
-                    size > _LARGE_BATCH_OPERATIONS * OPERATION.size
-                    and sum(map(len, batch.runs.values())) > _LARGE_BATCH_OPERATIONS
-                )
+                or batch.operation_count > _LARGE_BATCH_OPERATIONS
             )
             if not batch.is_large:
                 self._encode(batch, segment)

@@ -338,7 +338,7 @@ class RunList(Generic[SpanT]):
         if place < self._head or runs[place].end <= first_sequence:
             place += 1
         far = place + _MANY
-        if count > _MANY and far < len(runs) and runs[far].first_sequence < end:
+        if count > _MANY and (one := runs[far : far + 1]) and one[0].first_sequence < end:
             # One by one, each would move those behind it.
             if runs[place].first_sequence < first_sequence:
                 runs.insert(place, runs[place].split(first_sequence - runs[place].first_sequence))

@@ -553,6 +553,19 @@ class Store:
             self.make_ready(queue, run)
         return run.messages[0] if run.messages else None
 
+    def peek_many(self, queue: Queue, limit: int, first_sequence: int = 0) -> Sequence[Message]:
+        """Return up to `limit` messages that one `take` returns next, and leave them; empty if
+        `peek` returns None.
+        """
+        head = self.peek(queue, first_sequence)
+        if head is None:
+            return ()
+        if not first_sequence and queue.ready.count:
+            messages = queue.ready.first.messages
+            if messages is not None and messages[0] is head:
+                return messages[:limit]
+        return (head,)
+
     def withdraw(
         self, queue: Queue, limit: int, *, first_sequence: int = 0, in_parts: bool = False
     ) -> Run | Unread | None:

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.stalls.cases import DISTURBANCES
 from amqpstore_tools.bench.stalls.dialogue import Dialogue
-from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
 from amqpstore_tools.bench.stalls.quiet import histogram
 from amqpstore_tools.bench.stalls.report import Stall, StallReport
 from amqpstore_tools.bench.stalls.settings import StallSettings

@@ -89,12 +89,11 @@ def test_a_peek_is_of_the_highest_and_the_least_of_the_lowest_that_has_any() -> 
     simulated, client = broker_with(max_priority=5)
     levels = simulated.vhost.queue("q").priorities
     assert levels.least() is None
-    assert levels.peek() is None
+    assert not levels.peek()
     client.publish("", "q", "p2", priority=2)
     client.publish("", "q", "p4", priority=4)
     assert levels.least() is levels.at(2)
-    message = levels.peek()
-    assert message is not None
+    (message,) = levels.peek()
     assert message.body == b"p4"
     assert levels.ready_count == 2
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
+from amqpstore_tools.bench.stalls.cases import DISTURBANCES
 
 
 @dataclass(frozen=True)

@@ -617,7 +617,7 @@ class Channel:
         if (
             last - first >= _SETTLED_AT_ONCE
             and self.transaction is None
-            and len(deliveries) > _SETTLED_AT_ONCE
+            and deliveries[_SETTLED_AT_ONCE : _SETTLED_AT_ONCE + 1]  # `len` would be a call
         ):
             return self._begin_settling(deliveries, requeue=requeue)
         for delivery in deliveries:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from amqpstore import Run
+from amqpstore import Message, Run
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.backlog import Taken
@@ -174,3 +174,17 @@ class Consumer:
     def fits(self, size: int) -> bool:
         """Tell whether it can take a message of that size now."""
         return self.window.fits(size) and self.channel.window.fits(size)
+
+    def fitting(self, messages: Sequence[Message]) -> int:
+        """Return how many of the first messages it can take now, as far as bytes are concerned."""
+        if not self.fits(len(messages[0].body)):
+            return 0
+        windows = [window for window in (self.window, self.channel.window) if window.size]
+        room = min(window.size - window.unacked_bytes for window in windows)
+        count = 0
+        for message in messages:
+            room -= len(message.body)
+            if room < 0:
+                break
+            count += 1
+        return max(count, 1)  # the first may be larger than all that it may have

@@ -182,10 +182,10 @@ class Dispatch:
             and (limit := min(share - given, consumer.capacity)) > 0
         ):
             if consumer.has_size_limit:
-                head = self._priorities.peek(shunned)
-                if head is not None and not consumer.fits(len(head.body)):
+                heads = self._priorities.peek(limit, shunned)
+                limit = consumer.fitting(heads) if heads else 1
+                if not limit:
                     break
-                limit = 1
             taken = self._backlog.take(
                 limit, acked=consumer.no_ack, not_from=shunned, in_parts=True
             )

@@ -7,7 +7,7 @@ of that priority arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import amqpstore
@@ -108,13 +108,15 @@ class Priorities:
         """Return the store queue whose messages are dropped first; None if nothing is ready."""
         return next((one for one in reversed(self._descending) if one.ready_count), None)
 
-    def peek(self, not_from: object = None) -> Message | None:
-        """Return the message that `take` would take, and leave it; None if none can be read."""
+    def peek(self, limit: int = 1, not_from: object = None) -> Sequence[Message]:
+        """Return messages that `take` would take, and leave them; empty if none can be read."""
         for store_queue in self._descending:
             first = _first_but(store_queue, not_from) if not_from else 0
-            if store_queue.ready_count and (message := self._store.peek(store_queue, first)):
-                return message
-        return None
+            if store_queue.ready_count and (
+                messages := self._store.peek_many(store_queue, limit, first)
+            ):
+                return messages
+        return ()
 
     def take(
         self, limit: int, *, acked: bool, not_from: object = None, in_parts: bool = False

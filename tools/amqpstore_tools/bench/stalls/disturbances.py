@@ -4,7 +4,6 @@ import socket
 import struct
 import time
 
-from amqpstore_tools.bench.stalls.crowds import CROWDS
 from amqpstore_tools.bench.stalls.dialogue import Dialogue
 from amqpstore_tools.bench.stalls.disturbance import Disturbance
 from amqpstore_tools.client import wire
@@ -449,32 +448,3 @@ class DeleteBeside(DeleteBound):
         """Delete everything."""
         self.delete_all(self.small())
         super().clean()
-
-
-DISTURBANCES: dict[str, type[Disturbance]] = {
-    "declares": Declares,
-    "deletes": Deletes,
-    "fanout-transient": TransientFanout,
-    "fanout-durable": DurableFanout,
-    "purge": Purge,
-    "delete-full": DeleteFull,
-    "requeue": Requeue,
-    "nack": NackAll,
-    "dead-letters": RejectAll,
-    "history": HistoryAcks,
-    "close-channel": CloseChannel,
-    "disconnect": Disconnect,
-    "expiry": ExpireAll,
-    "replay": Replay,
-    "tx": Tx,
-    "tx-rollback": RolledBackTx,
-    "tx-acks": AckingTx,
-    "body": LargeBody,
-    "limits": LengthLimits,
-    "binds": Binds,
-    "delete-bound": DeleteBound,
-    "delete-exchange": DeleteExchange,
-    "delete-declare": DeleteDeclare,
-    "delete-beside": DeleteBeside,
-    **CROWDS,
-}

@@ -5,7 +5,7 @@ import time
 
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.server_process import ServerProcess
-from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
+from amqpstore_tools.bench.stalls.cases import DISTURBANCES
 from amqpstore_tools.bench.stalls.quiet import QuietClient, histogram
 from amqpstore_tools.bench.stalls.report import Stall, StallReport
 from amqpstore_tools.bench.stalls.settings import StallSettings

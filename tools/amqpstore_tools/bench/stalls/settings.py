@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 
 from amqpstore_tools.bench.settings import DEFAULT_URL
-from amqpstore_tools.bench.stalls.disturbances import DISTURBANCES
+from amqpstore_tools.bench.stalls.cases import DISTURBANCES
 from amqpstore_tools.client.connection import Address
 from amqpstore_tools.client.errors import CommandLineError
 
