@@ -19,7 +19,7 @@ from amqpstore.transient import FIRST_TRANSIENT
 _RUN: Callable[[tuple[Queue, Run]], Run] = itemgetter(1)
 
 
-class Acks:
+class GatheredAcks:
     """Acks of `runs`, that were taken or withdrawn from the queues beside them."""
 
     __slots__ = ("_logged", "runs")

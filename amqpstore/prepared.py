@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import purges, tables
-from amqpstore.acks import Acks
+from amqpstore.acks import GatheredAcks
 from amqpstore.arguments import publish_bytes
 from amqpstore.catalog import Value
 from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
@@ -91,7 +91,7 @@ class Prepared:
         store: Store,
         hidden: Queue,
         label: Value,
-        acks: Acks,
+        acks: GatheredAcks,
         groups: list[_Group],
         ranges: Sequence[Sequence[int]],
     ) -> None:
@@ -230,7 +230,9 @@ def put_all(store: Store, publishes: Iterable[Publish]) -> list[tuple[Queue, Run
     return withheld
 
 
-def prepare(store: Store, label: Value, publishes: Sequence[Publish], acks: Acks) -> Prepared:
+def prepare(
+    store: Store, label: Value, publishes: Sequence[Publish], acks: GatheredAcks
+) -> Prepared:
     """Put a transaction into the log's open batch, undecided: see `Transaction.prepare`."""
     groups = []
     sequence = 2
@@ -285,7 +287,7 @@ def restore(store: Store, *, is_unread: bool) -> None:
         if row.purged:
             purges.restore(store, hidden, row)
             continue
-        acks = Acks()
+        acks = GatheredAcks()
         for queue_id, first_sequence, count in row.locked:
             if queue := store.queues.get(queue_id):
                 for run in store.withdraw_range(queue, first_sequence, count):

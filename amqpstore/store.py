@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from amqpstore import marker, tables
-from amqpstore.acks import Acks
+from amqpstore.acks import GatheredAcks
 from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.backing import Backing
 from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value, check_change
@@ -673,7 +673,7 @@ class Store:
         elif run.messages is None:
             self.stored.release_transient(run)
 
-    def ack_all(self, acks: Acks) -> None:
+    def ack_all(self, acks: GatheredAcks) -> None:
         """Ack as `ack` does, in little time however many runs there are."""
         self._disposal.add_runs(acks.move_to(self._log))
 

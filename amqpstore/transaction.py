@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from amqpstore.acks import Acks
+from amqpstore.acks import GatheredAcks
 from amqpstore.arguments import check_messages
 from amqpstore.catalog import Value
 from amqpstore.errors import TransactionEndedError
@@ -31,7 +31,7 @@ class Transaction:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._publishes: list[Publish] = []
-        self._acks = Acks()
+        self._acks = GatheredAcks()
         self._needed_bytes = 0
         self._has_ended = False
 

@@ -15,7 +15,7 @@ import pytest
 
 import amqpstore.prepared
 from amqpstore import Prepared, Publish, Store
-from amqpstore.acks import Acks
+from amqpstore.acks import GatheredAcks
 from amqpstore_server.broker.channels.branches import Branches, Told, XaStatus, Xid
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.permissions import Access
@@ -358,7 +358,7 @@ def in_two_batches(patch: pytest.MonkeyPatch) -> None:
         for queue, run in self.locked:
             self._store.ack(queue, run)
         sync_at_once(self._store)
-        self._acks = Acks()
+        self._acks = GatheredAcks()
         its_commit(self, publishes)
 
     its_commit = Prepared.commit

@@ -18,7 +18,7 @@ import pytest
 import amqpstore.transaction
 import amqpstore_server.broker.channels.publishing
 from amqpstore import Message, Queue, Run, Store
-from amqpstore.acks import Acks
+from amqpstore.acks import GatheredAcks
 from amqpstore.queue import Placement
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
@@ -53,7 +53,7 @@ def shop() -> World:
 
 
 def transactions() -> World:
-    """Acks, publishes and dead letters, in one transaction after another."""
+    """GatheredAcks, publishes and dead letters, in one transaction after another."""
     world = shop()
     sender, client = world.client(), world.client()
     sender.channel.select_confirms()
@@ -114,7 +114,7 @@ def transactions() -> World:
     world.finish_sync()
     world.sync()
 
-    # Acks alone, whose commit is a promise too.
+    # GatheredAcks alone, whose commit is a promise too.
     for _ in range(4):
         client.get("orders")
     client.channel.ack_until(client.tag("b"))
@@ -297,7 +297,7 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
     def published(self: BrokerTransaction, plan: Plan) -> None:
         publish(self, plan)
-        acks, self._store_transaction._acks = self._store_transaction._acks, Acks()
+        acks, self._store_transaction._acks = self._store_transaction._acks, GatheredAcks()
         self.commit()
         sync_at_once(self._context.store)
         self._store_transaction = self._context.store.transaction()
@@ -346,7 +346,7 @@ def _without_its_promise() -> Callable[..., None]:
 
 
 def acks_behind_the_promise(patch: pytest.MonkeyPatch) -> None:
-    """Acks are received, and not on disk, when the commit is reported (as in RabbitMQ)."""
+    """GatheredAcks are received, and not on disk, when the commit is reported (as in RabbitMQ)."""
 
     def commit(self: amqpstore.transaction.Transaction) -> None:
         for placements, messages, priority, *_ in self._publishes:
