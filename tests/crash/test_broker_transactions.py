@@ -53,7 +53,7 @@ def shop() -> World:
 
 
 def transactions() -> World:
-    """GatheredAcks, publishes and dead letters, in one transaction after another."""
+    """Acks, publishes and dead letters, in one transaction after another."""
     world = shop()
     sender, client = world.client(), world.client()
     sender.channel.select_confirms()
@@ -114,7 +114,7 @@ def transactions() -> World:
     world.finish_sync()
     world.sync()
 
-    # GatheredAcks alone, whose commit is a promise too.
+    # Acks alone, whose commit is a promise too.
     for _ in range(4):
         client.get("orders")
     client.channel.ack_until(client.tag("b"))
@@ -346,7 +346,7 @@ def _without_its_promise() -> Callable[..., None]:
 
 
 def acks_behind_the_promise(patch: pytest.MonkeyPatch) -> None:
-    """GatheredAcks are received, and not on disk, when the commit is reported (as in RabbitMQ)."""
+    """Acks are received, and not on disk, when the commit is reported (as in RabbitMQ)."""
 
     def commit(self: amqpstore.transaction.Transaction) -> None:
         for placements, messages, priority, *_ in self._publishes:
