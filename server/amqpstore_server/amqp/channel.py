@@ -144,12 +144,16 @@ class AmqpChannel:
                 self._topology.check_topic("write", publish.exchange, *envelope.address[1])
             broker.publish(envelope, messages, flags)
 
-    def ack(self, acks: Acks) -> None:
-        """Ack delivery tags. Raises: BrokerError."""
+    def ack(self, acks: Acks) -> Iterator[None] | None:
+        """Ack delivery tags.
+
+        Returns None, or an iterator to be taken to its end before anything else is done on this
+        channel: there are very many. Raises: BrokerError.
+        """
         if acks.multiple:
-            self._broker.ack_until(acks.last)
-        else:
-            self._broker.ack(acks.first, acks.last)
+            return self._broker.settling_until(acks.last, requeue=None)
+        self._broker.ack(acks.first, acks.last)
+        return None
 
     def confirm_published(self) -> None:
         """Confirm what was published during this read."""

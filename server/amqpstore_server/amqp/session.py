@@ -38,7 +38,7 @@ from amqpstore_server.protocol.states import (
 class Unfinished(NamedTuple):
     """The rest of an event that takes several turns: each step of `rest` is one."""
 
-    event: Publishes | ReceivedMethod
+    event: Publishes | Acks | ReceivedMethod
     rest: Iterator[None]
 
     @property
@@ -83,7 +83,7 @@ class Session:
                 if (rest := channel.publish(event)) is not None:
                     return Unfinished(event, rest)
             elif type(event) is Acks:
-                channel.ack(event)
+                return self._ack(channel, event)
             elif type(event) is Unfinished:
                 published.add(channel)
                 for _ in event.rest:
@@ -93,6 +93,10 @@ class Session:
             elif (rest := channel.handle(event.method)) is not None:
                 return Unfinished(event, rest)
         return None
+
+    def _ack(self, channel: AmqpChannel, acks: Acks) -> Unfinished | None:
+        rest = channel.ack(acks)
+        return None if rest is None else Unfinished(acks, rest)
 
     def _move(
         self,
