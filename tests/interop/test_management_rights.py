@@ -34,6 +34,12 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[ManagementClient]
             client.put("/permissions/%2F/poor", NOTHING)
             client.put("/queues/other/secret")
             client.put("/queues/%2F/own")
+            policy = {"pattern": "x", "definition": {"max-length": 1}}
+            for vhost in ("%2F", "other"):
+                for kind in ("policies", "operator-policies"):
+                    client.put(f"/{kind}/{vhost}/p", policy)
+                client.put(f"/parameters/c/{vhost}/p", {"value": 1})
+                client.put(f"/vhost-limits/{vhost}/max-queues", {"value": 100}, 204)
             yield client
 
 
@@ -67,9 +73,16 @@ def test_lists_have_what_may_be_seen(api: ManagementClient) -> None:
     with api.as_user("management") as client:
         assert [row["name"] for row in client.get("/queues")] == ["own"]
         assert [row["name"] for row in client.get("/vhosts")] == ["/"]
-        assert {row["vhost"] for row in client.get("/bindings")} == {"/"}
+        for path in ("/bindings", "/exchanges", "/vhost-limits"):
+            assert {row["vhost"] for row in client.get(path)} == {"/"}, path
+        assert client.get("/overview")["object_totals"]["queues"] == 1
+    with api.as_user("policymaker") as client:
+        for path in ("/policies", "/operator-policies", "/parameters", "/parameters/c"):
+            assert {row["vhost"] for row in client.get(path)} == {"/"}, path
     with api.as_user("monitoring") as client:
         assert {row["name"] for row in client.get("/queues")} == {"own", "secret"}
+        for path in ("/bindings", "/exchanges", "/vhost-limits"):
+            assert {row["vhost"] for row in client.get(path)} == {"/", "other"}, path
 
 
 READS = ("/messages", "/purge", "/provenance", "/aliveness-test/")
@@ -146,6 +159,17 @@ def test_clients_of_others_are_seen_and_closed_by_nobody_else(api: ManagementCli
             assert client.get(of_it)["user"] == "administrator"
         connection.process_data_events(0)
         assert connection.is_open
+
+
+def test_consumers_are_seen_where_the_virtual_host_is(api: ManagementClient) -> None:
+    other = pika.ConnectionParameters("127.0.0.1", amqp_port(api), virtual_host="other")
+    with pika.BlockingConnection(other) as connection:
+        connection.channel().basic_consume("secret", lambda *_: None)
+        with api.as_user("monitoring") as monitor, api.as_user("management") as client:
+            wait_until(lambda: monitor.get("/consumers"))
+            assert [row["queue"]["vhost"] for row in monitor.get("/consumers")] == ["other"]
+            assert client.get("/consumers") == []
+            client.expect(401, "GET", "/consumers/other")
 
 
 def amqp_port(api: ManagementClient) -> int:

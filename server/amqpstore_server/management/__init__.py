@@ -11,7 +11,7 @@ listen, and not without `management_listen`.
 - `bodies`: what a request brings; `listing`: pages, filters and sort orders of lists.
 - `routes`: what a route is; `call`: one request to it; `tables`: arguments as JSON.
 - `topology`: declaring and binding, as AMQP clients do; `clients`: rows of connections, channels
-  and consumers; `node`: the row of the node.
+  and consumers; `node`: the row of the node; `queue_bytes`: of the bodies in a queue.
 - `app`: the application that the routes are built into; `openapi`: their description.
 - `door`: sockets, limits, and the order of a stop; `http_server`: what serves a connection.
 - `resources`: the routes, a module for each resource.

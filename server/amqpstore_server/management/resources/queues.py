@@ -16,6 +16,11 @@ from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import consumers_of, owner_row
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import ABSENT, MADE, Columns
+from amqpstore_server.management.queue_bytes import (
+    message_bytes,
+    message_bytes_ready,
+    message_bytes_unacknowledged,
+)
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 from amqpstore_server.management.tables import shown_table
 from amqpstore_server.management.topology import (
@@ -82,6 +87,9 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
         "operator_policy": lambda found: _policy_name(found, operator=True),
         "effective_policy_definition": effective_definition,
         "memory": lambda found: sum(one.memory_bytes for one in found[1].priorities),
+        "message_bytes": lambda found: message_bytes(found[1]),
+        "message_bytes_ready": lambda found: message_bytes_ready(found[1]),
+        "message_bytes_unacknowledged": lambda found: message_bytes_unacknowledged(found[1]),
         "idle_since": lambda found: _idle_since(call, found),
         "head_message_timestamp": lambda _: None,
         "owner_pid_details": lambda found: (
