@@ -1,0 +1,67 @@
+"""While clients send more than a round reads, a queue collects what some rounds bring."""
+
+import pytest
+import trio
+
+import amqpstore_server.sockets
+from amqpstore import Run
+from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.broker.queues.consumer import Consumer
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.frames import method_frame
+from tests.one_client import messages, one_client
+
+ROUNDS = 10
+START_S = 100.0
+
+
+@pytest.fixture
+def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages are in each run that is delivered."""
+    found = []
+    deliver = AmqpChannel.deliver
+
+    def noted(channel: AmqpChannel, consumer: Consumer, first_tag: int, run: Run) -> None:
+        found.append(run.count)
+        deliver(channel, consumer, first_tag, run)
+
+    monkeypatch.setattr(AmqpChannel, "deliver", noted)
+    return found
+
+
+async def publish(reading_s: float) -> None:
+    """Publish a message in each of some rounds at one time, and have a round some time later.
+
+    Args: reading_s, after which a round ends as one of a broker that is busy.
+    """
+    consume = methods.BasicConsume(queue="q", consumer_tag="c", no_ack=True)
+    block = messages()
+    async with one_client() as (app, sock):
+        sock.send(method_frame(1, consume.encode()))
+        assert app.sockets._look(60)
+        app._turn.round(app.committer, START_S - 1)
+        amqpstore_server.sockets._READING_S = reading_s
+        for number in range(ROUNDS + 1):
+            sock.send(block.take(1))
+            (client,) = app.connections
+            reads = client.amqp.octets.recv_cnt + 1
+            while client.amqp.octets.recv_cnt < reads:
+                assert app.sockets._look(60)
+                app._turn.round(app.committer, START_S + (number == ROUNDS))
+
+
+@pytest.fixture(autouse=True)
+def _no_round_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
+
+
+def test_a_busy_broker_delivers_what_some_rounds_bring_as_one_run(delivered: list[int]) -> None:
+    """The first round is the last of those that were handed out at once."""
+    trio.run(publish, -1.0)
+    assert delivered == [1, ROUNDS]
+
+
+def test_one_that_is_not_busy_delivers_at_once(delivered: list[int]) -> None:
+    trio.run(publish, 60.0)
+    assert delivered == [1] * (ROUNDS + 1)
