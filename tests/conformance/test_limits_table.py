@@ -1,4 +1,6 @@
-"""The table of limits in server/README.md: its defaults are the code's, and its tests are there."""
+"""The tables of limits, and of the lessons of others' advisories, in server/README.md: their
+defaults are the code's, and their tests are there.
+"""
 
 import importlib
 import re
@@ -28,6 +30,16 @@ def default_of(by: str) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
+def wrong_tests(cell: str) -> list[str]:
+    """What is wrong with the test that a row names."""
+    name = NAME.fullmatch(cell)
+    if name is None or name[2] not in functions_in(name[1]):
+        return [f"there is no {cell}"]
+    if re.fullmatch(r"pytest\.mark\.(long|skip|xfail)\b.*", functions_in(name[1])[name[2]]):
+        return ["its test does not run in every build"]
+    return []
+
+
 def findings(document: str) -> list[str]:
     """What is wrong with the table."""
     found = []
@@ -40,11 +52,7 @@ def findings(document: str) -> list[str]:
             continue
         if cells["default"] != default:
             found.append(f"{cells['limit']}: the default is {default}")
-        name = NAME.fullmatch(cells["test"])
-        if name is None or name[2] not in functions_in(name[1]):
-            found.append(f"{cells['limit']}: there is no {cells['test']}")
-        elif re.fullmatch(r"pytest\.mark\.(long|skip|xfail)\b.*", functions_in(name[1])[name[2]]):
-            found.append(f"{cells['limit']}: its test does not run in every build")
+        found += [f"{cells['limit']}: {one}" for one in wrong_tests(cells["test"])]
         if not cells["answer"]:
             found.append(f"{cells['limit']}: no answer")
     return found
@@ -56,6 +64,13 @@ def document() -> str:
 
 def test_every_limit_is_what_the_code_has_and_is_tested() -> None:
     assert findings(document()) == []
+
+
+def test_every_lesson_is_tested() -> None:
+    rows = table(document(), "What went wrong elsewhere")
+    assert len(rows) == 17
+    for row in rows:
+        assert wrong_tests(row.cells["test"]) == [], row.cells["lesson"]
 
 
 def test_every_limit_of_the_configuration_has_a_row() -> None:

@@ -1,12 +1,15 @@
 """Which mechanisms clients are offered, and when the log warns of a password without TLS."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+import trio
 
 from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.amqp.login import Login
+from amqpstore_server.amqp.login import EXTERNAL, Login
 from amqpstore_server.config import Config
+from amqpstore_server.first_users import define_guest
 from amqpstore_server.logins import Logins
 from amqpstore_server.users import Users
 from tests.simulated_broker import SimulatedBroker
@@ -28,6 +31,23 @@ def test_password_mechanisms_can_need_tls(has_tls: bool, is_loopback: bool, rule
     is_refused = rule == "refuse" and not (has_tls or is_loopback)
     assert offered == (() if is_refused else ("PLAIN", "AMQPLAIN"))
     assert not user
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN", EXTERNAL])
+def test_guest_logs_in_from_this_machine_only(mechanism: str) -> None:
+    """CVE-2026-57216: it is the client's address that counts, whatever the broker listens on."""
+    simulated = SimulatedBroker()
+    users = Users(simulated.store)
+    define_guest(simulated.broker, users)
+    own = Logins(Config(), users)
+    login = Login("guest", b"guest", mechanism)
+    granted = {
+        is_loopback: trio.run(
+            partial(own.check, login, "192.0.2.1", is_loopback=is_loopback)
+        ).granted
+        for is_loopback in (True, False)
+    }
+    assert granted == {True: True, False: False}
 
 
 def test_mechanisms_are_those_of_the_configuration() -> None:
