@@ -84,8 +84,9 @@ def test_a_page_of_an_allowed_origin_may_ask_without_credentials(api: Management
         assert "access-control-allow-credentials" not in answer.headers
     from_page = {"origin": PAGE, "sec-fetch-site": "cross-site"}
     api.expect(201, "PUT", "/queues/%2F/ours", {}, headers=from_page)
-    foreign = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
-    api.expect(403, "PUT", "/queues/%2F/theirs", {}, headers=foreign)
+    for origin in ("https://evil.example", f"{PAGE}.evil.example", PAGE.removesuffix("e")):
+        foreign = {"origin": origin, "sec-fetch-site": "cross-site"}
+        api.expect(403, "PUT", "/queues/%2F/theirs", {}, headers=foreign)
     # The scheme and the port are a part of an origin.
     other = {"origin": api.url.replace("https", "http")}
     api.expect(403, "PUT", "/queues/%2F/theirs", {}, headers=other)
