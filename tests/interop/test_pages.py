@@ -179,13 +179,16 @@ def test_each_page_shows_hostile_names_as_text_and_fits(page: Page, site: str, p
     answer = page.goto(f"{site}{place}")
     assert answer is not None
     assert answer.status == 200, page.inner_text("body")
+    if "<html" not in answer.text():
+        return  # a part of the page that asks for it
+    if path.endswith("/{position}"):
+        page.wait_for_selector("h2:has-text('What cannot be known')", timeout=60_000)
     for size in (NARROW, HUGE, WIDE):
         page.set_viewport_size(size)
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= size["width"], f"{path} is {width} wide"
-    if "<html" in answer.text():
-        assert page.title()
-        assert violations(page) == []
+    assert page.title()
+    assert violations(page) == []
 
 
 def violations(page: Page) -> list[str]:
@@ -330,13 +333,12 @@ def test_a_selection_of_all_tells_why_it_is_refused(page: Page, site: str) -> No
 def test_a_message_says_where_it_came_from(page: Page, site: str) -> None:
     page.goto(f"{site}/queues/%2F/dead/messages")
     page.click("tbody a")
-    said = page.inner_text("main")
-    assert "rejected" in said
-    assert "Dead-lettered" in said
+    assert page.inner_text("pre") == "rejected"
+    page.wait_for_selector("h3:has-text('Dead-lettered')", timeout=60_000)
     assert page.inner_text("section:has-text('Where it came from') tbody a") == "dead"
     page.goto(f"{site}/queues/%2F/dying/messages/1")
     assert "no longer in this queue" in page.inner_text("main")
-    assert page.locator("h2:has-text('It became message')").count() == 1
+    page.wait_for_selector("h2:has-text('It became message')", timeout=60_000)
 
 
 def test_what_a_drill_found_is_shown(page: Page, site: str) -> None:

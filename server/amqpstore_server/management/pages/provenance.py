@@ -25,17 +25,19 @@ async def read(api: PageApi, asked: PageAddress) -> Values:
     at = ("queues", vhost, name, "messages")
     found = await api.get(*at, start=position, limit=1, max_payload_bytes=_SHOWN_BYTES)
     message = next((one for one in found["messages"] if one["position"] == position), None)
+    return {"vhost": vhost, "name": name, "position": position, "message": message}
+
+
+async def read_trails(api: PageApi, asked: PageAddress) -> Values:
+    """Read where the message came from, which the page asks for once it is shown."""
+    vhost, name, position = (asked.path[key] for key in ("vhost", "name", "position"))
     problem = ""
     provenance: Mapping[str, Any] = {"trail": [], "notes": []}
     try:
-        provenance = await api.get(*at, position, "provenance")
+        provenance = await api.get("queues", vhost, name, "messages", position, "provenance")
     except HttpError as error:
         problem = error.reason
     return {
-        "vhost": vhost,
-        "name": name,
-        "position": position,
-        "message": message,
         "trails": [_trail(trail, vhost) for trail in provenance["trail"]],
         "notes": provenance["notes"],
         "problem": problem,

@@ -280,6 +280,12 @@ PAGES = (
         "/queues/{vhost}/{name}/messages/{position}", "message.html", provenance.read, "/queues"
     ),
     WebPage(
+        "/queues/{vhost}/{name}/messages/{position}/provenance",
+        "provenance.html",
+        provenance.read_trails,
+        "/queues",
+    ),
+    WebPage(
         "/exchanges", "exchanges.html", _exchanges, "/exchanges", lambda _asked: "/stream/tables"
     ),
     WebPage(
