@@ -98,51 +98,42 @@ class AmqpChannel:
         are accepted or returned, where they go, when they are confirmed.
 
         Returns None, or an iterator to be taken to its end before anything else is done on this
-        channel: there are replays among them, which take several turns.
+        channel: it takes several turns, for replays, or for messages that each go to many queues.
         Raises: AmqpError, BrokerError.
         """
         self._broker.place_column()
-        if not publishes.is_mixed:
-            target = publishes.targets[0]
-            if target.publish.exchange == REPLAY_EXCHANGE:
-                return self._replay([(publishes, target)])
-            self._publish(publishes, target)
-            return None
-        parts = in_turn(publishes)
-        if REPLAY_EXCHANGE in [part.target.publish.exchange for part in parts]:
-            return self._replay([(part, part.target) for part in parts])
-        for part in parts:
-            self._publish(part, part.target)
+        parts: Sequence[tuple[PublishedPart | Publishes, Target]]
+        if publishes.is_mixed:
+            parts = [(part, part.target) for part in in_turn(publishes)]
+        else:
+            parts = [(publishes, publishes.targets[0])]
+        steps = self._publish(parts)
+        for _ in steps:
+            return steps
         return None
 
-    def _replay(self, parts: Iterable[tuple[PublishedPart | Publishes, Target]]) -> Iterator[None]:
-        """Publish messages, some of which are requests to replay."""
+    def _publish(self, parts: Iterable[tuple[PublishedPart | Publishes, Target]]) -> Iterator[None]:
+        """Publish messages, in steps: others may have their turn after each."""
+        access = self._context.access
+        broker = self._broker
         for part, target in parts:
             publish = target.publish
-            if publish.exchange != REPLAY_EXCHANGE:
-                self._publish(part, target)
-                continue
-            self._context.access.check("write", "exchange", publish.exchange)
-            self._topology.check_replay(publish.routing_key)
+            is_replay = publish.exchange == REPLAY_EXCHANGE
+            access.check("write", "exchange", publish.exchange)
+            if is_replay:
+                self._topology.check_replay(publish.routing_key)
             flags = _FLAGS[publish.mandatory, publish.immediate]
-            for _, messages in self._context.envelopes.messages(
-                part, target, self._broker.reply_to
+            for envelope, messages in self._context.envelopes.messages(
+                part, target, broker.reply_to
             ):
-                yield from self._broker.replay(messages, flags)
-
-    def _publish(self, published: PublishedPart | Publishes, target: Target) -> None:
-        """Publish messages of one target."""
-        publish = target.publish
-        access = self._context.access
-        access.check("write", "exchange", publish.exchange)
-        flags = _FLAGS[publish.mandatory, publish.immediate]
-        broker = self._broker
-        for envelope, messages in self._context.envelopes.messages(
-            published, target, broker.reply_to
-        ):
-            if access.has_topics:
-                self._topology.check_topic("write", publish.exchange, *envelope.address[1])
-            broker.publish(envelope, messages, flags)
+                if is_replay:
+                    yield from broker.replay(messages, flags)
+                    continue
+                if access.has_topics:
+                    self._topology.check_topic("write", publish.exchange, *envelope.address[1])
+                broker.publish(envelope, messages, flags)
+                if broker.has_placed_many:
+                    yield
 
     def ack(self, acks: Acks) -> Iterator[None] | None:
         """Ack delivery tags.

@@ -232,7 +232,7 @@ class Broker:
             context.arrivals.clear()
         touched = list(context.touched)
         context.touched.clear()
-        context.moves = context.handed_out = context.move_cost = 0
+        context.moves = context.handed_out = context.move_cost = context.placed = 0
         limits = context.limits
         for index, queue in enumerate(touched):
             if (

@@ -84,6 +84,8 @@ class BrokerContext:
     """What it has cost to move messages from a queue to others in this turn: see `leaving`."""
     handed_out: int = 0
     """Messages that consumers were given in this turn."""
+    placed: int = 0
+    """Queues that publishes were put in one by one in this turn; a queue counts each time."""
     pending_moves: int = 0
     """Transactions that moved messages and are not durable yet."""
     events: BrokerEvents = field(default_factory=BrokerEvents)

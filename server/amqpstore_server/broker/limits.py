@@ -17,7 +17,8 @@ class BrokerLimits(NamedTuple):
     consumers are given about `max_handed_out` messages, and of the bindings of deleted queues and
     exchanges `max_unbound` are removed. An operator's move is made in transactions of
     `max_selected` messages. `max_move_cost` is what a turn may spend, in about microseconds, on
-    moving settled messages to other queues.
+    moving settled messages to other queues. Once publishes that need a decision of their own were
+    put in `max_placed` queues in a turn, the rest of their read waits for the next one.
 
     x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
     a field table, and each further move copies all of them. `max_failed_branches` rolled-back
@@ -34,6 +35,7 @@ class BrokerLimits(NamedTuple):
     max_handed_out: int = 1024
     max_unbound: int = 256
     max_selected: int = 256
+    max_placed: int = 512
     max_move_cost: int = 3000
     max_deaths: int = 100
     max_failed_branches: int = 1000

@@ -8,6 +8,7 @@ import pytest
 from amqpstore.limits import StoreLimits
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.broker.queues.kinds import REPLY_TO
+from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 from amqpstore_server.protocol.frames import method_frame
@@ -274,6 +275,35 @@ def test_a_client_that_is_gone_in_the_middle_of_its_methods_leaves_nothing_waiti
     client.lose()
     assert len(server.vhost.queues) < 100
     assert not client.connection.is_input_paused
+
+
+def test_publishes_that_go_to_many_queues_each_leave_others_their_turn(
+    server: SimulatedServer, client: SimulatedClient
+) -> None:
+    declares = [methods.QueueDeclare(queue=f"q{n}", durable=True) for n in range(300)]
+    binds = [
+        methods.QueueBind(queue=f"q{n}", exchange="amq.fanout", routing_key="") for n in range(300)
+    ]
+    client.ask(1, *declares, *binds, methods.ConfirmSelect())
+    client.answers.clear()
+    # With a length limit none of them is simple; the keys differ, so each is placed by itself.
+    server.vhost.queue("q7").apply(Settings(max_length=4))
+    read = b"".join(
+        published(b"%d" % n, exchange="amq.fanout", key=f"key {n}", expiration="100000")
+        for n in range(6)
+    )
+    client.connection.receive(read + published(b"6"), server.now_s)
+    ready = server.vhost.queue("q9")
+    assert 0 < ready.ready_count < 6
+    assert client.connection.is_input_paused
+    server.settle()
+    assert server.ready("q9") == list("012345")
+    assert server.ready("q7") == list("2345")
+    assert server.ready("q") == ["6"]
+    confirms = [one.method for one in client.answers]
+    tags = [one.delivery_tag for one in confirms if isinstance(one, methods.BasicAck)]
+    assert tags == sorted(set(tags))
+    assert tags[-1] == 7
 
 
 def test_a_replay_leaves_others_their_turn_and_keeps_its_channel_waiting(

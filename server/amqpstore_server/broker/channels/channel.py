@@ -153,6 +153,14 @@ class Channel:
             if is_traced:
                 self.firehose.published(self.origin, route.queues, part)
 
+    @property
+    def has_placed_many(self) -> bool:
+        """Whether publishes were put in so many queues in this turn that others should have
+        theirs.
+        """
+        context = self.vhost.context
+        return context.placed >= context.limits.max_placed
+
     def publish_later(
         self, kind: object, routes: Routed, messages: list[Message], body_bytes: int
     ) -> None:

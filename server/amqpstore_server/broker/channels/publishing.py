@@ -84,6 +84,7 @@ class Publisher:
         route.counters.publish_out += count * route.copies
         self._counters.publish += count
         self._totals.publish += count
+        self._context.placed += route.copies
         if not route.is_routed:
             self._count_unroutable(count, flags)
             if flags.mandatory:

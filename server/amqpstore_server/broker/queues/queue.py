@@ -306,7 +306,7 @@ class Queue:
                 # Consumers that can take it at once get it before anything is dropped: with a
                 # length or TTL of 0 no message would pass otherwise.
                 self._hand_out()
-                self.backlog.expire_until(self._context.clock.wall_ms())
+                self.backlog.expire()
                 self.backlog.drop_excess(len(messages))
 
     def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:

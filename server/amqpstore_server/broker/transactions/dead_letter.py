@@ -42,6 +42,12 @@ class DeadLetters:
 
         Returns False if the disk is full: the messages are back in the queue.
         """
+        if not queue.sends_on:
+            # A full queue drops one for each that arrives, so this should be cheap.
+            self._count(queue, taken, reason)
+            for one in taken:
+                self._context.store.ack(*one)
+            return True
         return move(
             self._context,
             queue,
@@ -71,14 +77,17 @@ class DeadLetters:
 
         Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
         """
-        if reason != Reason.REJECTED:  # those its channel has counted
-            count = sum([one.run.count for one in taken])
-            self._context.dead_letters[reason, queue.sends_on] += count
+        self._count(queue, taken, reason)
         for one in taken:
             transaction.ack(queue, one)
             if queue.settings.dead_letter_exchange is not None:
                 messages = self._context.store.stored.read_all(one.run)
                 self.add_messages(transaction, queue, messages, reason)
+
+    def _count(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> None:
+        if reason != Reason.REJECTED:  # those its channel has counted
+            count = sum([one.run.count for one in taken])
+            self._context.dead_letters[reason, queue.sends_on] += count
 
     def add_messages(
         self, transaction: Transaction, queue: Queue, messages: Sequence[Message], reason: Reason
