@@ -794,6 +794,11 @@ class Store:
     def _split_first(self, queue: Queue) -> None:
         """Split a part off a long run: each take would copy all that it leaves in the run."""
         part = queue.ready.split_first(self._split_messages)
+        if part.is_short and part.messages is not None:
+            # A ready run counts its envelope itself.
+            counted_bytes = part.memory_bytes
+            part.bring_back(part.messages)
+            self._memory.add(queue, part, part.memory_bytes - counted_bytes)
         if part.expires_ms:
             queue.watch((part,))
 

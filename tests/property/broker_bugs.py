@@ -117,7 +117,7 @@ def a_rollback_loses_deliveries(patch: Patch) -> None:
 
 
 def a_closed_channel_loses_what_it_had_settled(patch: Patch) -> None:
-    patch.setattr(Channel, "rollback", lambda self: None)
+    patch.setattr(LocalTransaction, "rollback", lambda self: [])
 
 
 def a_commit_forgets_what_was_rejected(patch: Patch) -> None:
