@@ -10,6 +10,7 @@ DISTURBANCES: dict[str, type[Disturbance]] = {
     "deletes": disturbances.Deletes,
     "fanout-transient": disturbances.TransientFanout,
     "fanout-durable": disturbances.DurableFanout,
+    "fanout-limited": disturbances.LimitedFanout,
     "purge": disturbances.Purge,
     "delete-full": disturbances.DeleteFull,
     "requeue": disturbances.Requeue,

@@ -48,9 +48,10 @@ class Disturbance(ABC):
         """Return names for this many queues."""
         return [f"{self.name}-{number:06}" for number in range(self.times)]
 
-    def declare_all(self, names: Iterable[str]) -> None:
-        """Declare durable queues, in one write."""
-        octets = [method(wire.QUEUE_DECLARE, name, b"\x02" + wire.table({})) for name in names]
+    def declare_all(self, names: Iterable[str], **arguments: int) -> None:
+        """Declare durable queues, in one write; `max_length` is x-max-length."""
+        table = wire.table({f"x-{key.replace('_', '-')}": arguments[key] for key in arguments})
+        octets = [method(wire.QUEUE_DECLARE, name, b"\x02" + table) for name in names]
         self.client.say(b"".join(octets), wire.QUEUE_DECLARE_OK, len(octets))
 
     def delete_all(self, names: Iterable[str]) -> None:

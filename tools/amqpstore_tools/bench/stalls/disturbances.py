@@ -78,6 +78,26 @@ class DurableFanout(TransientFanout):
     persistent = True
 
 
+class LimitedFanout(DurableFanout):
+    """The same to full queues, of which each drops a message for each that comes, and no two
+    messages have the same routing key.
+    """
+
+    about = f"full queues that each of {_FANOUT_PUBLISHES} publishes with keys of their own goes to"
+
+    def prepare(self) -> None:
+        """Declare, bind and fill the queues."""
+        self.client.connection.declare_exchange(self.name, "fanout")
+        self.declare_all(self.names(), max_length=1)
+        self.bind_all((name, "") for name in self.names())
+        self.client.publish(1, (self.name, ""), confirm=False)
+
+    def disturb(self) -> None:
+        """Publish."""
+        keys = [(self.name, f"key {number:03}") for number in range(_FANOUT_PUBLISHES)]
+        self.client.publish(_FANOUT_PUBLISHES, *keys)
+
+
 class Purge(Disturbance):
     """A long queue is purged."""
 
