@@ -50,6 +50,7 @@ def test_others_are_served_and_memory_is_given_back(broker: BrokerProcess) -> No
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_others_have_what_they_had(broker: BrokerProcess, name: str) -> None:
