@@ -77,7 +77,7 @@ class Browsing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Selecting(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages: those at some positions, or all; of them those that a filter means, and the
+    """Which messages: those at some positions, or all; of them those that match a filter, and the
     first `limit` of them. Positions or a filter have to be given.
     """
 

@@ -1,4 +1,5 @@
-"""All messages of a queue, or all that a filter means, handled in pieces that a page sees go by.
+"""All messages of a queue, or all that match a filter, handled in pieces, so that a page can show
+how far it is.
 
 One request for all of them could take minutes, and nobody would know how far it is. Here each piece
 is a request of its own, for the positions that were just read: what arrives meanwhile is left
@@ -21,7 +22,7 @@ _DONE = {"move": "moved", "copy": "copied", "replay": "replayed", "delete": "del
 
 
 class QueueSelection:
-    """All messages of a queue that a form means, and what became of them.
+    """All messages of a queue that a form stands for, and what became of them.
 
     Args: asked, the fields of the form.
     """
