@@ -120,11 +120,11 @@ class SimulatedClient:
         return client
 
     @staticmethod
-    def start_ok() -> methods.ConnectionStartOk:
+    def start_ok(password: bytes = b"guest") -> methods.ConnectionStartOk:
         return methods.ConnectionStartOk(
             client_properties={"capabilities": {"consumer_cancel_notify": True}},
             mechanism="PLAIN",
-            response=b"\0guest\0guest",
+            response=b"\0guest\0" + password,
             locale="en_US",
         )
 

@@ -261,6 +261,7 @@ class ServerConnection:
         if not self.is_authenticating:
             return
         events = self._broker.context.events
+        self._broker.context.logins["amqp091", found.granted] += 1
         negotiation = self._negotiation
         negotiation.forget_password()
         if found.granted:

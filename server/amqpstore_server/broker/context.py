@@ -78,6 +78,8 @@ class BrokerContext:
     read_s: float = 0.0
     probes: DeliveryProbes = field(default_factory=DeliveryProbes)
     dead_letters: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    logins: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """By protocol, and whether the client was let in."""
     moves: int = 0
     """Transactions in this turn that moved messages from a queue to others."""
     move_cost: int = 0

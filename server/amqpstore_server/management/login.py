@@ -124,6 +124,7 @@ class HttpLogins:
                 user = ""
             case _:
                 raise _unauthenticated("Login required")
+        self._context.broker.context.logins["http", found.granted] += 1
         rights = found.rights
         if rights is not None:
             user = rights.user

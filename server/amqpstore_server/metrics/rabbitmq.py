@@ -128,6 +128,7 @@ def families(source: MetricsSource) -> Families:
     """Yield all of them, without those of single objects."""
     yield from _who(source)
     yield from _global(source)
+    yield from _logins(source)
     for values in (_gauges(source), _counted(source), _process(source)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)
@@ -177,6 +178,22 @@ def _global(source: MetricsSource) -> Families:
     yield single(described, publishers, PROTOCOL)
     consumers = source.sampler.figures.consumers
     yield single(Described(f"{prefix}consumers", "Consumers"), consumers, PROTOCOL)
+
+
+def _logins(source: MetricsSource) -> Families:
+    """Yield how often clients have tried to log in, in all and by the outcome."""
+    logins = source.broker.context.logins
+    for outcome, help_text, counted in (
+        ("", "Logins", (True, False)),
+        ("succeeded_", "Right logins", (True,)),
+        ("failed_", "Wrong logins", (False,)),
+    ):
+        name = f"{_PREFIX}auth_attempts_{outcome}total"
+        attempts = family(Described(name, help_text))
+        for protocol in ("amqp091", "http"):
+            count = sum(logins[protocol, is_granted] for is_granted in counted)
+            attempts.add_sample(name, {"protocol": protocol}, count)
+        yield attempts
 
 
 def _all_channels(source: MetricsSource) -> list[AmqpChannel]:

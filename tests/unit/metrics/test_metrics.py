@@ -15,6 +15,7 @@ from amqpstore_server.metrics.exposition import exposition
 from amqpstore_server.metrics.health import troubles
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from amqpstore_server.statistics.sampler import Sampler
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.unit.broker.simulated import Client
@@ -50,6 +51,9 @@ class Metered:
         self.client.publish("", "nowhere", "d")
         self.server.settle()
         self.client.get("q")
+        stranger = SimulatedClient(self.server)
+        stranger.send(PROTOCOL_HEADER)
+        stranger.ask(0, stranger.start_ok(password=b"wrong"))
         self.amqp = SimulatedClient.opened(self.server, channels=1)
         self.amqp.ask(1, methods.BasicConsume(queue="q", consumer_tag="tag"))
         for steps in (sampler.sample_totals(), sampler.sample_objects()):
@@ -100,6 +104,10 @@ def test_totals_are_what_happened(metered: Metered) -> None:
         "rabbitmq_connections": 1,
         "rabbitmq_channels": 1,
         "rabbitmq_connections_opened_total": 1,
+        "rabbitmq_auth_attempts_total amqp091": 2,
+        "rabbitmq_auth_attempts_succeeded_total amqp091": 1,
+        "rabbitmq_auth_attempts_failed_total amqp091": 1,
+        "rabbitmq_auth_attempts_total http": 0,
         "rabbitmq_queues_created_total": 1,
         "rabbitmq_alarms_memory_used_watermark": 0,
         "amqpstore_batch_messages_count": metered.source.broker.context.store.log.position.lsn - 1,
