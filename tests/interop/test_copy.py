@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,28 +53,23 @@ class Busy:
     """The engine in a process of its own, and what it has tried and made durable so far."""
 
     def __init__(self, directory: str, program: str, seed: int) -> None:
-        self._lines: list[str] = []
         options = [str(int(one)) for one in OPTIONS[:-1]]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, str(seed), "1", directory, *options],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        for line in self._process.stdout or ():
-            self._lines.append(line)
+        # A file, not a pipe: what was printed is seen at once, by no thread that may be late.
+        self._printed = Path(f"{directory}.printed")
+        with open(self._printed, "w") as printed:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program, str(seed), "1", directory, *options],
+                cwd=REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.DEVNULL,
+            )
 
     @property
     def lines(self) -> int:
         """How many lines it has printed."""
         assert self._process.poll() is None
-        return len(self._lines)
+        return self._printed.read_bytes().count(b"\n")
 
     def states(self, before: int, after: int) -> list[tuple[list[int], list[int]]]:
         """Return what was in `kept` and `passing` behind each batch that may have been the last
@@ -86,7 +80,8 @@ class Busy:
         """
         possible = []
         state = under_way = Expected()
-        for place, line in enumerate(self._lines[: after + 2]):
+        whole = self._printed.read_text().rpartition("\n")[0].split("\n")
+        for place, line in enumerate(whole[: after + 2]):
             if line.startswith("try"):
                 under_way = state.after(line)
             elif line.startswith("done"):
@@ -98,9 +93,6 @@ class Busy:
     def end(self) -> None:
         self._process.kill()
         self._process.wait(_WAIT_S)
-        self._thread.join(_WAIT_S)
-        if self._process.stdout:
-            self._process.stdout.close()
 
 
 @contextmanager
