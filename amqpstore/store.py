@@ -588,9 +588,12 @@ class Store:
                 return error
             if error:
                 _log.error("%s", error)
-        if not queue.ready.count:
+        ready = queue.ready
+        if not ready.count:
             return None
-        run = self._cut(queue, queue.ready.first, 0, min(limit, queue.ready.first.count))
+        if ready.first.count > limit:
+            self._split_first(queue, limit)
+        run = self._cut(queue, ready.first, 0, min(limit, ready.first.count))
         self._memory.let_go(queue, run.memory_bytes)
         return run
 
@@ -779,10 +782,11 @@ class Store:
             if not ready.count:
                 return None
             run = ready.first
+            if run.count > limit:
+                self._split_first(queue, limit)
+                run = ready.first
             if run.messages is None:
                 return self._remove_stored(queue, run, 0, limit, in_parts=in_parts)
-            if run.count > 2 * self._split_messages > 2 * limit:
-                self._split_first(queue)
             run = ready.take_first(limit)
             if run.expires_ms:
                 queue.watch(())
@@ -791,8 +795,12 @@ class Store:
         queue.taken_bytes += max(run.memory_bytes, 0)
         return run
 
-    def _split_first(self, queue: Queue) -> None:
-        """Split a part off a long run: each take would copy all that it leaves in the run."""
+    def _split_first(self, queue: Queue, limit: int) -> None:
+        """Split a part off the first run if that is long and no more than `limit` of it are to be
+        removed: each removal would copy all that it leaves in the run.
+        """
+        if not queue.ready.first.count > 2 * self._split_messages > 2 * limit:
+            return
         part = queue.ready.split_first(self._split_messages)
         if part.is_short and part.messages is not None:
             # A ready run counts its envelope itself.

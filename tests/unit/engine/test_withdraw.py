@@ -101,6 +101,21 @@ def test_what_was_split_off_a_long_run_still_expires(long_run: Disk) -> None:
         assert sorted(expired) == list(range(2, 21))
 
 
+def test_dropping_one_of_very_many_copies_only_a_few(long_run: Disk) -> None:
+    with long_run.open() as store:
+        queue = store.create_queue("q")
+        store.publish([queue], messages(*(b"%d" % number for number in range(20))))
+        for left in ([3, 16], [2, 16], [1, 16], [16], [3, 12]):
+            run = store.withdraw_first(queue, 1)
+            assert isinstance(run, Run)
+            assert run.count == 1
+            store.ack(queue, run)
+            assert [run.count for run in queue.ready] == left
+            assert sum(run.memory_bytes for run in queue.ready) == queue.memory_bytes
+        assert drain(store, queue) == [b"%d" % number for number in range(5, 20)]
+        assert queue.memory_bytes == 0
+
+
 # Take, from a sequence on.
 
 
@@ -321,6 +336,61 @@ def test_bodies_leave_memory_behind_what_was_put_back_without_them(tmp_path: Pat
     store.sync()
     assert queue.memory_bytes == 0
     assert drain(store, queue) == [b"aside", b"x" * 1000]
+    store.abandon()
+
+
+# Withdraw, without reading.
+
+
+def withdraw_first(store: Store, queue: Queue, limit: int) -> Run:
+    run = store.withdraw_first(queue, limit)
+    assert isinstance(run, Run), run
+    return run
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_what_is_withdrawn_first_is_not_read(disk: Disk, where: str) -> None:
+    store, queue = filled(disk, where)
+    found: list[int] = []
+    while queue.ready_count:
+        was_in_memory = queue.ready.count and queue.ready.first.messages is not None
+        run = withdraw_first(store, queue, 3)
+        assert run.count <= 3
+        found += range(run.first_sequence, run.end)
+        if run.messages is not None:
+            assert was_in_memory
+            assert bodies(run) == [b"%d" % number for number in range(run.first_sequence, run.end)]
+        store.ack(queue, run)
+    assert found == list(range(1, 17))
+    assert store.withdraw_first(queue, 3) is None
+    assert store.log.measures.read_messages == 0
+    assert queue.memory_bytes == 0
+    store.sync()
+    store.abandon()
+    assert queue_named(disk.open(), "q").ready_count == 0
+
+
+def test_what_was_withdrawn_first_can_be_put_back(disk: Disk) -> None:
+    for where in WHERE:
+        store, queue = filled(Disk(f"{disk.directory} {where}", limits=disk.limits), where)
+        run = withdraw_first(store, queue, 3)
+        assert queue.ready_count == 16 - run.count
+        store.put_back(queue, run)
+        assert store.log.is_empty
+        assert drain(store, queue) == [b"%d" % number for number in range(1, 17)]
+        store.abandon()
+
+
+def test_what_was_withdrawn_first_still_has_what_expires_behind_it(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"1", b"2", b"3"), expires_ms=9)
+    withdraw_first(store, queue, 1)
+    assert store.next_expiry(queue) == 9
+    run = store.withdraw_expired(queue, 9, bodies=False)
+    assert isinstance(run, Run)
+    assert (run.first_sequence, run.count) == (2, 2)
+    assert not store.next_expiry(queue)
     store.abandon()
 
 
