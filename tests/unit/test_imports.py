@@ -58,6 +58,7 @@ FLOORS = {
         "repair",
         "bench",
         "bench.store",
+        "bench.interference",
         "bench.stalls",
         "bench.attacks",
         "drill",

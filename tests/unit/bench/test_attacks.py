@@ -44,7 +44,8 @@ def test_wrong_usage_is_exit_code_2_with_its_reason(
 def test_counts_follow_the_scale() -> None:
     settings = AttackSettings.of(parsed("--scale", "0.1"))
     assert settings.only == list(ATTACKS)
-    assert (settings.count_of("idle"), settings.count_of("huge-table")) == (1000, 1)
+    assert settings.scaled(ATTACKS["idle"]) == 1000
+    assert settings.scaled(ATTACKS["huge-table"]) == 1
 
 
 def a_slice(delivered: int) -> Slice:

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.interference.dialogue import Dialogue
+from amqpstore_tools.bench.interference.quiet import histogram
 from amqpstore_tools.bench.stalls.cases import DISTURBANCES
-from amqpstore_tools.bench.stalls.dialogue import Dialogue
-from amqpstore_tools.bench.stalls.quiet import histogram
 from amqpstore_tools.bench.stalls.report import Stall, StallReport
 from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.client import wire
@@ -46,8 +46,9 @@ def test_wrong_usage_is_exit_code_2_with_its_reason(
 def test_counts_follow_the_scale() -> None:
     settings = StallSettings.of(parsed("--scale", "0.001"))
     assert settings.only == list(DISTURBANCES)
-    assert (settings.count_of("declares"), settings.count_of("body")) == (5, 1)
-    assert StallSettings.of(parsed()).count_of("purge") == 1_000_000
+    declares, body, purge = (DISTURBANCES[name] for name in ("declares", "body", "purge"))
+    assert (settings.scaled(declares), settings.scaled(body)) == (5, 1)
+    assert StallSettings.of(parsed()).scaled(purge) == 1_000_000
 
 
 def test_waits_count_where_they_were_due() -> None:

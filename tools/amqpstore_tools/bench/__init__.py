@@ -12,6 +12,8 @@ deliveries are counted by length, not parsed one by one.
   `connects`, `consumer`: the kinds of workers; `counting`: deliveries, counted without parsing.
 - `server_process`: CPU time and memory of the broker, if it runs on this machine.
 - `histogram`, `report`: percentiles, and the result.
-- `stalls`: how long a quiet client waits; `attacks`: what others have while one client attacks the
-  broker; `store`: the benchmark of the engine alone.
+- `interference`: what one client has while another is at work; on it stand
+- `stalls`: how long a quiet client waits;
+- `attacks`: what others have while one client attacks the broker.
+- `store`: the benchmark of the engine alone.
 """

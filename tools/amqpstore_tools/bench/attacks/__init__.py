@@ -1,6 +1,7 @@
 """What others have of a broker while one client attacks it: `amqpstore bench attacks`.
 
-- `settings`: the options, checked; `run`: one attack after the other, each by turns with none.
+- `settings`: the options, checked; `run`: one attack after the other, each by turns with none
+  (what it shares with `bench stalls` is in `bench.interference`).
 - `attack`: what all attacks have in common; `strangers`: attacks before a login; `members`: attacks
   of clients that have logged in; `catalog`: all of them by name.
 - `attacker`: the process of an attack, and one that only uses as much processor time.

@@ -6,7 +6,7 @@ import struct
 import time
 
 from amqpstore_tools.bench.attacks.attack import MIB, Attack, push, push_all
-from amqpstore_tools.bench.stalls.dialogue import Dialogue
+from amqpstore_tools.bench.interference.dialogue import Dialogue
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import CHANNEL, Connection
 

@@ -11,10 +11,10 @@ from amqpstore_tools.bench.board import FOREVER_NS, Totals, now_ns
 from amqpstore_tools.bench.consumer import consume
 from amqpstore_tools.bench.fleet import Fleet
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.interference.quiet import QuietClient, histogram
 from amqpstore_tools.bench.producer import UNLIMITED, produce
 from amqpstore_tools.bench.server_process import ServerProcess
 from amqpstore_tools.bench.settings import BenchSettings
-from amqpstore_tools.bench.stalls.quiet import QuietClient, histogram
 from amqpstore_tools.bench.worker import Schedule, Task
 from amqpstore_tools.client.connection import Address, Connection
 from amqpstore_tools.client.errors import BenchError

@@ -1,12 +1,11 @@
 """The result of `bench attacks`, as one JSON object or as a table for people."""
 
-import json
 import statistics
 from dataclasses import dataclass, field
 
 from amqpstore_tools.bench.attacks.others import Slice
-from amqpstore_tools.bench.attacks.settings import AttackSettings
 from amqpstore_tools.bench.histogram import Histogram
+from amqpstore_tools.bench.interference.report import CasesReport, print_reasons, shown_ms
 from amqpstore_tools.offline import terminal
 
 _MIB = 1 << 20
@@ -63,25 +62,10 @@ class AttackResult:
         }
 
 
-@dataclass(frozen=True)
-class AttackReport:
-    """All attacks of a run."""
+class AttackReport(CasesReport[AttackResult]):
+    """What others had, by attack."""
 
-    settings: AttackSettings
-    product: str
-    version: str
-    outcomes: dict[str, AttackResult]
-
-    def as_json(self) -> str:
-        """Return the result as JSON on one line."""
-        return json.dumps(
-            {
-                "workload": "attacks",
-                "parameters": self.settings.parameters(),
-                "broker": {"product": self.product, "version": self.version},
-                "results": {name: one.figures() for name, one in self.outcomes.items()},
-            }
-        )
+    workload = "attacks"
 
     def print_table(self) -> None:
         """Print a table to standard output."""
@@ -101,9 +85,7 @@ class AttackReport:
         for name, outcome in self.outcomes.items():
             table.add_row(f"{name} {outcome.count:,}", *_cells(outcome))
         console.print(table)
-        for name, outcome in self.outcomes.items():
-            if outcome.failed:
-                console.print(f"{name}: {terminal.shown(outcome.failed)}", soft_wrap=True)
+        print_reasons(console, {name: one.failed for name, one in self.outcomes.items()})
 
 
 def _cells(outcome: AttackResult) -> list[str]:
@@ -112,12 +94,8 @@ def _cells(outcome: AttackResult) -> list[str]:
     memory = (outcome.rss_before_bytes, outcome.rss_peak_bytes, outcome.rss_after_bytes)
     return [
         f"{outcome.ratio:.2f}",
-        _ms(outcome.confirm_alone.percentile_ns(99)),
-        _ms(outcome.confirm.percentile_ns(99)),
-        _ms(outcome.logins.max_ns),
+        shown_ms(outcome.confirm_alone.percentile_ns(99)),
+        shown_ms(outcome.confirm.percentile_ns(99)),
+        shown_ms(outcome.logins.max_ns),
         *(f"{rss_bytes / _MIB:,.0f}" if rss_bytes else "" for rss_bytes in memory),
     ]
-
-
-def _ms(duration_ns: int) -> str:
-    return f"{duration_ns / 1e6:,.1f}"

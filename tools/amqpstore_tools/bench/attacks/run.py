@@ -5,7 +5,6 @@ the attack itself is at work is not the broker's fault. So each round of an atta
 a round in which another process uses as much processor time as the attack did.
 """
 
-import sys
 import time
 
 from amqpstore_tools.bench.attacks.attack import Attack
@@ -14,8 +13,8 @@ from amqpstore_tools.bench.attacks.catalog import ATTACKS
 from amqpstore_tools.bench.attacks.others import Others, Slice
 from amqpstore_tools.bench.attacks.report import AttackReport, AttackResult
 from amqpstore_tools.bench.attacks.settings import AttackSettings
+from amqpstore_tools.bench.interference.run import in_turn, product_of
 from amqpstore_tools.bench.server_process import ServerProcess
-from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import BenchError
 
 _LEAD_S = 0.3
@@ -27,24 +26,16 @@ _TIMEOUT_S = 3600.0
 def run(settings: AttackSettings) -> AttackReport:
     """Measure all of them. Raises: BenchError, UsageError."""
     server = ServerProcess.find(settings.address, settings.pid)
-    control = Connection(settings.address)
-    product, version = control.product, control.version
-    control.close()
-    outcomes = {}
-    for number, name in enumerate(settings.only, 1):
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{number} of {len(settings.only)}: {name}")
-            sys.stderr.flush()
-        outcomes[name] = _measured(settings, name, server)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    product, version = product_of(settings.address)
+    outcomes = {name: _measured(settings, name, server) for name in in_turn(settings.only)}
     return AttackReport(settings, product, version, outcomes)
 
 
 def _measured(settings: AttackSettings, name: str, server: ServerProcess | None) -> AttackResult:
     """Measure one of them; if it cannot be done here, the result has the reason."""
-    count = settings.count_of(name)
-    attack = ATTACKS[name](settings.address, f"{settings.queue}-{name}", count)
+    kind = ATTACKS[name]
+    count = settings.scaled(kind)
+    attack = kind(settings.address, f"{settings.queue}-{name}", count)
     outcome = AttackResult(count)
     with Others(settings.address, settings.queue, _TIMEOUT_S) as others:
         others.watch(_LEAD_S, server)

@@ -2,7 +2,7 @@
 
 import socket
 
-from amqpstore_tools.bench.stalls.dialogue import Dialogue
+from amqpstore_tools.bench.interference.dialogue import Dialogue
 from amqpstore_tools.bench.stalls.disturbance import Disturbance, method
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import CHANNEL

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from amqpstore_tools.bench.stalls.dialogue import Dialogue
+from amqpstore_tools.bench.interference.dialogue import Dialogue
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import CHANNEL, Address
 from amqpstore_tools.client.errors import BenchError

@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 
-from amqpstore_tools.bench.stalls.dialogue import Dialogue
+from amqpstore_tools.bench.interference.dialogue import Dialogue
 from amqpstore_tools.bench.stalls.disturbance import Disturbance
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import CHANNEL

@@ -1,10 +1,9 @@
 """The result of `bench stalls`, as one JSON object or as a table for people."""
 
-import json
 from dataclasses import dataclass, field
 
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.stalls.settings import StallSettings
+from amqpstore_tools.bench.interference.report import CasesReport, print_reasons, shown_ms
 from amqpstore_tools.offline import terminal
 
 
@@ -37,29 +36,10 @@ class Stall:
         }
 
 
-@dataclass(frozen=True)
-class StallReport:
-    """All disturbances of a run."""
+class StallReport(CasesReport[Stall]):
+    """The waits of a quiet client, by disturbance."""
 
-    settings: StallSettings
-    product: str
-    version: str
-    stalls: dict[str, Stall]
-
-    def as_json(self) -> str:
-        """Return the result as JSON on one line."""
-        return json.dumps(
-            {
-                "workload": "stalls",
-                "parameters": self.settings.parameters(),
-                "broker": {"product": self.product, "version": self.version},
-                "results": self.results(),
-            }
-        )
-
-    def results(self) -> dict[str, object]:
-        """Return the figures, by disturbance."""
-        return {name: stall.figures() for name, stall in self.stalls.items()}
+    workload = "stalls"
 
     def print_table(self) -> None:
         """Print a table to standard output."""
@@ -75,7 +55,7 @@ class StallReport:
         table.add_column("while another client does", overflow="fold")
         for name in ("took s", "CPU s", "alone p99", "confirm p99", "worst", "answer p99", "worst"):
             table.add_column(name, justify="right", no_wrap=True)
-        for name, stall in self.stalls.items():
+        for name, stall in self.outcomes.items():
             what = f"{name} {stall.count:,}"
             if stall.refused:
                 table.add_row(what, "refused")
@@ -84,17 +64,11 @@ class StallReport:
                 what,
                 f"{stall.took_s:.2f}",
                 "" if stall.server_cpu_s is None else f"{stall.server_cpu_s:.2f}",
-                _ms(stall.alone.percentile_ns(99)),
-                _ms(stall.confirm.percentile_ns(99)),
-                _ms(stall.confirm.max_ns),
-                _ms(stall.answer.percentile_ns(99)),
-                _ms(stall.answer.max_ns),
+                shown_ms(stall.alone.percentile_ns(99)),
+                shown_ms(stall.confirm.percentile_ns(99)),
+                shown_ms(stall.confirm.max_ns),
+                shown_ms(stall.answer.percentile_ns(99)),
+                shown_ms(stall.answer.max_ns),
             )
         console.print(table)
-        for name, stall in self.stalls.items():
-            if stall.refused:
-                console.print(f"{name}: {terminal.shown(stall.refused)}", soft_wrap=True)
-
-
-def _ms(duration_ns: int) -> str:
-    return f"{duration_ns / 1e6:,.1f}"
+        print_reasons(console, {name: stall.refused for name, stall in self.outcomes.items()})

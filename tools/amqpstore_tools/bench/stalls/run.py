@@ -1,15 +1,14 @@
 """One disturbance after the other, each beside a quiet client of its own."""
 
-import sys
 import time
 
 from amqpstore_tools.bench.board import now_ns
+from amqpstore_tools.bench.interference.quiet import QuietClient, histogram
+from amqpstore_tools.bench.interference.run import in_turn, product_of
 from amqpstore_tools.bench.server_process import ServerProcess
 from amqpstore_tools.bench.stalls.cases import DISTURBANCES
-from amqpstore_tools.bench.stalls.quiet import QuietClient, histogram
 from amqpstore_tools.bench.stalls.report import Stall, StallReport
 from amqpstore_tools.bench.stalls.settings import StallSettings
-from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import BenchError, PeerError
 
 _AFTERMATH_S = 0.5  # work that a broker does after its answer stalls others too
@@ -18,24 +17,15 @@ _AFTERMATH_S = 0.5  # work that a broker does after its answer stalls others too
 def run(settings: StallSettings) -> StallReport:
     """Measure all of them. Raises: BenchError, UsageError."""
     server = ServerProcess.find(settings.address, settings.pid)
-    control = Connection(settings.address)
-    product, version = control.product, control.version
-    control.close()
-    stalls = {}
-    for number, name in enumerate(settings.only, 1):
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{number} of {len(settings.only)}: {name}")
-            sys.stderr.flush()
-        stalls[name] = _measured(settings, name, server)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    product, version = product_of(settings.address)
+    stalls = {name: _measured(settings, name, server) for name in in_turn(settings.only)}
     return StallReport(settings, product, version, stalls)
 
 
 def _measured(settings: StallSettings, name: str, server: ServerProcess | None) -> Stall:
     """Measure one of them; if the broker refuses it, the result has the reason."""
     kind = DISTURBANCES[name]
-    count = settings.count_of(name)
+    count = settings.scaled(kind)
     disturbance = kind(settings.address, f"{settings.queue}-{name}", count, settings.timeout)
     disturbance.finish()  # remains of a run that was killed
     disturbance = kind(settings.address, f"{settings.queue}-{name}", count, settings.timeout)

@@ -5,7 +5,7 @@ import struct
 import time
 from collections.abc import Iterable
 
-from amqpstore_tools.bench.stalls.dialogue import Dialogue
+from amqpstore_tools.bench.interference.dialogue import Dialogue
 from amqpstore_tools.bench.stalls.disturbance import Disturbance
 from amqpstore_tools.bench.stalls.disturbances import Purge, Requeue
 from amqpstore_tools.client import wire

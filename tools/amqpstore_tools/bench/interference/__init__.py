@@ -1,0 +1,7 @@
+"""What one client has of a broker while another is at work: what `stalls` and `attacks` share.
+
+- `settings`: the options of both, checked.
+- `quiet`: the client that makes small requests and waits; `dialogue`: a client that sends much in
+  as few writes as possible.
+- `run`: one case after the other; `report`: what both results have in common.
+"""
