@@ -2,8 +2,12 @@
 
 import base64
 import contextlib
+import http.client
+import re
 import socket
+import ssl
 from collections.abc import Generator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pika
@@ -12,22 +16,33 @@ import requests
 
 from tests.attack.attacker import MIB, descriptor_count, forget_peak, peak_bytes
 from tests.broker_process import BrokerProcess
+from tests.interop.tls_files import HOST as TLS_HOST
+from tests.interop.tls_files import TlsFiles
 from tests.management_client import ManagementClient, managed, management_url
 from tests.waiting import wait_until
 
 MAX_CONNECTIONS = 60
-LOGIN = b"Authorization: Basic " + base64.b64encode(b"guest:guest") + b"\r\n"
+LOGIN_VALUE = "Basic " + base64.b64encode(b"guest:guest").decode()
+LOGIN = f"Authorization: {LOGIN_VALUE}\r\n".encode()
 HOST = b"Host: x\r\n"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return TlsFiles(str(tmp_path_factory.mktemp("tls") / "files"))
+
+
+@pytest.fixture(scope="module")
+def broker(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("management")
     process = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
+    process.environment |= files.environment()
+    process.environment["AMQPSTORE_MANAGEMENT_TLS_LISTEN"] = "127.0.0.1:0"
     process.environment["AMQPSTORE_MANAGEMENT_MAX_CONNECTIONS"] = str(MAX_CONNECTIONS)
     process.environment["AMQPSTORE_MANAGEMENT_MAX_BODY_BYTES"] = "100000"
     with process:
         process.start()
+        wait_until(lambda: process.stderr.count('event="management API"') == 2)
         yield process
         assert "Traceback" not in process.stderr
 
@@ -48,9 +63,15 @@ def served(broker: BrokerProcess) -> Generator[None]:
     wait_until(lambda: is_served(broker), "a place for one more")
 
 
+def url_of(broker: BrokerProcess, scheme: str = "http") -> str:
+    """The URL of the API, without TLS or with it."""
+    (found,) = re.findall(rf'event="management API" url=({scheme}://\S+)', broker.stderr)
+    return str(found)
+
+
 def is_served(broker: BrokerProcess) -> bool:
     """Whether the API answers."""
-    with ManagementClient(management_url(broker)) as api:
+    with ManagementClient(url_of(broker)) as api:
         with contextlib.suppress(requests.ConnectionError):
             return bool(api.get("/whoami")["name"] == "guest")
         return False
@@ -65,21 +86,49 @@ def serves_all(broker: BrokerProcess) -> None:
 
 
 def connect(broker: BrokerProcess) -> socket.socket:
-    url = urlsplit(management_url(broker))
+    url = urlsplit(url_of(broker))
     return socket.create_connection((url.hostname, url.port), timeout=60)
+
+
+def connect_with_tls(broker: BrokerProcess, files: TlsFiles) -> socket.socket:
+    url = urlsplit(url_of(broker, "https"))
+    plain = socket.create_connection((url.hostname, url.port), timeout=60)
+    return files.context().wrap_socket(plain, server_hostname=TLS_HOST)
 
 
 def answered(client: socket.socket) -> bytes:
     """What is answered before the connection is closed."""
     found = bytearray()
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
         while part := client.recv(1 << 16):
             found += part
     return bytes(found)
 
 
-def test_a_connection_that_its_client_has_closed_has_left(broker: BrokerProcess) -> None:
-    """Scripts make one for each request: an idle one that is closed does not wait for its end."""
+def test_an_idle_connection_that_its_client_has_closed_has_left(tmp_path: Path) -> None:
+    """Scripts make one for each request: it does not wait for the end of the time that it might
+    have stayed idle, which is an hour here.
+    """
+    door = "amqpstore_server.management.door"
+    (tmp_path / "sitecustomize.py").write_text(f"import {door}\n{door}._IDLE_S = 3600.0\n")
+    with managed(BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log"))) as broker:
+        broker.environment["PYTHONPATH"] = str(tmp_path)
+        broker.environment["AMQPSTORE_MANAGEMENT_MAX_CONNECTIONS"] = "5"
+        broker.start()
+        url = urlsplit(management_url(broker))
+        before = descriptor_count(broker)
+        for _ in range(5):
+            client = http.client.HTTPConnection(url.netloc, timeout=60)
+            for _ in range(2):  # before the second request it was idle
+                client.request("GET", "/api/whoami", headers={"Authorization": LOGIN_VALUE})
+                answer = client.getresponse()
+                assert answer.status == 200
+                answer.read()
+            client.close()
+        wait_until(lambda: descriptor_count(broker) <= before, "the connections to be closed")
+
+
+def test_a_connection_that_is_closed_during_an_answer_has_left(broker: BrokerProcess) -> None:
     asked = b"GET /api/whoami HTTP/1.1\r\n" + HOST + LOGIN + b"\r\n"
     answers = 0
     for _ in range(2 * MAX_CONNECTIONS):
@@ -113,8 +162,9 @@ def test_a_request_that_never_ends_is_closed_after_its_time(broker: BrokerProces
 
 @pytest.mark.parametrize("login", [LOGIN, b""])
 @pytest.mark.parametrize("length", [b"Transfer-Encoding: chunked", b"Content-Length: 900000000"])
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
 def test_a_body_without_an_end_is_answered_and_closed(
-    broker: BrokerProcess, login: bytes, length: bytes
+    broker: BrokerProcess, files: TlsFiles, has_tls: bool, login: bytes, length: bytes
 ) -> None:
     forget_peak(broker)
     head = b"PUT /api/queues/%2F/q HTTP/1.1\r\n" + HOST + login + length + b"\r\n\r\n"
@@ -122,8 +172,8 @@ def test_a_body_without_an_end_is_answered_and_closed(
     if b"chunked" in length:
         part = b"%x\r\n%s\r\n" % (len(part), part)
     before = peak_bytes(broker)
-    with connect(broker) as client:
-        with contextlib.suppress(ConnectionError):
+    with connect_with_tls(broker, files) if has_tls else connect(broker) as client:
+        with contextlib.suppress(OSError):
             client.sendall(head)
             for _ in range(100):
                 client.sendall(part)
