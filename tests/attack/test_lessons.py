@@ -3,8 +3,11 @@ go wrong here. Those on permissions, users and certificates are with their rooms
 """
 
 import ast
+import gc
 import gzip
+import logging
 import struct
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -12,21 +15,35 @@ from typing import Any
 import pika
 import pytest
 
-from amqpstore_server.broker.limits import BROKER_LIMITS
-from tests.attack.attacker import MIB, forget_peak, peak_bytes, push, resident_bytes
+from amqpstore_server.broker import permissions
+from amqpstore_tools.testing.broker import MemoryBroker
+from tests.attack.attacker import MIB, forget_peak, peak_bytes, push
 from tests.attack.test_crowds import cpu_s
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import (
     BODY,
+    CHANNEL_CLOSE_OK,
+    EXCHANGE_DECLARE,
+    EXCHANGE_DELETE,
+    EXCHANGE_DELETE_OK,
+    QUEUE_DELETE,
     WireClient,
+    basic_cancel,
+    basic_consume,
     body,
+    connection_open,
+    field,
     frame,
     header,
+    long_string,
     method,
     publish,
     publish_method,
+    queue_bind,
+    queue_declare,
     short_string,
     table,
+    tune_ok,
 )
 from tests.interop.pika_client import channel_closed_with, connect
 
@@ -128,21 +145,69 @@ def test_routing_takes_little_work_whatever_is_bound(target: BrokerProcess) -> N
             channel.queue_bind("q", "hash", "999999999999")
 
 
-def test_names_that_clients_make_up_leave_nothing_behind(target: BrokerProcess) -> None:
-    """Reply addresses and keys: what is remembered of them is a cache of 32 MiB, and no more."""
+NAMES_A_ROUND = 300
 
-    def make_up(first: int) -> None:
-        with WireClient.connected(target.url, channels=1) as client:
-            for number in range(first, first + 8000):
-                reply_to = b"\x02\x00" + short_string(f"amq.rabbitmq.reply-to.{number}")
-                client.send(publish(1, f"key.{number}", b"", reply_to))
-            client.expect_alive()
 
-    make_up(0)
-    before = resident_bytes(target)
-    for turn in range(1, 4):
-        make_up(turn * 8000)
-    assert resident_bytes(target) - before < BROKER_LIMITS.max_cached_bytes
+def make_up_names(url: str, round_number: int) -> None:
+    """Use names that nobody has used before, wherever a client may choose one, and leave."""
+    names = [f"made-up.{round_number}.{number}" for number in range(NAMES_A_ROUND)]
+    with WireClient.connected(url, channels=1) as client:
+        for name in names:
+            text = short_string(name)
+            headers = table(field(name, b"S", long_string(name.encode())))
+            reply_address = f"amq.rabbitmq.reply-to.{name}"
+            # Headers, reply-to, message-id, type and app-id.
+            properties = (
+                struct.pack(">H", 0x22A8) + headers + short_string(reply_address) + text * 3
+            )
+            client.send(publish(1, name, b"", properties), publish(1, reply_address, b""))
+            client.send(
+                method(1, EXCHANGE_DECLARE, b"\0\0" + text + short_string("topic") + bytes(5)),
+                queue_declare(1, name, bits=0b100),
+                queue_bind(1, name, name, f"{name}.*.#"),
+                basic_consume(1, name, name),
+                publish_method(1, f"{name}.x", name) + header(1, 0, properties),
+                basic_cancel(1, name),
+                method(1, QUEUE_DELETE, b"\0\0" + text + b"\0"),
+                method(1, EXCHANGE_DELETE, b"\0\0" + text + b"\0"),
+            )
+            while client.next_frame().method != EXCHANGE_DELETE_OK:
+                pass
+        for name in names:
+            client.send(queue_declare(1, name, bits=0b1))
+            client.expect_channel_close(1, 404)
+            client.send(method(1, CHANNEL_CLOSE_OK))
+            client.open_channel(1)
+        client.finish()
+    for name in names[:: NAMES_A_ROUND // 10]:
+        with WireClient.tuning(url, capabilities=(name,)) as client:
+            client.send(tune_ok(10, 131_072, 0), connection_open(name))
+            client.expect_connection_close(530)
+
+
+def test_names_that_clients_make_up_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they name. What is remembered to save time is emptied here, or made small; its size
+    is a limit of its own. The rest is counted in blocks of memory, of which a name that is kept
+    takes several.
+    """
+    monkeypatch.setattr(permissions, "_REMEMBERED", 10)
+    with MemoryBroker() as broker:
+
+        def blocks() -> int:
+            broker._app._free_caches()
+            gc.collect()
+            return sys.getallocatedblocks()
+
+        logging.disable()  # pytest keeps all of it
+        try:
+            counts = []
+            for round_number in range(3):
+                make_up_names(broker.url, round_number)
+                counts.append(broker._look(blocks))
+        finally:
+            logging.disable(logging.NOTSET)
+        # trio keeps deadlines of connections that are gone, for a while.
+        assert counts[2] - counts[1] < NAMES_A_ROUND // 2, counts
 
 
 def test_nothing_is_deserialised_into_code() -> None:

@@ -35,6 +35,9 @@ CHANNEL_FLOW = (20, 20)
 CHANNEL_FLOW_OK = (20, 21)
 CHANNEL_CLOSE = (20, 40)
 CHANNEL_CLOSE_OK = (20, 41)
+EXCHANGE_DECLARE = (40, 10)
+EXCHANGE_DELETE = (40, 20)
+EXCHANGE_DELETE_OK = (40, 21)
 QUEUE_DECLARE = (50, 10)
 QUEUE_DECLARE_OK = (50, 11)
 QUEUE_BIND = (50, 20)
@@ -45,6 +48,7 @@ BASIC_QOS_OK = (60, 11)
 BASIC_CONSUME = (60, 20)
 BASIC_CONSUME_OK = (60, 21)
 BASIC_CANCEL = (60, 30)
+BASIC_CANCEL_OK = (60, 31)
 BASIC_PUBLISH = (60, 40)
 BASIC_RETURN = (60, 50)
 BASIC_DELIVER = (60, 60)
@@ -199,6 +203,10 @@ def waiting_get(channel: int, queue: str, wait_ms: int, no_ack: bool = True) -> 
 def basic_consume(channel: int, queue: str, consumer_tag: str, no_ack: bool = True) -> bytes:
     arguments = struct.pack(">H", 0) + short_string(queue) + short_string(consumer_tag)
     return method(channel, BASIC_CONSUME, arguments + bytes([no_ack << 1]) + table())
+
+
+def basic_cancel(channel: int, consumer_tag: str) -> bytes:
+    return method(channel, BASIC_CANCEL, short_string(consumer_tag) + b"\x00")
 
 
 def confirm_select(channel: int) -> bytes:
