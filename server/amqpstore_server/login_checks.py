@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -26,47 +25,70 @@ small machine; with it they have a fifth while clients have work for the rest, a
 
 
 class _Line:
-    """The logins of one user from one peer that wait."""
+    """Those who wait: the peers, below each peer its users, below each user its logins.
 
-    __slots__ = ("_is_newest_next", "_waiting")
+    The members of a line take turns. Every second turn is that of the newest of those that had none
+    yet: who comes behind many others does not wait for all of them.
+    """
+
+    __slots__ = ("_is_newest_next", "_members", "_new")
 
     def __init__(self) -> None:
-        self._waiting: deque[trio.Event] = deque()
+        self._members: dict[Hashable, _Line] = {}
+        """In the order of their turns."""
+        self._new: dict[Hashable, None] = {}
+        """Those that had no turn yet, as they came."""
+        # Of each line by itself: by turns of all together, an even number of them would always
+        # have the same end of each served.
         self._is_newest_next = True
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._members)
 
-    def join(self, event: trio.Event) -> None:
-        """Wait for a turn."""
-        self._waiting.append(event)
+    def join(self, path: Sequence[Hashable]) -> None:
+        """Wait for a turn. Args: path, the member of this line, then of its line, and so on."""
+        member, *rest = path
+        if member not in self._members:
+            self._members[member] = _Line()
+            self._new[member] = None
+        if rest:
+            self._members[member].join(rest)
 
-    def leave(self, event: trio.Event) -> None:
+    def leave(self, path: Sequence[Hashable]) -> None:
         """Wait no longer."""
-        self._waiting.remove(event)
+        member, *rest = path
+        if rest:
+            self._members[member].leave(rest)
+        if not self._members[member]:
+            del self._members[member]
+            self._new.pop(member, None)
 
-    def next(self) -> trio.Event:
-        """Remove and return the one whose turn it is."""
-        # Not by turns of all lines together: with an even number of lines, each would always have
-        # the same end of it served.
+    def next(self) -> list[Hashable]:
+        """Remove the one whose turn it is, and return its path."""
         is_newest = self._is_newest_next
         self._is_newest_next = not is_newest
-        return self._waiting.pop() if is_newest else self._waiting.popleft()
+        newest = next(reversed(self._new), None) if is_newest else None
+        member = next(iter(self._members)) if newest is None else newest
+        line = self._members.pop(member)
+        self._new.pop(member, None)
+        path = [member, *line.next()] if line else [member]
+        if line:
+            self._members[member] = line  # behind all others
+        return path
 
 
 class LoginChecks:
-    """The logins that wait for a check. Each user of each peer has a line of its own, and the lines
-    take turns: many wrong logins of one do not delay the others.
-
-    In a line the newest and the oldest login take turns, so a right one that comes behind many
-    wrong ones of the same user does not wait for all of them.
+    """The logins that wait for a check. Peers take turns, the users of a peer take turns, and so do
+    the logins of a user: many wrong ones of one do not delay the others. And of each of these the
+    newest has its turn soon: a right login that comes behind many wrong ones does not wait for all
+    of them, whether they are of one user or of as many users, or peers, as they are.
 
     Args: most, checks that run at the same time.
     """
 
     def __init__(self, most: int = MAX_CHECKS) -> None:
         self._free = most
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._line = _Line()
         self._threads = ThreadPoolExecutor(MAX_CHECKS, "login check", _step_back)
 
     async def run(self, check: Callable[..., object], *arguments: object) -> None:
@@ -79,35 +101,32 @@ class LoginChecks:
         if self._free:
             self._free -= 1
         else:
-            await self._wait((host, user))
+            await self._wait(host, user)
         try:
             yield
         finally:
             self._next()
 
-    async def _wait(self, whose: tuple[str, str]) -> None:
+    async def _wait(self, host: str, user: str) -> None:
         event = trio.Event()
-        self._lines.setdefault(whose, _Line()).join(event)
+        path = (host, user, event)
+        self._line.join(path)
         try:
             await event.wait()
         except trio.Cancelled:
             if event.is_set():
                 self._next()
             else:
-                self._lines[whose].leave(event)
-                if not self._lines[whose]:
-                    del self._lines[whose]
+                self._line.leave(path)
             raise
 
     def _next(self) -> None:
-        if not self._lines:
+        if not self._line:
             self._free += 1
             return
-        whose = next(iter(self._lines))
-        line = self._lines.pop(whose)
-        line.next().set()
-        if line:
-            self._lines[whose] = line  # behind all other lines
+        event = self._line.next()[-1]
+        assert isinstance(event, trio.Event)
+        event.set()
 
 
 def checks_at_once() -> int:

@@ -219,21 +219,35 @@ def wrong_login(broker: BrokerProcess, host: str, user: str, password: str) -> s
     return sock
 
 
-@pytest.mark.parametrize("user", ["guest", LEGACY])
-@pytest.mark.parametrize("hosts", [1, 8], ids=["one address", "several addresses"])
-@pytest.mark.parametrize("passwords", [1, 40], ids=["one password", "several passwords"])
+@pytest.mark.parametrize(
+    ("user", "hosts", "users", "passwords"),
+    [
+        ("guest", 1, 1, 1),
+        ("guest", 8, 1, 40),
+        ("guest", 1, 40, 40),
+        ("guest", 40, 40, 40),
+        (LEGACY, 1, 1, 40),
+        (LEGACY, 8, 1, 1),
+    ],
+)
 def test_a_right_login_does_not_wait_for_40_wrong_ones(
-    with_legacy_user: BrokerProcess, user: str, hosts: int, passwords: int
+    with_legacy_user: BrokerProcess, user: str, hosts: int, users: int, passwords: int
 ) -> None:
-    """They are for the same user, and no right login is remembered: neither the first one nor those
-    that follow, as of a client that connects for each message, wait for more than a few checks.
+    """They are for the same user or for many, from one address or from many, and no right login is
+    remembered: neither the first one nor those that follow, as of a client that connects for each
+    message, wait for more than a few checks.
 
     A check takes a tenth of a second of processor time: that is counted, because it is the same on
     a busy machine.
     """
     broker = with_legacy_user
     wrong = [
-        wrong_login(broker, f"127.0.0.{1 + n % hosts}", user, f"wrong {n % passwords}")
+        wrong_login(
+            broker,
+            f"127.0.0.{1 + n % hosts}",
+            user if users == 1 else f"wrong {n}",
+            f"wrong {n % passwords}",
+        )
         for n in range(40)
     ]
     try:

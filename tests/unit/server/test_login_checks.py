@@ -1,5 +1,6 @@
 """The line in front of the password checks."""
 
+import pytest
 import trio
 import trio.testing
 
@@ -145,3 +146,42 @@ def test_a_login_behind_those_of_many_peers_does_not_wait_for_all_of_them() -> N
 
     for hosts in range(1, 9):
         trio.run(main, hosts)
+
+
+@pytest.mark.parametrize("is_of_other_peers", [False, True])
+def test_a_login_behind_those_of_many_users_does_not_wait_for_all_of_them(
+    is_of_other_peers: bool,
+) -> None:
+    """Each is of another user, of the same peer or of another one."""
+
+    async def main() -> None:
+        checks = Checks()
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                host = f"{number}" if is_of_other_peers else "a"
+                nursery.start_soon(checks.check, host, f"wrong {number}")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(checks.check, "a", "right")
+            await trio.testing.wait_all_tasks_blocked()
+            await checks.end(2)
+            assert "right" in checks.begun
+            await checks.end(39)
+
+    trio.run(main)
+
+
+def test_a_peer_that_goes_on_with_new_users_leaves_others_every_other_turn() -> None:
+    async def main() -> None:
+        checks = Checks()
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(checks.check, "a", f"wrong {number}")
+                nursery.start_soon(checks.check, "b", f"right {number}")
+            for number in range(10, 30):
+                nursery.start_soon(checks.check, "a", f"wrong {number}")
+                await trio.testing.wait_all_tasks_blocked()
+                await checks.end(1)
+            assert sum(name.startswith("right") for name in checks.begun) == 10
+            await checks.end(20)
+
+    trio.run(main)
