@@ -286,7 +286,7 @@ class OsFiles:
         parent = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(path):
             self.make_directory(parent)
-            os.mkdir(path)
+            os.mkdir(path, 0o750)
         self.sync_directory(parent)
 
     def list_directory(self, path: str) -> list[str]:

@@ -148,7 +148,7 @@ _CONTENTS: dict[str, type[RecoveryContent] | type[DrillContent]] = {
 def write_report(data_directory: str, kind: ReportKind, now: datetime, content: str) -> str:
     """Write a report, and remove those that are too many. Returns its path. Raises: OSError."""
     directory = os.path.join(data_directory, DIRECTORY)
-    os.makedirs(directory, exist_ok=True)
+    os.makedirs(directory, 0o750, exist_ok=True)
     path = os.path.join(directory, f"{kind}-{now.astimezone(UTC):{_TIME}}Z.json")
     with open(path, "w", encoding="utf-8") as file:
         file.write(content)

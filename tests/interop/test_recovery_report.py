@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pytest
 from pika.exceptions import AMQPError
 
 from amqpstore_server.reports import list_reports, read_report
@@ -113,3 +114,23 @@ def test_damage_is_in_the_report(tmp_path: Path) -> None:
         [damage] = report["damage"]
         assert damage["path"] == str(segment)
         assert damage["reason"]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_other_users_of_the_machine_cannot_read_a_data_directory(
+    tmp_path: Path, is_there: bool
+) -> None:
+    """Messages, hashes of passwords, names: neither in one that the broker creates, nor in one that
+    everybody may list.
+    """
+    data = tmp_path / "data"
+    if is_there:
+        data.mkdir(0o755)
+    with BrokerProcess(str(data), str(tmp_path / "log")) as broker:
+        broker.start()
+        publish_and_kill(broker, "orders", 2)
+        broker.start()
+        found = list(data.iterdir())
+        assert {"reports", "admin.sock"} <= {one.name for one in found}
+        for one in found if is_there else [data]:
+            assert one.stat().st_mode & 0o007 == 0, one
