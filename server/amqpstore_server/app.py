@@ -51,7 +51,7 @@ from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.stopping import drain, say_goodbye
 from amqpstore_server.tls import certificates_of
-from amqpstore_server.trimming import Trimming, trim
+from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import Users
 
@@ -525,18 +525,19 @@ class App:
             self.broker.close_late_channels()
             if self.broker.has_work:
                 self._turn.wake()
-            self._tick_connections()
-            if self._trimming.is_due(len(self.connections), trio.current_time()):
+            held_bytes = self._tick_connections() + CLIENT_BYTES * len(self.connections)
+            if self._trimming.is_due(held_bytes, trio.current_time()):
                 # Beside the event loop, which it could hold for some milliseconds.
                 await trio.to_thread.run_sync(trim)
 
-    def _tick_connections(self) -> None:
+    def _tick_connections(self) -> int:
+        """Returns how much memory unfinished publishes take."""
         # A separate function, so that no local variable keeps the last connection alive until the
         # next tick.
         now = trio.current_time()
         for connection in list(self.connections):
             connection.tick(now)
-        self._free_memory(now)
+        return self._free_memory(now)
 
     def _free_caches(self) -> None:
         """Drop what can be found out again."""
@@ -545,8 +546,11 @@ class App:
         for connection in self.connections:
             connection.amqp.free_caches()
 
-    def _free_memory(self, now: float) -> None:
-        """Close the clients with the most memory until unfinished publishes fit into the limit."""
+    def _free_memory(self, now: float) -> int:
+        """Close the clients with the most memory until unfinished publishes fit into the limit.
+
+        Returns how much is left.
+        """
         held = {one: one.amqp.unfinished_bytes for one in self.connections}
         total = sum(held.values())
         limit = self._alarms.unfinished_bytes(self.reloader.config.connections_bytes)
@@ -554,6 +558,7 @@ class App:
             most = max(held, key=held.__getitem__)
             total -= held.pop(most)
             most.amqp.exhaust(f"the limit of all connections is {limit}", now)
+        return total
 
     async def _commit_lazily(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Memory is given back to the system after many clients have left.
+"""Memory is given back to the system after many clients have left or large transactions have ended.
 
 What the C library has free is given back; of Python's own allocator most stays, for the next
 crowd: it has pools in blocks of 1 MiB, and returns a block only if nothing at all is left in it,
@@ -11,12 +11,15 @@ from __future__ import annotations
 import ctypes
 import math
 
-_CROWD = 500
-"""Fewer clients are not worth it."""
+CLIENT_BYTES = 16 << 10
+"""About what an idle client takes."""
+
+_LEAST_BYTES = 500 * CLIENT_BYTES
+"""Less is not worth it."""
 
 _WAIT_S = 10.0
-"""How long after they have left: some take seconds to be closed, and trio's deadlines are kept
-until they would have passed.
+"""How long after that: some clients take seconds to be closed, and trio's deadlines are kept until
+they would have passed.
 """
 
 
@@ -24,21 +27,21 @@ class Trimming:
     """Knows when memory is to be given back."""
 
     def __init__(self) -> None:
-        self._most = 0
-        """The most clients since memory was given back."""
+        self._most_bytes = 0
+        """The most that was held since memory was given back."""
         self._due_at = math.inf
 
-    def is_due(self, clients: int, now: float) -> bool:
-        """Tell whether to call `trim` now. Call this about twice a second, with the number of
-        clients that are connected.
+    def is_due(self, held_bytes: int, now: float) -> bool:
+        """Tell whether to call `trim` now. Call this about twice a second, with what clients hold:
+        `CLIENT_BYTES` each, and their unfinished bodies and open transactions.
         """
-        self._most = max(self._most, clients)
-        if self._most - clients < max(_CROWD, self._most // 2):
+        self._most_bytes = max(self._most_bytes, held_bytes)
+        if self._most_bytes - held_bytes < max(_LEAST_BYTES, self._most_bytes // 2):
             self._due_at = math.inf
         elif self._due_at == math.inf:
             self._due_at = now + _WAIT_S
         elif now >= self._due_at:
-            self._most = clients
+            self._most_bytes = held_bytes
             self._due_at = math.inf
             return True
         return False

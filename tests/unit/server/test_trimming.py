@@ -1,6 +1,6 @@
-"""When memory is given back after many clients have left."""
+"""When memory is given back after many clients have left, or have much less than before."""
 
-from amqpstore_server.trimming import Trimming
+from amqpstore_server.trimming import CLIENT_BYTES, Trimming
 
 
 def times(*connected: tuple[float, int]) -> list[float]:
@@ -11,7 +11,7 @@ def times(*connected: tuple[float, int]) -> list[float]:
     for (since, clients), (until, _) in zip(connected, [*connected[1:], (200.0, 0)], strict=True):
         now = max(now, since)
         while now < until:
-            if trimming.is_due(clients, now):
+            if trimming.is_due(clients * CLIENT_BYTES, now):
                 found.append(now)
             now += 0.5
     return found
