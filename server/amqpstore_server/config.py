@@ -397,6 +397,15 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         131_072
     )
     channel_max: Annotated[int, key("offered to clients", ge=1, le=65_535, live=True)] = 2047
+    max_consumers: Annotated[
+        int,
+        key(
+            "consumers of a connection, on all its channels; one more closes it with 530, 0 means "
+            "any number",
+            ge=0,
+            live=True,
+        ),
+    ] = 65_535
     names: Annotated[
         Literal["lenient", "strict", "0-10"],
         key(

@@ -115,6 +115,7 @@ def reloadable_parts(
                 "frame_max",
                 "heartbeat_s",
                 "max_message_bytes",
+                "max_consumers",
                 "send_timeout_s",
                 "connection_bytes",
                 "connections_bytes",

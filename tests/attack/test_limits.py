@@ -12,6 +12,8 @@ import pytest
 from tests.attack.attacker import MIB, forget_peak, is_closed, peak_bytes, push, reset
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import (
+    BASIC_CANCEL_OK,
+    BASIC_CONSUME_OK,
     CHANNEL_CLOSE,
     CHANNEL_OPEN_OK,
     CONNECTION_OPEN_OK,
@@ -19,6 +21,7 @@ from tests.conformance.wire_client import (
     QUEUE_DECLARE,
     QUEUE_DECLARE_OK,
     WireClient,
+    basic_cancel,
     basic_consume,
     body,
     channel_open,
@@ -60,6 +63,7 @@ CONFIGURATION = """
 max_message_bytes = 1048576
 max_connections = 40
 consumer_timeout_s = 1
+max_consumers = 2000
 """
 
 
@@ -197,6 +201,22 @@ def one_get_too_many_that_waits(broker: BrokerProcess) -> None:
         client.expect_channel_close(1, 406)
 
 
+def one_consumer_too_many(broker: BrokerProcess) -> None:
+    """On several channels; those that were cancelled count no more."""
+    with WireClient.connected(broker.url, channels=3) as client:
+        client.declare_queue("consumed")
+        for channel in (1, 2):
+            consumers = (basic_consume(channel, "consumed", f"c{n}") for n in range(1000))
+            client.send(*consumers)
+            for _ in range(1000):
+                client.expect(BASIC_CONSUME_OK, channel)
+        client.send(basic_cancel(1, "c7"), basic_consume(3, "consumed", "c"))
+        client.expect(BASIC_CANCEL_OK, 1)
+        client.expect(BASIC_CONSUME_OK, 3)
+        client.send(basic_consume(3, "consumed", "one more"))
+        client.expect_connection_close(530)
+
+
 def an_ack_that_does_not_come(broker: BrokerProcess) -> None:
     with WireClient.connected(broker.url, channels=1) as client:
         client.send(queue_declare(1, "unacked"))
@@ -229,6 +249,7 @@ OVER: dict[Callable[[BrokerProcess], None], int] = {
     one_connection_to_a_virtual_host_too_many: 10,
     one_queue_of_a_virtual_host_too_many: 10,
     one_get_too_many_that_waits: 10,
+    one_consumer_too_many: 3,
     an_ack_that_does_not_come: 1,
     a_heartbeat_that_does_not_come: 1,
 }

@@ -20,19 +20,18 @@ DEFINITIONS = {
         {"name": "none", "password": "none", "limits": {"max-connections": 0}},
         {"name": "any", "password": "any", "limits": {"max-connections": -1}},
     ],
-    "vhosts": [{"name": "/"}, {"name": "small"}],
+    "vhosts": [{"name": "/"}, {"name": "small"}, {"name": "flat"}],
     "permissions": [
         {"user": user, "vhost": vhost, **ALL}
         for user in ("guest", "few", "none", "any")
-        for vhost in ("/", "small")
+        for vhost in ("/", "small", "flat")
     ],
     "parameters": [
-        {
-            "component": "vhost-limits",
-            "name": "limits",
-            "vhost": "small",
-            "value": {"max-connections": 2, "max-queues": 3},
-        }
+        {"component": "vhost-limits", "name": "limits", "vhost": vhost, "value": value}
+        for vhost, value in (
+            ("small", {"max-connections": 2, "max-queues": 3}),
+            ("flat", {"max-exchanges": 2, "max-bindings": 3}),
+        )
     ],
 }
 
@@ -109,6 +108,48 @@ def test_a_virtual_host_has_a_number_of_queues(limited: BrokerProcess) -> None:
         channel.queue_delete(names[0])
         channel.queue_declare("one-more")
         channel.queue_delete("one-more")
+
+
+def test_a_virtual_host_has_a_number_of_exchanges(limited: BrokerProcess) -> None:
+    with opened(limited, "guest", "flat") as connection:
+        channel = connection.channel()
+        for name in ("one", "two", "two"):
+            channel.exchange_declare(name, "topic")
+        with channel_closed_with(406):
+            channel.exchange_declare("three", "topic")
+        channel = connection.channel()
+        channel.exchange_delete("one")
+        channel.exchange_declare("three", "topic")
+        for name in ("two", "three"):
+            channel.exchange_delete(name)
+
+
+def test_a_virtual_host_has_a_number_of_bindings(limited: BrokerProcess) -> None:
+    """Of queues and of exchanges; those of what was deleted count no more, nor after a restart."""
+    with opened(limited, "guest", "flat") as connection:
+        channel = connection.channel()
+        channel.exchange_declare("bound", "topic", durable=True)
+        channel.exchange_bind("bound", "amq.topic", "a")
+        for name in ("kept", "dropped"):
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, "bound", "a")
+        channel.queue_bind("kept", "bound", "a")
+        with channel_closed_with(406):
+            channel.queue_bind("kept", "amq.direct", "b")
+        channel = connection.channel()
+        channel.queue_delete("dropped")
+        channel.queue_bind("kept", "amq.direct", "b")
+    limited.kill()
+    limited.start()
+    with opened(limited, "guest", "flat") as connection:
+        channel = connection.channel()
+        with channel_closed_with(406):
+            channel.queue_bind("kept", "amq.direct", "c")
+        channel = connection.channel()
+        channel.queue_unbind("kept", "amq.direct", "b")
+        channel.queue_bind("kept", "amq.direct", "c")
+        channel.queue_delete("kept")
+        channel.exchange_delete("bound")
 
 
 def test_clients_that_vanish_are_counted_no_more(limited: BrokerProcess) -> None:

@@ -59,9 +59,12 @@ class AmqpChannel:
 
     It is the outlet of a channel of the broker, and passes the client's methods to that channel.
     `state` follows the state table of channels; methods from the client are handled in OPEN only.
+    Args: check_consumers, called before a consumer is added; it may raise NotAllowed.
     """
 
-    def __init__(self, context: ChannelContext, number: int) -> None:
+    def __init__(
+        self, context: ChannelContext, number: int, check_consumers: Callable[[], None]
+    ) -> None:
         self.number = number
         self.state = ChannelState.OPEN
         self._context = context
@@ -71,6 +74,7 @@ class AmqpChannel:
         self._gets = Gets(self._broker, self._answer_get)
         self._topology = Topology(context.vhost, context.access, context, context.log, self._send)
         self._distributed = Distributed(self._broker, context.access, self._send_late)
+        self._check_consumers = check_consumers
         self._consumer_tags = 0
 
     # Methods from the client.
@@ -299,6 +303,7 @@ class AmqpChannel:
         self._send(methods.BasicQosOk())
 
     def on_basic_consume(self, method: methods.BasicConsume) -> None:
+        self._check_consumers()
         tag = method.consumer_tag
         while not tag or (not method.consumer_tag and tag in self._broker.consumers):
             self._consumer_tags += 1

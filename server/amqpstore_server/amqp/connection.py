@@ -620,7 +620,8 @@ class ServerConnection:
             refuse=self._refuse,
         )
         self._access = access
-        self._session = Session(context, negotiation.channel_max, usage)
+        limits = self._limits
+        self._session = Session(context, negotiation.channel_max, limits.consumers, usage)
         self.vhost = self.log.fields["vhost"] = method.virtual_host
         self._broker.context.churn.connection_created += 1
         event = self._told.created(self.vhost)

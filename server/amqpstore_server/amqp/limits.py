@@ -12,7 +12,7 @@ class Limits:
     `max_message_bytes` is the size of the largest body that is accepted. A client that reads
     nothing for `send_timeout_s` while bytes wait for it is closed. `unfinished_bytes` limits the
     memory of a client's messages that are not published yet: partial bodies, and messages that wait
-    for a commit.
+    for a commit. `consumers` is the most of a connection, on all its channels; 0 means any number.
     """
 
     channel_max: int = 2047
@@ -21,3 +21,4 @@ class Limits:
     max_message_bytes: int = 128 << 20
     send_timeout_s: int = 300
     unfinished_bytes: int = 256 << 20
+    consumers: int = 65_535

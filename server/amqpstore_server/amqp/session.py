@@ -50,9 +50,14 @@ class Unfinished(NamedTuple):
 class Session:
     """The channels of one connection, from connection.open-ok until either side closes it."""
 
-    def __init__(self, context: ChannelContext, channel_max: int, usage: Usage) -> None:
+    def __init__(
+        self, context: ChannelContext, channel_max: int, max_consumers: int, usage: Usage
+    ) -> None:
         self.context = context
         self._channel_max = channel_max
+        self._max_consumers = max_consumers
+        self._most_consumers = 0
+        """There are no more consumers than this."""
         self._usage = usage
         self._channels: dict[int, AmqpChannel] = {}
         self._simple_targets = context.simple_targets
@@ -129,10 +134,22 @@ class Session:
                 f"number of channels opened is limited: channel-max is {self._channel_max}"
             )
         self._usage.open_channel()
-        self._channels[number] = AmqpChannel(self.context, number)
+        self._channels[number] = AmqpChannel(self.context, number, self._check_consumers)
         self.context.vhost.context.churn.channel_created += 1
         self._tell_channel("created", number, {"number": number, "user": self.context.access.user})
         self._send(number, methods.ChannelOpenOk())
+
+    def _check_consumers(self) -> None:
+        """Make sure that there may be one more consumer. Raises: NotAllowed."""
+        self._most_consumers += 1
+        limit = self._max_consumers
+        if not limit or self._most_consumers <= limit:
+            return
+        # Those that were cancelled since are not subtracted.
+        count = sum(len(channel.core.consumers) for channel in self._channels.values())
+        if count >= limit:
+            raise NotAllowed(f"number of consumers is limited: max_consumers is {limit}")
+        self._most_consumers = count + 1
 
     def _tell_channel(self, what: str, number: int, headers: dict[str, Any]) -> None:
         """Tell that a channel was created or closed."""

@@ -1,7 +1,9 @@
-"""Quotas: how many connections, channels and queues users and virtual hosts may have.
+"""Quotas: how many connections and channels users may have, and virtual hosts connections, queues,
+exchanges and bindings.
 
 An operator sets them, in RabbitMQ's words: `max-connections` and `max-channels` of a user,
-`max-connections` and `max-queues` of a virtual host. A negative number, or none, is no limit.
+`max-connections` and `max-queues` of a virtual host; `max-exchanges` and `max-bindings`, which
+RabbitMQ does not have. A negative number, or none, is no limit.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from amqpstore_server.broker.errors import NotAllowedError
 MAX_CONNECTIONS = "max-connections"
 MAX_CHANNELS = "max-channels"
 MAX_QUEUES = "max-queues"
+MAX_EXCHANGES = "max-exchanges"
+MAX_BINDINGS = "max-bindings"
 
 USER_LIMITS = (MAX_CONNECTIONS, MAX_CHANNELS)
-VHOST_LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
+VHOST_LIMITS = (MAX_CONNECTIONS, MAX_QUEUES, MAX_EXCHANGES, MAX_BINDINGS)
 
 Limits = Mapping[str, Any]
 

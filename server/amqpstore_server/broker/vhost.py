@@ -49,7 +49,13 @@ from amqpstore_server.broker.queues.kinds import (
     own_queue_name,
 )
 from amqpstore_server.broker.queues.queue import Queue, WayOut
-from amqpstore_server.broker.quotas import MAX_QUEUES, Limits, is_reached
+from amqpstore_server.broker.quotas import (
+    MAX_BINDINGS,
+    MAX_EXCHANGES,
+    MAX_QUEUES,
+    Limits,
+    is_reached,
+)
 from amqpstore_server.broker.removals import Removals, Unbinding, binding_headers
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
@@ -121,6 +127,8 @@ class VirtualHost:
         self._ended: set[object] = set()
         """Connections that have ended, and whose queues are not all deleted yet."""
         self._bindings = Bindings()
+        self._most_bindings = 0
+        """There are no more bindings than this."""
         self.removals = Removals(name, context, self._bindings)
         self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
         self.dead_letters = DeadLetters(context, self.router)
@@ -140,6 +148,7 @@ class VirtualHost:
                 "arguments": {},
             }
             self.restore_exchange(row)
+        self._predeclared_count = len(self.exchanges)
         copies = self._own_publishes("the copies of the firehose", COPIES_AT_ONCE, keeps_up=True)
         self.firehose = Firehose(name, context.node, self.exchanges, copies)
         self.branches = Branches(name, context, self.dead_letters, self.firehose)
@@ -202,6 +211,11 @@ class VirtualHost:
             )
             return
         check_name("exchange", name, self.name, self.context.name_rule)
+        if is_reached(self.limits, MAX_EXCHANGES, len(self.exchanges) - self._predeclared_count):
+            raise PreconditionFailedError(
+                f"cannot declare exchange '{name}': exchange limit in vhost '{self.name}' "
+                f"({self.limits[MAX_EXCHANGES]}) is reached"
+            )
         if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
             raise PreconditionFailedError(
                 f"invalid arg '{ALTERNATE_EXCHANGE}' for exchange '{name}': {reason}"
@@ -603,14 +617,30 @@ class VirtualHost:
         exchange = self._bindable(exchange_name)
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
+        if self._has_all_bindings and not exchange.has(binding):
+            raise PreconditionFailedError(
+                f"cannot bind '{destination.name}' to exchange '{exchange_name}': binding limit in "
+                f"vhost '{self.name}' ({self.limits[MAX_BINDINGS]}) is reached"
+            )
         if not self._bindings.bind(exchange, binding):
             return False
+        self._most_bindings += 1
         self._define(binding_changes(self.name, exchange, [binding], add=True))
         self.router.changed()
         self._rebound("bound", "binding.created", exchange, binding)
         if isinstance(destination, Queue):
             self._exchange_queues.bound(exchange, destination)
         return True
+
+    @property
+    def _has_all_bindings(self) -> bool:
+        """Whether there may be no further binding."""
+        if not is_reached(self.limits, MAX_BINDINGS, self._most_bindings):
+            return False
+        # Those that were removed since, with their queues and exchanges, are not subtracted.
+        counts = (exchange.binding_count for exchange in self.exchanges.values())
+        self._most_bindings = sum(counts)
+        return is_reached(self.limits, MAX_BINDINGS, self._most_bindings)
 
     def unbind(
         self,
@@ -652,6 +682,7 @@ class VirtualHost:
         destination = ends.get(row["name"])
         if not exchange or not destination:
             return False
+        self._most_bindings += 1
         try:
             self._bindings.bind(
                 exchange, Binding(destination, row["routing_key"], row["arguments"])

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _set_limits,
     )
     one.add_argument("name", metavar="VHOST")
-    add_limits(one, "max-connections and max-queues")
+    add_limits(one, "max-connections, max-queues, max-exchanges and max-bindings")
     one = add_action(
         actions,
         "trace",

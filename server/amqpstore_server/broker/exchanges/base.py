@@ -133,6 +133,15 @@ class Exchange(ABC):
         return [binding for key, binding in self._bindings.items() if key[0] in bound]
 
     @property
+    def binding_count(self) -> int:
+        """How many bindings it has."""
+        return sum(map(len, self._by_destination.values()))
+
+    def has(self, binding: Binding) -> bool:
+        """Tell whether an equal binding exists."""
+        return binding.key in self._bindings
+
+    @property
     def is_bound(self) -> bool:
         """Whether it has any binding."""
         return bool(self._by_destination)
