@@ -41,6 +41,9 @@ MAX_STEPS = 1000
 
 _FIRST_WINDOW_BYTES = 64 << 10
 
+GoesOn = Callable[[], bool]
+"""Asked between batches whether the log is to be read further. It may wait before it answers."""
+
 IsCopy = Callable[[Message, Message, int], bool]
 """Tells whether the second message, with the same body, is what became of the first, which left the
 queue of that id in the same batch.
@@ -93,8 +96,8 @@ class Provenance:
     """The trails of a message and of what it became, and what they were read from.
 
     `first_lsn` is that of the first batch that the log still has, 0 if there is none. `read_bytes`
-    were read; the answer `is_cut` if more would have been too much. `damaged` batches and records
-    could not be used; `missing` segments were removed while they were read.
+    were read; the answer `is_cut` if there was more. `damaged` batches and records could not be
+    used; `missing` segments were removed while they were read.
     """
 
     trails: list[Trail] = field(default_factory=list)
@@ -120,12 +123,14 @@ class ProvenanceReader:
         decoder: MessageDecoder,
         is_copy: IsCopy,
         max_read_bytes: int = MAX_READ_BYTES,
+        goes_on: GoesOn = lambda: True,
     ) -> None:
         self._files = files
         self._directory = directory
         self._seed = seed
         self._decoder = decoder
         self._is_copy = is_copy
+        self._goes_on = goes_on
         self._left_bytes = max_read_bytes
         self._found = Provenance()
         self._trails: dict[int, Trail] = {}
@@ -220,7 +225,7 @@ class ProvenanceReader:
         return self._left_bytes >= 0
 
     def _read_log(self, number: int) -> bool:
-        """Read a segment of the log. Returns False if that would be too much."""
+        """Read a segment of the log. Returns False if no more is to be read."""
         try:
             file = self._files.open(segment_path(self._directory, number))
         except FileNotFoundError:
@@ -236,6 +241,9 @@ class ProvenanceReader:
                 return read_around(file, record.payload_offset, record.end - record.payload_offset)
 
             for batch in batches(scanned, payload_of, 0, size):
+                if not self._goes_on():
+                    self._found.is_cut = True
+                    return False
                 self._read_batch(file, number, batch)
         finally:
             file.close()
@@ -380,6 +388,9 @@ class ProvenanceReader:
             if not self._may_read(size):
                 return
             for found in scan_file(file, size, number, self._seed):
+                if not self._goes_on():
+                    self._found.is_cut = True
+                    return
                 if not isinstance(found, Record) or found.kind != Kind.MESSAGE:
                     continue
                 if found.number == trail.id:

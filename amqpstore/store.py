@@ -50,7 +50,7 @@ from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.opening import open_directory
 from amqpstore.prepared import Prepared, restore
-from amqpstore.provenance import IsCopy, ProvenanceReader
+from amqpstore.provenance import GoesOn, IsCopy, ProvenanceReader
 from amqpstore.purges import Purged, purge_aside
 from amqpstore.queue import PagedFile, Placement, Queue
 from amqpstore.records import (
@@ -996,11 +996,13 @@ class Store:
         self._set_memory()
         self._space.require(least_free_bytes)
 
-    def provenance(self, is_copy: IsCopy) -> ProvenanceReader:
+    def provenance(self, is_copy: IsCopy, goes_on: GoesOn) -> ProvenanceReader:
         """Return a reader of what the log says of one message. It may be used in another thread."""
         backing = self._backing
         decoder = MessageDecoder({}, Decompressor(dict(self._log.dictionaries)).decompress)
-        return ProvenanceReader(backing.files, backing.directory, backing.seed, decoder, is_copy)
+        return ProvenanceReader(
+            backing.files, backing.directory, backing.seed, decoder, is_copy, goes_on=goes_on
+        )
 
     def shrink_memory(self, *, is_short: bool) -> None:
         """Keep hardly any message in memory while that `is_short`, whatever the limit allows."""

@@ -151,9 +151,9 @@ def _notes(found: Provenance) -> list[str]:
     if any(trail.message is None for trail in found.trails):
         notes.append("its record is gone: nothing needed it any more, or it is damaged")
     if found.is_cut:
-        notes.append(
-            "the log is longer than what is read for one answer: later steps may be missing"
-        )
+        read = f"{found.read_bytes / (1 << 20):,.0f} MiB of the log"
+        after = f"after {read}, at batch {found.last_lsn}" if found.last_lsn else f"after {read}"
+        notes.append(f"reading stopped {after}: there is more, and later steps may be missing")
     if found.missing:
         notes.append("segments were removed while they were read")
     if found.damaged:

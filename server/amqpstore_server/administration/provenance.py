@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,7 +34,32 @@ from amqpstore_server.protocol.content import decode_properties
 MAX_READS = 2
 """How many requests may have the log read at a time."""
 
+MAX_READ_S = 20.0
+"""How long the log is read for one answer."""
+
+_WORK_S = 0.004
+_REST_S = 0.002
+"""A reader takes the interpreter from the event loop: it works that long, and rests that long."""
+
 _MAX_NUMBER = 1 << 62
+
+
+class ReadingPace:
+    """Says whether a reader goes on, and lets it rest. Args: max_s, from the first question on."""
+
+    def __init__(self, max_s: float = MAX_READ_S) -> None:
+        self._max_s = max_s
+        self._ends_at = self._rests_at = 0.0
+
+    def __call__(self) -> bool:
+        """Return whether there is time left."""
+        now = time.perf_counter()
+        if not self._ends_at:
+            self._ends_at, self._rests_at = now + self._max_s, now + _WORK_S
+        if now >= self._rests_at:
+            time.sleep(_REST_S)
+            self._rests_at = time.perf_counter() + _WORK_S
+        return now < self._ends_at
 
 
 def of_message(administration: Administration, message_id: int) -> Work[dict[str, Any]]:
@@ -42,7 +68,7 @@ def of_message(administration: Administration, message_id: int) -> Work[dict[str
         raise AdministrationError(f"{message_id} is not the id of a message")
     broker = administration.broker
     names = _names(broker)
-    reader = broker.context.store.provenance(is_copy_in(names))
+    reader = broker.context.store.provenance(is_copy_in(names), ReadingPace())
     found = yield from _reading(administration, lambda: reader.of_message(message_id))
     return _answer(broker, found, names)
 
@@ -71,7 +97,7 @@ def of_position(
     except ReadLaterError as error:
         raise AdministrationError(str(error)) from None
     names = _names(broker)
-    reader = store.provenance(is_copy_in(names))
+    reader = store.provenance(is_copy_in(names), ReadingPace())
     if message_id:
         read = partial(reader.of_message, message_id, [place])
     else:

@@ -1,18 +1,26 @@
 """The provenance of a message: where it came from, and what became of it, as the log says."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from amqpstore import Options
+from amqpstore.records import OperationKind
 from amqpstore_server.administration.operations import (
     Administration,
     AdministrationError,
     MissingError,
 )
-from amqpstore_server.administration.provenance import MAX_READS, of_message, of_position
+from amqpstore_server.administration.provenance import (
+    MAX_READS,
+    ReadingPace,
+    of_message,
+    of_position,
+)
 from amqpstore_server.administration.work import Work, done
+from amqpstore_server.message_trail import UNKNOWN, trail_answer
 from amqpstore_server.users import Users
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client
@@ -157,11 +165,46 @@ def test_it_is_honest_about_what_is_gone() -> None:
 def test_a_limit_is_said(simulated: SimulatedBroker) -> None:
     Client(simulated).publish("", "q", "one")
     simulated.settle()
-    reader = simulated.store.provenance(lambda *_: False)
+    reader = simulated.store.provenance(lambda *_: False, lambda: True)
     reader._left_bytes = 10
     found = reader.of_message(1)
     assert found.is_cut
     assert found.trails[0].lsn == 0
+
+
+def test_reading_stops_when_its_time_is_over(simulated: SimulatedBroker) -> None:
+    """What was read by then is told, and that there is more."""
+    client = Client(simulated)
+    for body in ("one", "two"):
+        client.publish("", "q", body)
+        simulated.settle()
+    client.get("q")
+    simulated.settle()
+    answers = iter([True, False, False])
+    reader = simulated.store.provenance(lambda *_: False, lambda: next(answers))
+    found = reader.of_message(1)
+    assert found.is_cut
+    assert [step.kind for step in found.trails[0].steps] == [OperationKind.ENQUEUE]
+    answer = trail_answer(found, lambda _id: UNKNOWN, lambda _raw: {})
+    assert answer["log"]["is_cut"]
+    assert f"at batch {found.last_lsn}: there is more" in " ".join(answer["notes"])
+    whole = simulated.store.provenance(lambda *_: False, lambda: True).of_message(1)
+    assert not whole.is_cut
+    assert len(whole.trails[0].steps) == 2
+
+
+def test_a_reader_rests_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    rests: list[float] = []
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    monkeypatch.setattr(time, "sleep", rests.append)
+    goes_on = ReadingPace(max_s=1.0)
+    answers = []
+    for step in range(1300):
+        now = 100 + step / 1000
+        answers.append(goes_on())
+    assert answers == [True] * 1000 + [False] * 300
+    assert len(rests) > 200
 
 
 def test_what_cannot_be_asked(simulated: SimulatedBroker) -> None:
