@@ -18,6 +18,7 @@ import msgspec
 
 from amqpstore_server.broker.patterns import Pattern, PatternError
 from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, QUORUM
 from amqpstore_server.password_hashes import ARGON2, is_argon2
 from amqpstore_server.protocol.field_table import MAX_DEPTH
 
@@ -29,6 +30,8 @@ _ALGORITHMS = (*_DIGEST_BYTES, ARGON2)
 _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
+_UNDEFINED = "undefined"
+"""How RabbitMQ writes a default type of queues that nobody has set."""
 
 OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"
@@ -93,27 +96,36 @@ class User(msgspec.Struct, kw_only=True):
 
 
 class VirtualHostDefinition(msgspec.Struct, kw_only=True):
-    """A virtual host. Its description and tags may be in `metadata`, as new versions of RabbitMQ
-    write them, or beside the name.
+    """A virtual host. Its description, tags and default type of queues may be in `metadata`, as new
+    versions of RabbitMQ write them, or beside the name.
     """
 
     name: str
     description: str = ""
     listed_tags: list[str] | str = msgspec.field(name="tags", default_factory=list)
     metadata: dict[str, Any] = {}
+    default_queue_type: str | None = None
 
     def __post_init__(self) -> None:
         _check_named(self.name)
         _check_key_part("name", self.name)
+        kind = self.all_metadata.get(DEFAULT_QUEUE_TYPE, CLASSIC)
+        _check_one_of(DEFAULT_QUEUE_TYPE, kind, (CLASSIC, QUORUM))
 
     @property
     def all_metadata(self) -> dict[str, Any]:
-        """Its `description` and `tags`, if it has them."""
-        found: dict[str, Any] = {"description": self.description, "tags": self.listed_tags}
+        """Its `description`, `tags` and `default_queue_type`, if it has them."""
+        found: dict[str, Any] = {
+            "description": self.description,
+            "tags": self.listed_tags,
+            DEFAULT_QUEUE_TYPE: self.default_queue_type,
+        }
         for key in found:
             found[key] = self.metadata.get(key) or found[key]
         if isinstance(found["tags"], str):
             found["tags"] = [tag for part in found["tags"].split(",") if (tag := part.strip())]
+        if found[DEFAULT_QUEUE_TYPE] == _UNDEFINED:
+            del found[DEFAULT_QUEUE_TYPE]
         check_numbers("metadata", found)
         return {key: value for key, value in found.items() if value}
 

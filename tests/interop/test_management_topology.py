@@ -79,6 +79,38 @@ def test_what_differs_is_refused_and_says_why(api: ManagementClient) -> None:
     api.delete("/queues/%2F/args")
 
 
+def test_a_queue_without_a_type_has_that_of_its_virtual_host(api: ManagementClient) -> None:
+    """As far as such a queue can be one; what exists keeps the type that it has."""
+
+    def declared(name: str, **body: Any) -> str:
+        api.expect(201, "PUT", f"/queues/typed/{name}", body)
+        row = api.get(f"/queues/typed/{name}")
+        assert row["type"] == row["arguments"].get("x-queue-type", "classic")
+        return str(row["type"])
+
+    api.put("/vhosts/typed")
+    assert api.get("/vhosts/typed")["default_queue_type"] == "classic"
+    assert declared("before") == "classic"
+    api.put("/vhosts/typed", {"default_queue_type": "quorum"}, 204)
+    assert api.get("/vhosts/typed")["default_queue_type"] == "quorum"
+    assert declared("lasting", durable=True) == "quorum"
+    assert declared("lasting too") == "quorum"
+    assert declared("leaving", auto_delete=True) == "classic"
+    assert declared("named", arguments={"x-queue-type": "classic"}) == "classic"
+    for name in ("before", "lasting", "named"):
+        api.put(f"/queues/typed/{name}", {"durable": True}, 204)
+    api.put("/queues/typed/before", {"arguments": {"x-queue-type": "quorum"}}, 400)
+    api.put("/vhosts/typed", {"description": "kept"}, 204)
+    (exported,) = (one for one in api.get("/definitions")["vhosts"] if one["name"] == "typed")
+    assert exported["default_queue_type"] == exported["metadata"]["default_queue_type"] == "quorum"
+    for wrong in ("stream", "lazy"):
+        api.put("/vhosts/typed", {"default_queue_type": wrong}, 400)
+        api.put("/vhosts/other", {"default_queue_type": wrong}, 400)
+    api.put("/vhosts/typed", {"default_queue_type": "undefined"}, 204)
+    assert declared("after", durable=True) == "classic"
+    api.delete("/vhosts/typed")
+
+
 def test_an_answer_does_not_wait_for_a_body_that_it_does_not_need(api: ManagementClient) -> None:
     """A server that leaves bodies unread is stuck with the next request on the connection."""
     for _ in range(3):

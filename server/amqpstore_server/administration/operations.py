@@ -247,7 +247,9 @@ class Administration:
         yield None
 
     def describe_vhost(self, by: By, name: str, metadata: Mapping[str, Any]) -> Work[None]:
-        """Set the `description` and the `tags` of a virtual host. Raises: MissingError."""
+        """Set `description`, `tags` and `default_queue_type` of a virtual host. Raises:
+        MissingError.
+        """
         self.check_vhost(name)
         self.broker.define_vhost_metadata(name, metadata)
         self._changed(by, "vhost described", vhost=name)

@@ -139,8 +139,8 @@ class Broker:
         vhost.limits = limits
 
     def define_vhost_metadata(self, name: str, metadata: Mapping[str, Any]) -> None:
-        """Set `description` and `tags` of a virtual host. Durable on return. Raises:
-        NotFoundError.
+        """Set `description`, `tags` and `default_queue_type` of a virtual host. Durable on return.
+        Raises: NotFoundError.
         """
         vhost = self.vhost(name)
         self._store_vhost(vhost, metadata=dict(metadata))

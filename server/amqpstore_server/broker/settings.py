@@ -20,6 +20,8 @@ REJECT_PUBLISH_DLX = "reject-publish-dlx"
 QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
 QUORUM = "quorum"
+DEFAULT_QUEUE_TYPE = "default_queue_type"
+"""What the metadata of a virtual host calls the type of queues that are declared without one."""
 
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 """Arguments that RabbitMQ refuses for quorum queues."""

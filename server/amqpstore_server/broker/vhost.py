@@ -68,7 +68,11 @@ from amqpstore_server.broker.rows import (
 )
 from amqpstore_server.broker.settings import (
     ALTERNATE_EXCHANGE,
+    CLASSIC,
+    DEFAULT_QUEUE_TYPE,
     POLICY_KEYS,
+    QUEUE_TYPE,
+    QUORUM,
     check_arguments,
     check_quorum,
 )
@@ -366,12 +370,18 @@ class VirtualHost:
         existing one is equivalent.
 
         An exclusive queue belongs to `connection` and is deleted with it, so it is never durable,
-        whatever is declared (as in RabbitMQ).
+        whatever is declared (as in RabbitMQ). A queue without a type gets the default one of the
+        virtual host, if it can be of that.
         Raises: AccessRefusedError, ResourceLockedError, SetAsideError, PreconditionFailedError.
         """
         self.context.churn.queue_declared += 1
         name = without_line_ends(name)
         survives = durable and not exclusive
+        if QUEUE_TYPE not in arguments and self.metadata.get(DEFAULT_QUEUE_TYPE) == QUORUM:
+            kind = QUORUM if survives and not auto_delete else CLASSIC
+            if queue := self.queues.get(name):  # declared before that was the default, perhaps
+                kind = queue.arguments.get(QUEUE_TYPE, CLASSIC)
+            arguments = {**arguments, QUEUE_TYPE: kind}
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.context.make_name()}"
         elif queue := self.existing_queue(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.definitions import VirtualHostDefinition
 from amqpstore_server.management.answers import Answer, created, no_content
@@ -16,9 +17,7 @@ _QUERY = (*LIST_QUERY, "msg_rates_age", "msg_rates_incr", "lengths_age", "length
 
 
 class VhostBody(msgspec.Struct):
-    """What a virtual host is described with, and whether its messages are traced. The default type
-    of queues is always classic.
-    """
+    """What a virtual host is described with, and whether its messages are traced."""
 
     description: str | None = None
     tags: str | list[str] | None = None
@@ -34,7 +33,7 @@ def vhost_columns(call: Call) -> Columns[VirtualHost]:
             "name": lambda vhost: vhost.name,
             "description": lambda vhost: vhost.metadata.get("description", ""),
             "tags": lambda vhost: vhost.metadata.get("tags", []),
-            "default_queue_type": lambda _: "classic",
+            "default_queue_type": lambda vhost: vhost.metadata.get(DEFAULT_QUEUE_TYPE, CLASSIC),
             "metadata": lambda vhost: {"description": "", "tags": [], **vhost.metadata},
             "tracing": lambda vhost: vhost.firehose.is_on,
             "cluster_state": lambda _: {node: "running"},
@@ -66,6 +65,7 @@ async def put_vhost(call: Call) -> Answer:
             name=name,
             description=body.description or before.get("description", ""),
             listed_tags=before.get("tags", []) if body.tags is None else body.tags,
+            default_queue_type=body.default_queue_type or before.get(DEFAULT_QUEUE_TYPE),
         )
         metadata = asked.all_metadata
     except ValueError as error:
