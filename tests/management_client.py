@@ -2,6 +2,7 @@
 
 import re
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import requests
 
@@ -24,6 +25,12 @@ def management_url(broker: BrokerProcess) -> str:
     return str(url)
 
 
+def keep_management_port(broker: BrokerProcess) -> None:
+    """Have a running broker use the same port in its next run."""
+    port = urlsplit(management_url(broker)).port
+    broker.environment["AMQPSTORE_MANAGEMENT_LISTEN"] = f"127.0.0.1:{port}"
+
+
 class ManagementClient:
     """Sends requests as a user. What is returned is the JSON of the answer; None without one."""
 
@@ -43,6 +50,13 @@ class ManagementClient:
     def as_user(self, user: str, password: str = "password") -> "ManagementClient":
         """Another user's client of the same API."""
         return ManagementClient(self.url, user, password)
+
+    def with_token(self, token: str) -> "ManagementClient":
+        """Another client of the same API, that has a token in place of a password."""
+        client = ManagementClient(self.url)
+        client.session.auth = None
+        client.session.headers["authorization"] = f"Bearer {token}"
+        return client
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
         """Send a request, whatever the answer."""

@@ -10,6 +10,7 @@ from typing import Any
 import jwt
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 ALL = "broker.read:*/* broker.write:*/* broker.configure:*/*"
 
@@ -59,6 +60,11 @@ class Issuer:
     def new_key(self, key_id: str) -> None:
         """Sign with another key from now on, and withdraw the others."""
         self.keys = {key_id: ec.generate_private_key(ec.SECP256R1())}
+
+    def public_pem(self) -> bytes:
+        """The public half of its key, for a broker that has it in a file."""
+        ((_, key),) = self.keys.items()
+        return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def key_set(self) -> bytes:
         to_jwk = jwt.algorithms.ECAlgorithm.to_jwk

@@ -78,6 +78,11 @@ class Logins:
             refused.update(PASSWORD_MECHANISMS)
         return tuple(one for one in self._mechanisms if one not in refused), user
 
+    @staticmethod
+    def may_come_from(user: str, *, is_loopback: bool) -> bool:
+        """Tell whether a user may log in from there: everybody knows the password of guest."""
+        return is_loopback or user != DEFAULT_USER
+
     def accepts_passwords(self, *, has_tls: bool, is_loopback: bool) -> bool:
         """Tell whether a client may send a password the way it is connected."""
         return self._plain_without_tls != "refuse" or has_tls or is_loopback
@@ -104,7 +109,7 @@ class Logins:
             token = login.password.decode("utf-8", "replace")
             if self._tokens.is_token(token):
                 return await self.check_token(token, host)
-        if login.user == DEFAULT_USER and not is_loopback:
+        if not self.may_come_from(login.user, is_loopback=is_loopback):
             return CheckedLogin(False, reason=f"{DEFAULT_USER} may log in from loopback only")
         if login.mechanism == EXTERNAL:
             return CheckedLogin(self._users.row(login.user) is not None)

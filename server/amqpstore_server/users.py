@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import argon2
+import msgpack
 
 from amqpstore import DiskFullError, Store
 from amqpstore.catalog import Change
@@ -153,6 +154,15 @@ class Users:
         """Tell whether a known user would have another password with this row."""
         present = self._rows.get(user)
         return present is not None and _secret(present) != _secret(row)
+
+    def password_digest(self, user: str, key: str) -> bytes | None:
+        """Return a digest, under a key, of what a password is checked by: another password has
+        another one. None if there is no such user.
+        """
+        row = self._rows.get(user)
+        if row is None:
+            return None
+        return hmac.digest(key.encode(), msgpack.packb(_secret(row)), "sha256")
 
     def may(self, user: str, tag: str) -> bool:
         """Tell whether a user has a tag of `TAGS`, or one that implies it."""

@@ -25,7 +25,12 @@ from amqpstore_tools.drill import report as drill_report
 from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
 from tests.broker_process import BrokerProcess
 from tests.interop.external_client import missing, need
-from tests.management_client import managed, management_url
+from tests.management_client import (
+    ManagementClient,
+    keep_management_port,
+    managed,
+    management_url,
+)
 
 CHROMIUM = "/usr/bin/chromium"
 AXE = Path(__file__).parent / "nodejs" / "node_modules" / "axe-core" / "axe.min.js"
@@ -35,6 +40,8 @@ WIDE, NARROW, HUGE = (
     ViewportSize(width=3840, height=2160),
 )
 HOSTILE = "<img src=x onerror=alert(1)>\"'/%2F&amp;"
+QUOTED = quote(HOSTILE, safe="")
+RIGHTS = ("configure", "write", "read")
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +55,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         account.findings.append(DrillFinding("I1", HOSTILE, HOSTILE, HOSTILE))
         account.timeline.append(Step(1, 1, HOSTILE, 5, 4, 5, is_violated=True))
         drill_report.write([account], broker.data_directory)
-        url = broker.url
+        with ManagementClient(management_url(broker)) as api:
+            define_hostile_names(api)
+        client = pika.URLParameters(broker.url)
+        client.credentials = pika.PlainCredentials(HOSTILE, "password")
+        client.client_properties = dict.fromkeys(("connection_name", "product", HOSTILE), HOSTILE)
         stop = threading.Event()
         ready = threading.Event()
-        traffic = threading.Thread(target=publish_and_consume, args=(url, ready, stop))
+        traffic = threading.Thread(target=publish_and_consume, args=(client, ready, stop))
         traffic.start()
         try:
             assert ready.wait(60)
@@ -61,9 +72,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
             traffic.join()
 
 
-def publish_and_consume(url: str, ready: threading.Event, stop: threading.Event) -> None:
+def define_hostile_names(api: ManagementClient) -> None:
+    """Give everything that has a name, or a text of an operator, one that would be code."""
+    everything, hostile = (dict.fromkeys(RIGHTS, one) for one in (".*", HOSTILE))
+    api.put(f"/vhosts/{QUOTED}", {"description": HOSTILE, "tags": [HOSTILE]})
+    api.put(f"/users/{QUOTED}", {"password": "password", "tags": HOSTILE})
+    api.put(f"/permissions/%2F/{QUOTED}", everything)
+    api.put(f"/permissions/{QUOTED}/{QUOTED}", hostile)
+    api.put(f"/topic-permissions/{QUOTED}/{QUOTED}", {**hostile, "exchange": HOSTILE})
+    for kind, definition in (
+        ("policies", {"dead-letter-exchange": HOSTILE}),
+        ("operator-policies", {"message-ttl": 10**9}),
+    ):
+        policy = {"pattern": HOSTILE, "definition": definition}
+        api.put(f"/{kind}/%2F/{QUOTED}", policy)
+        api.put(f"/{kind}/%2F/effective", {**policy, "pattern": "^<img", "apply-to": "queues"})
+
+
+def publish_and_consume(
+    client: pika.URLParameters, ready: threading.Event, stop: threading.Event
+) -> None:
     """Declare what the pages show, then publish and consume until told to stop."""
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+    with pika.BlockingConnection(client) as connection:
         channel = connection.channel()
         for name in ("orders", "moved", "purged", HOSTILE):
             channel.queue_declare(name, durable=True)
@@ -90,6 +120,9 @@ def publish_and_consume(url: str, ready: threading.Event, stop: threading.Event)
             channel.basic_publish("", "orders", body, properties)
         channel.queue_declare("busy")
         channel.basic_consume("busy", lambda *_message: None, auto_ack=True)
+        channel.queue_declare("consumed", durable=True)
+        channel.queue_bind("consumed", HOSTILE, HOSTILE)
+        channel.basic_consume("consumed", lambda *_message: None, consumer_tag=HOSTILE)
         ready.set()
         while not stop.is_set():
             channel.basic_publish("", "busy", b"message")
@@ -153,6 +186,8 @@ def log_in_here(page: Page, user: str = "guest", password: str = "guest") -> Non
     page.fill("input[name=user]", user)
     page.fill("input[name=password]", password)
     page.click("text=Log in >> visible=true >> nth=-1")
+    # A page that is closed before it is there may hang the browser.
+    page.wait_for_load_state()
 
 
 def address(path: str, page: Page, site: str) -> str:
@@ -160,14 +195,14 @@ def address(path: str, page: Page, site: str) -> str:
     if path == "/connections/{name}":
         page.goto(f"{site}/connections")
         return page.get_attribute("tbody th a", "href") or ""
-    name = "guest" if "users" in path else quote(HOSTILE, safe="")
-    named = {"{vhost}": "%2F", "{name}": name, "{position}": "1"}
+    named = {"{vhost}": "%2F", "{name}": QUOTED, "{position}": "1"}
     if path == "/reports/{name}":
         page.goto(f"{site}/reports")
         return page.get_attribute("tbody a", "href") or ""
     for place, text in named.items():
         path = path.replace(place, text)
-    return path
+    asked = {"/explain": f"exchange={QUOTED}&routing_key={QUOTED}", "/queues": "name=%3Cimg"}
+    return f"{path}?{asked[path]}" if path in asked else path
 
 
 @pytest.mark.parametrize("path", [page.path for page in PAGES])
@@ -179,6 +214,7 @@ def test_each_page_shows_hostile_names_as_text_and_fits(page: Page, site: str, p
     answer = page.goto(f"{site}{place}")
     assert answer is not None
     assert answer.status == 200, page.inner_text("body")
+    assert "<img" not in answer.text()
     if "<html" not in answer.text():
         return  # a part of the page that asks for it
     if path.endswith("/{position}"):
@@ -189,6 +225,27 @@ def test_each_page_shows_hostile_names_as_text_and_fits(page: Page, site: str, p
         assert width <= size["width"], f"{path} is {width} wide"
     assert page.title()
     assert violations(page) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/login?next={QUOTED}",
+        f"/queues?name={QUOTED}",
+        f"/queues?use_regex=true&name={quote('(<img')}",
+        f"/queues/%2F/{QUOTED}/messages?filter={QUOTED}",
+        f"/queues/%2F/{QUOTED}/messages?start={QUOTED}",
+        f"/queues/%2F/{QUOTED}%20/messages",
+        f"/explain?exchange={QUOTED}&routing_key={QUOTED}&headers={QUOTED}",
+        f"/explain?vhost=%2F&exchange={QUOTED}%20&routing_key=x",
+        "/queues/%2F/consumed",
+        f"/{QUOTED}",
+    ],
+)
+def test_what_an_address_says_is_text(session: BrowserContext, site: str, path: str) -> None:
+    answer = session.request.get(f"{site}{path}")
+    assert "<html" in answer.text()
+    assert "<img" not in answer.text()
 
 
 def violations(page: Page) -> list[str]:
@@ -389,6 +446,39 @@ def test_the_routing_explainer_says_where_and_why(page: Page, site: str) -> None
     page.click("button:has-text('Explain')")
     assert "1 queue" in page.inner_text("main")
     assert "orders" in page.inner_text(".tree")
+
+
+def test_an_open_page_comes_back_when_the_broker_does(
+    context: BrowserContext, stopped_broker: BrokerProcess
+) -> None:
+    """Without a new login, with the same charts, and what is done on it is done."""
+    broker = managed(stopped_broker)
+    broker.start()
+    keep_management_port(broker)
+    site = management_url(broker)
+    page = context.new_page()
+    with ManagementClient(site) as api:
+        api.put("/queues/%2F/lasting", {"durable": True})
+        log_in(page, site)
+        page.goto(f"{site}/queues/%2F/lasting")
+        state = page.locator("#connection-state")
+        chart = page.get_by_role("img", name=re.compile("now: Ready 0"))
+        expect(chart).to_be_visible(timeout=60_000)
+        broker.kill()
+        expect(state).to_contain_text("does not answer", timeout=60_000)
+        broker.start()
+        expect(state).to_be_empty(timeout=60_000)
+        message = {"routing_key": "lasting", "payload": "x", "payload_encoding": "string"}
+        api.post("/exchanges/%2F/amq.default/publish", {**message, "properties": {}})
+        expect(page.locator("[data-figure=messages_ready]")).to_have_text("1", timeout=60_000)
+        assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
+        times = page.evaluate("[...charts.values()].map(({columns}) => columns[0])")
+        assert all(column == sorted(set(column)) for column in times)
+        page.click("button:has-text('Purge')")
+        page.click("dialog button[value=yes]")
+        page.wait_for_selector("text=The queue is purged.")
+        api.put("/users/guest", {"password": "another", "tags": "administrator"}, 204)
+        expect(state).to_contain_text("session has ended", timeout=60_000)
 
 
 def test_a_foreign_page_cannot_act(session: BrowserContext, page: Page, site: str) -> None:

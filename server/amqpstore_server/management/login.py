@@ -139,6 +139,25 @@ class HttpLogins:
                 **why,
             )
             raise _unauthenticated("Not_Authorized")
+        identity = self._admitted(user, rights, peer)
+        self._log(user, peer, now)
+        return identity
+
+    def identity_of(self, user: str, peer: tuple[str, int], *, has_tls: bool) -> Identity:
+        """Return a user whose password was right before, and who has it still. Raises: HttpError.
+
+        It may be asked from elsewhere than then, and the configuration may be another one.
+        """
+        loopback, logins = is_loopback(peer[0]), self._context.logins
+        if not (
+            logins.accepts_passwords(has_tls=has_tls, is_loopback=loopback)
+            and logins.may_come_from(user, is_loopback=loopback)
+        ):
+            raise _unauthenticated("Not_Authorized")
+        return self._admitted(user, None, peer)
+
+    def _admitted(self, user: str, rights: TokenRights | None, peer: tuple[str, int]) -> Identity:
+        """Return a user who is who it says, and may use this door. Raises: HttpError."""
         tags = rights.tags if rights else self._context.administration.tags_of(user)
         identity = Identity(self._context.broker, user, tags, rights)
         if "management" not in identity.tags:
@@ -146,7 +165,6 @@ class HttpLogins:
                 "access refused", peer=_shown(peer), user=user, reason="no tag for management"
             )
             raise not_authorised("Not management user")
-        self._log(user, peer, now)
         return identity
 
     def _takes_password(

@@ -12,6 +12,7 @@ from amqpstore_server.management.pages import charts, provenance, storing
 from amqpstore_server.management.pages.address import PageAddress, Values
 from amqpstore_server.management.pages.api import PageApi, segment
 from amqpstore_server.management.pages.listings import ListPage
+from amqpstore_server.management.pages.rights import PageRights, rights_on
 from amqpstore_server.management.pages.routing import steps_of
 
 _MAX_BINDINGS = 500
@@ -77,9 +78,14 @@ async def _vhost_names(api: PageApi) -> list[str]:
     return [row["name"] for row in await api.get("vhosts", columns="name")]
 
 
+async def _open_vhosts(api: PageApi) -> list[str]:
+    """Return the virtual hosts in which the user may do something, and not just look."""
+    return [name for name in await _vhost_names(api) if api.identity.may_open(name)]
+
+
 async def _queues(api: PageApi, asked: PageAddress) -> Values:
     listing = await ListPage.read(api, ("queues",), "/queues", asked.query)
-    return {"listing": listing, "vhosts": await _vhost_names(api)}
+    return {"listing": listing, "vhosts": await _open_vhosts(api)}
 
 
 async def _queue(api: PageApi, asked: PageAddress) -> Values:
@@ -88,10 +94,23 @@ async def _queue(api: PageApi, asked: PageAddress) -> Values:
     reading = await charts.queue(vhost, name)(api)
     bindings = await api.get("queues", vhost, name, "bindings")
     purged = await api.find("queues", vhost, name, "purge", default={})
+    may = rights_on(api.identity, vhost, "queue", name)
+    if found.get("exclusive"):  # only its owner may do more than look at it
+        may = PageRights(read=may.read)
     return {
         "queue": found,
+        "may": may,
+        "may_publish": rights_on(api.identity, vhost, "exchange", "").write,
         "figures": reading.figures,
-        "bindings": bindings[:_MAX_BINDINGS],
+        "bindings": [
+            {
+                **binding,
+                "may_unbind": binding["source"]
+                and may.write
+                and rights_on(api.identity, vhost, "exchange", binding["source"]).read,
+            }
+            for binding in bindings[:_MAX_BINDINGS]
+        ],
         "consumers": found.get("consumer_details", []),
         "undo": next(iter(purged.get("purges", ())), None),
     }
@@ -122,7 +141,7 @@ async def _exchanges(api: PageApi, asked: PageAddress) -> Values:
     listing = await ListPage.read(api, ("exchanges",), "/exchanges", asked.query)
     overview = await api.get("overview")
     types = [one["name"] for one in overview.get("exchange_types", [])] or list(_EXCHANGE_TYPES)
-    return {"listing": listing, "vhosts": await _vhost_names(api), "types": types}
+    return {"listing": listing, "vhosts": await _open_vhosts(api), "types": types}
 
 
 async def _exchange(api: PageApi, asked: PageAddress) -> Values:
@@ -132,16 +151,28 @@ async def _exchange(api: PageApi, asked: PageAddress) -> Values:
     bindings = (
         await api.get("exchanges", vhost, name, "bindings", "source") if found["name"] else []
     )
+    may = rights_on(api.identity, vhost, "exchange", found["name"])
     return {
         "exchange": found,
-        "bindings": bindings[:_MAX_BINDINGS],
+        "may": may,
+        "may_explain": api.identity.may_open(vhost),
+        "bindings": [
+            {
+                **binding,
+                "may_unbind": may.read
+                and rights_on(
+                    api.identity, vhost, binding["destination_type"], binding["destination"]
+                ).write,
+            }
+            for binding in bindings[:_MAX_BINDINGS]
+        ],
         "more": max(len(bindings) - _MAX_BINDINGS, 0),
     }
 
 
 async def _explain(api: PageApi, asked: PageAddress) -> Values:
     query = asked.query
-    vhosts = await _vhost_names(api)
+    vhosts = await _open_vhosts(api)
     shown = {key: query.get(key, "") for key in ("exchange", "routing_key", "headers")}
     shown["vhost"] = query.get("vhost") or (vhosts[0] if vhosts else "")
     answer = None
@@ -171,7 +202,11 @@ async def _connections(api: PageApi, asked: PageAddress) -> Values:
 async def _connection(api: PageApi, asked: PageAddress) -> Values:
     name = asked.path["name"]
     found = await api.get("connections", name)
-    return {"connection": found, "channels": await api.get("connections", name, "channels")}
+    return {
+        "connection": found,
+        "channels": await api.get("connections", name, "channels"),
+        "may_close": api.identity.is_administrator or found["user"] == api.identity.user,
+    }
 
 
 async def _channels(api: PageApi, asked: PageAddress) -> Values:
@@ -179,17 +214,20 @@ async def _channels(api: PageApi, asked: PageAddress) -> Values:
 
 
 async def _policies(api: PageApi, _asked: PageAddress) -> Values:
+    vhosts = await _vhost_names(api)
+    identity = api.identity
+    own = [name for name in vhosts if identity.is_administrator or identity.may_open(name)]
+    of_operators = vhosts if identity.is_administrator else []
     return {
         "groups": (
-            ("policies", "Policies", await api.find("policies", default=[])),
+            ("policies", "Policies", await api.get("policies"), own),
             (
                 "operator-policies",
                 "Operator policies",
-                await api.find("operator-policies", default=[]),
+                await api.get("operator-policies"),
+                of_operators,
             ),
         ),
-        "vhosts": await _vhost_names(api),
-        "may_change": api.identity.is_policymaker,
     }
 
 

@@ -1,29 +1,43 @@
-"""Who is logged in to the pages: a cookie that names a session of this process.
+"""Who is logged in to the pages: a cookie that names a session.
 
-The session keeps the login itself, and each request checks it again, as one to the API with Basic
-authentication would be (`HttpLogins` remembers right ones): so a user that is deleted, or gets
-another password or other tags, is out, or has other rights, at the next request.
+Each request checks the login of its session again. That of a password stands as long as the user
+has that password: whoever is deleted, or gets another one, is out at the next request, and other
+tags are other rights. The password itself is not kept, so such a session can outlive a restart of
+the broker (see `kept_sessions`). A token is checked as if the request had brought it, and no file
+has it: its session ends with the process.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
+import logging
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import trio
 from starlette.responses import Response
 
 from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.pages.kept_sessions import (
+    KeptSession,
+    read_sessions,
+    write_sessions,
+)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from amqpstore_server.management.context import ManagementContext
     from amqpstore_server.management.login import HttpLogins, Identity
 
 COOKIE = "amqpstore_session"
-_IDLE_S = 8 * 3600.0
+_IDLE_MS = 8 * 3600 * 1000
 _MAX_SESSIONS = 1000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,64 +50,124 @@ class PageNotice:
 
 @dataclass(eq=False)
 class WebSession:
-    """One login. `notice` is for the next page."""
+    """One login: of `user`, whose password has the digest `password`, or with a `token`.
 
-    authorization: str
-    ends_at: float
+    `written_ms` is until when the file says that it lasts; `notice` is for the next page.
+    """
+
+    user: str
+    password: bytes
+    token: str
+    ends_at_ms: int
+    written_ms: int = 0
     notice: PageNotice | None = None
 
 
 class Sessions:
-    """All sessions of one process; a start of the broker ends them."""
+    """All sessions, by the digests of their cookies."""
 
-    def __init__(self, logins: HttpLogins) -> None:
+    def __init__(self, context: ManagementContext, logins: HttpLogins) -> None:
         self._logins = logins
-        self._sessions: dict[str, WebSession] = {}
+        self._users = context.users
+        self._clock = context.broker.context.store.clock
+        self._directory = context.broker.context.store.directory
+        self._sessions = {
+            kept.cookie: WebSession(kept.user, kept.password, "", kept.ends_at_ms, kept.ends_at_ms)
+            for kept in read_sessions(self._directory)
+        }
+        self._writing = trio.Lock()
 
     async def log_in(self, request: Request, user: str, secret: str, now: float) -> Response:
         """Check a login, and return the answer with its cookie. Raises: HttpError.
 
         Args: secret, a password, or a token (JWT), which says by itself who the user is.
         """
-        # A token contains two dots and no user has to be named; it is accepted as a password, too.
         basic = base64.b64encode(f"{user}:{secret}".encode()).decode()
-        authorization = f"Basic {basic}" if user else f"Bearer {secret}"
-        await self._identity(request, authorization, now)
-        for token, session in list(self._sessions.items()):
-            if session.ends_at <= now:
-                del self._sessions[token]
-        while len(self._sessions) >= _MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
-        token = secrets.token_urlsafe(32)
-        self._sessions[token] = WebSession(authorization, now + _IDLE_S)
+        peer, has_tls = _way(request)
+        identity = await self._logins.identity(f"Basic {basic}", peer, has_tls=has_tls, now=now)
+        cookie = secrets.token_urlsafe(32)
+        # Nothing waits between the check and this: it is the password that was checked.
+        password = self._users.password_digest(identity.user, cookie) or b""
+        ends_at_ms = self._clock.wall_ms() + _IDLE_MS
+        if identity.is_internal:
+            session = WebSession(identity.user, password, "", ends_at_ms)
+        else:
+            session = WebSession(identity.user, b"", secret, ends_at_ms)
+        self._make_room()
+        self._sessions[_digest(cookie)] = session
+        await self._write()
         answer = Response(status_code=303)
-        answer.set_cookie(
-            COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https"
-        )
+        answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", secure=has_tls)
         return answer
 
     async def found(self, request: Request, now: float) -> tuple[WebSession, Identity] | None:
         """Return the session of a request and who it is; None if it has to log in."""
-        token = request.cookies.get(COOKIE, "")
-        session = self._sessions.get(token)
-        if session is None or session.ends_at <= now:
+        cookie = request.cookies.get(COOKIE, "")
+        session = self._sessions.get(_digest(cookie))
+        now_ms = self._clock.wall_ms()
+        if session is None or session.ends_at_ms <= now_ms:
             return None
-        session.ends_at = now + _IDLE_S
         try:
-            return session, await self._identity(request, session.authorization, now)
+            identity = await self._identity(request, session, cookie, now)
         except HttpError:
-            self._sessions.pop(token, None)
+            await self._end(cookie)
             return None
+        session.ends_at_ms = now_ms + _IDLE_MS
+        if session.written_ms < now_ms + _IDLE_MS // 2:
+            await self._write()
+        return session, identity
 
-    def log_out(self, request: Request) -> None:
+    async def log_out(self, request: Request) -> None:
         """End the session of a request."""
-        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+        await self._end(request.cookies.get(COOKIE, ""))
 
-    async def _identity(self, request: Request, authorization: str, now: float) -> Identity:
-        client = request.client
-        return await self._logins.identity(
-            authorization,
-            (client.host, client.port) if client else ("", 0),
-            has_tls=request.url.scheme == "https",
-            now=now,
-        )
+    async def _identity(
+        self, request: Request, session: WebSession, cookie: str, now: float
+    ) -> Identity:
+        """Check the login of a session again. Raises: HttpError."""
+        peer, has_tls = _way(request)
+        if session.token:
+            bearer = f"Bearer {session.token}"
+            return await self._logins.identity(bearer, peer, has_tls=has_tls, now=now)
+        password = self._users.password_digest(session.user, cookie)
+        if password is None or not hmac.compare_digest(password, session.password):
+            raise HttpError(401, "not_authorized", "the user has another password")
+        return self._logins.identity_of(session.user, peer, has_tls=has_tls)
+
+    async def _end(self, cookie: str) -> None:
+        if self._sessions.pop(_digest(cookie), None) is not None:
+            await self._write()
+
+    def _make_room(self) -> None:
+        now_ms = self._clock.wall_ms()
+        for cookie, session in list(self._sessions.items()):
+            if session.ends_at_ms <= now_ms:
+                del self._sessions[cookie]
+        while len(self._sessions) >= _MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+
+    async def _write(self) -> None:
+        """Write the sessions; without that, they end with the process."""
+        async with self._writing:
+            kept = []
+            for cookie, session in self._sessions.items():
+                if not session.token:
+                    session.written_ms = session.ends_at_ms
+                    kept.append(
+                        KeptSession(cookie, session.user, session.password, session.ends_at_ms)
+                    )
+            try:
+                await trio.to_thread.run_sync(write_sessions, self._directory, kept)
+            except OSError as error:
+                _log.warning("web sessions not written", extra={"reason": str(error)})
+
+
+def _digest(cookie: str) -> bytes:
+    return hashlib.sha256(cookie.encode()).digest()
+
+
+def _way(request: Request) -> tuple[tuple[str, int], bool]:
+    """Return the address that a request came from, and whether it came over TLS."""
+    client = request.client
+    peer = (client.host, client.port) if client else ("", 0)
+    return peer, request.url.scheme == "https"

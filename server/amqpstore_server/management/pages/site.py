@@ -44,7 +44,7 @@ _NAVIGATION = (
     ("/exchanges", "Exchanges", ""),
     ("/connections", "Connections", ""),
     ("/channels", "Channels", ""),
-    ("/policies", "Policies", ""),
+    ("/policies", "Policies", "policymaker"),
     ("/vhosts", "Virtual hosts", ""),
     ("/users", "Users", "administrator"),
     ("/store", "Store", "monitoring"),
@@ -59,7 +59,7 @@ class PagesApp:
     def __init__(self, context: ManagementContext, api: ManagementApp, logins: HttpLogins) -> None:
         self._context = context
         self._api = api
-        self._sessions = Sessions(logins)
+        self._sessions = Sessions(context, logins)
         self._static = _static_files()
         routes = [
             Route("/login", _Handler(self._login), methods=["GET", "POST"]),
@@ -167,7 +167,7 @@ class PagesApp:
 
     async def _log_out(self, request: Request) -> Response:
         check_origin(request.headers, request.url.scheme, ())
-        self._sessions.log_out(request)
+        await self._sessions.log_out(request)
         answer = Response(status_code=303, headers={"location": "/login"})
         answer.delete_cookie(COOKIE)
         return answer

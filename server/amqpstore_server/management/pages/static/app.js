@@ -118,7 +118,10 @@ function drawCharts() {
 function addSamples(samples) {
   for (const [element, { plot, spec, columns }] of charts) {
     const added = spec.series.map(([key]) => samples[key] || []);
+    const known = columns[0].at(-1) ?? 0;
     samples.times.forEach((time, at) => {
+      // A stream that begins again brings what it brought before.
+      if (time <= known) return;
       // Before its first value a chart has no time: that of the others would leave it empty.
       if (!columns[0].length && added.every((values) => values[at] == null)) return;
       columns[0].push(time);

@@ -1,0 +1,209 @@
+"""Logins to the web pages: which outlive a restart of the broker, and which end at once."""
+
+import re
+import stat
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import pika
+import pytest
+import requests
+import trustme
+
+from amqpstore_server.management.pages.kept_sessions import FILE
+from amqpstore_server.management.pages.reading import PAGES
+from amqpstore_server.management.pages.sessions import COOKIE
+from tests.broker_process import BrokerProcess
+from tests.management_client import ManagementClient, keep_management_port, managed, management_url
+from tests.token_issuer import ALL as ALL_SCOPES
+from tests.token_issuer import Issuer
+from tests.waiting import wait_until
+
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+NOTHING = {"configure": "^$", "write": "^$", "read": "^$"}
+FORM = re.compile(r'<form[^>]* action="([^"]*)"')
+
+
+@pytest.fixture
+def issuer() -> Generator[Issuer]:
+    found = Issuer(trustme.CA())
+    yield found
+    found.close()
+
+
+class PageVisitor:
+    """A browser without scripts, of a user who has logged in."""
+
+    def __init__(self, url: str, user: str, secret: str = "password") -> None:
+        self.url = url
+        self.session = requests.Session()
+        self.session.trust_env = False
+        form = {"user": user, "password": secret, "next": "/queues"}
+        answer = self.session.post(
+            f"{url}/login", form, headers={"origin": url}, allow_redirects=False, timeout=60
+        )
+        assert answer.headers.get("location") == "/queues", answer.text
+
+    def __enter__(self) -> "PageVisitor":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.session.close()
+
+    def visit(self, path: str) -> requests.Response:
+        return self.session.get(f"{self.url}{path}", allow_redirects=False, timeout=60)
+
+    @property
+    def is_logged_in(self) -> bool:
+        return self.visit("/queues").status_code == 200
+
+
+def test_a_password_s_session_outlives_a_restart_and_nothing_else(
+    stopped_broker: BrokerProcess,
+) -> None:
+    """Whoever logs out, is deleted or gets another password is out, also by the file."""
+    broker = managed(stopped_broker)
+    broker.start()
+    keep_management_port(broker)
+    url = management_url(broker)
+    with ExitStack() as stack, ManagementClient(url) as api:
+        users = ("stays", "leaves", "deleted", "changed", "demoted")
+        for user in users:
+            api.put(f"/users/{user}", {"password": "password", "tags": "administrator"})
+        visitors = {user: stack.enter_context(PageVisitor(url, user)) for user in users}
+        path = Path(broker.data_directory, FILE)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        kept = path.read_bytes()
+        for visitor in visitors.values():
+            assert str(visitor.session.cookies[COOKIE]).encode() not in kept
+        assert b"password" not in kept.replace(b'"password":', b"")
+        broker.kill()
+        broker.start()
+        assert all(visitor.is_logged_in for visitor in visitors.values())
+        leaving = visitors["leaves"].session
+        cookie = leaving.cookies[COOKIE]
+        leaving.post(f"{url}/logout", headers={"origin": url}, timeout=60)
+        leaving.cookies.set(COOKIE, cookie)
+        api.delete("/users/deleted")
+        api.put("/users/deleted", {"password": "password", "tags": "administrator"})
+        api.put("/users/changed", {"password": "another", "tags": "administrator"}, 204)
+        row = api.get("/users/demoted")
+        api.put("/users/demoted", {**row, "tags": []}, 204)
+        left = {user for user, visitor in visitors.items() if visitor.is_logged_in}
+        assert left == {"stays"}
+        broker.kill()
+        broker.start()
+        left = {user for user, visitor in visitors.items() if visitor.is_logged_in}
+        assert left == {"stays"}
+
+
+def test_a_token_s_session_ends_with_the_token(
+    stopped_broker: BrokerProcess, issuer: Issuer
+) -> None:
+    """No file has a token, so it ends with the process, too."""
+    broker = managed(stopped_broker)
+    keys = Path(f"{broker.data_directory}.keys")
+    keys.mkdir()
+    (keys / "first.pem").write_bytes(issuer.public_pem())
+    broker.environment |= {
+        "AMQPSTORE_OAUTH_RESOURCE_SERVER_ID": "broker",
+        "AMQPSTORE_OAUTH_KEYS": str(keys),
+        "AMQPSTORE_OAUTH_LEEWAY_S": "0",
+    }
+    broker.start()
+    keep_management_port(broker)
+    url = management_url(broker)
+    scope = f"{ALL_SCOPES} broker.tag:management"
+    short, long = issuer.token(scope=scope, lasts_s=2), issuer.token(scope=scope)
+    with PageVisitor(url, "", short) as brief, PageVisitor(url, "ignored", long) as visitor:
+        assert "anna" in visitor.visit("/queues").text
+        assert visitor.visit("/users").status_code == 401
+        stream = brief.session.get(f"{url}/stream/tables", stream=True, timeout=60)
+        assert b"event: ended" in stream.content
+        assert not brief.is_logged_in
+        assert visitor.is_logged_in
+        for one in Path(broker.data_directory).iterdir():
+            assert not one.is_file() or b"eyJ" not in one.read_bytes(), one
+        broker.restart()
+        assert not visitor.is_logged_in
+
+
+def forms_of(visitor: PageVisitor, paths: list[str]) -> set[str]:
+    """Return where the forms of pages post to, other than the end of the session."""
+    found = set()
+    for path in paths:
+        answer = visitor.visit(path)
+        if answer.status_code == 200:
+            found |= set(FORM.findall(answer.text))
+    return found - {"/logout"}
+
+
+def test_nobody_is_shown_a_form_that_the_api_refuses(stopped_broker: BrokerProcess) -> None:
+    broker = managed(stopped_broker)
+    broker.start()
+    url = management_url(broker)
+    with ManagementClient(url) as api, ExitStack() as stack:
+        for user, tag, rights in (
+            ("all", "administrator", ALL),
+            ("reader", "management", {**NOTHING, "read": ".*"}),
+            ("writer", "management", {**NOTHING, "write": ".*"}),
+            ("maker", "policymaker", NOTHING),
+            ("monitor", "monitoring", None),
+        ):
+            api.put(f"/users/{user}", {"password": "password", "tags": tag})
+            if rights is not None:
+                api.put(f"/permissions/%2F/{user}", rights)
+        api.put("/queues/%2F/q", {"durable": True})
+        api.put("/exchanges/%2F/e", {"type": "fanout"})
+        api.post("/bindings/%2F/e/e/q/q", {}, 201)
+        for kind in ("policies", "operator-policies"):
+            api.put(f"/{kind}/%2F/p", {"pattern": "x", "definition": {"max-length": 9}})
+        message = {"routing_key": "q", "payload": "x", "payload_encoding": "string"}
+        api.post("/exchanges/%2F/amq.default/publish", {**message, "properties": {}})
+        connection = stack.enter_context(pika.BlockingConnection(pika.URLParameters(broker.url)))
+        wait_until(lambda: api.get("/connections"))
+        assert connection.is_open
+        (of_guest,) = api.get("/connections")
+        names = {"{vhost}": "%2F", "{position}": "1"}
+        paths = []
+        for page in PAGES:
+            path = page.path
+            own = {"/exchanges": "e", "/connect": quote(of_guest["name"]), "/users/{": "reader"}
+            name = next((own[one] for one in own if path.startswith(one)), "q")
+            for place, text in {**names, "{name}": name}.items():
+                path = path.replace(place, text)
+            paths.append(path)
+        found = {
+            user: forms_of(stack.enter_context(PageVisitor(url, user)), paths)
+            for user in ("all", "reader", "writer", "maker", "monitor")
+        }
+    queue, exchange = "/api/queues/%2F/q", "/api/exchanges/%2F/e"
+    declare = {"/act/PUT/api/queues/:vhost/:name", "/act/PUT/api/exchanges/:vhost/:name"}
+    assert found["monitor"] == set()
+    assert found["maker"] == declare | {
+        "/act/PUT/api/policies/:vhost/:name",
+        "/act/DELETE/api/policies/%2F/p",
+    }
+    assert found["reader"] == declare | {
+        f"/act/DELETE{queue}/contents",
+        f"/act/POST{queue}/messages/:action",
+        "/act/POST/api/bindings/%2F/e/e/:kind/:destination",
+    }
+    assert found["writer"] == declare | {
+        "/act/POST/api/bindings/%2F/e/:source/q/q",
+        f"/act/POST{exchange}/publish",
+        "/act/POST/api/exchanges/%2F/amq.default/publish",
+    }
+    everything = found["reader"] | found["writer"] | found["maker"]
+    assert found["all"] >= everything | {
+        f"/act/DELETE{queue}",
+        f"/act/DELETE{exchange}",
+        "/act/DELETE/api/bindings/%2F/e/e/q/q/~",
+        "/act/DELETE/api/operator-policies/%2F/p",
+        "/act/PUT/api/operator-policies/:vhost/:name",
+        f"/act/DELETE/api/connections/{quote(of_guest['name'], safe='')}",
+        "/act/PUT/api/users/:name",
+        "/act/POST/api/store/check",
+    }
