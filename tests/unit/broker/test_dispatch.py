@@ -9,7 +9,6 @@ import pytest
 
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.limits import BROKER_LIMITS
-from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -49,28 +48,6 @@ def test_consumers_have_their_turns(simulated: SimulatedBroker) -> None:
     for number in range(7):
         publish(simulated, "q", str(number))
     assert "".join(tag for tag, _ in client.got) == "abcabca"
-
-
-def test_one_message_concerns_few_of_many_consumers(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    simulated.queue("q")
-    client = Client(simulated)
-    for number in range(200):
-        client.consume("q", str(number))
-    simulated.settle()
-    asked: list[Consumer] = []
-    capacity = Consumer.capacity
-
-    def counted(consumer: Consumer) -> int:
-        asked.append(consumer)
-        room: int = capacity.__get__(consumer)
-        return room
-
-    monkeypatch.setattr(Consumer, "capacity", property(counted))
-    publish(simulated, "q", "1", "2")
-    assert client.got == [("0", "1"), ("1", "2")]
-    assert len(asked) < 20
 
 
 def test_who_can_take_nothing_is_passed_over(simulated: SimulatedBroker) -> None:

@@ -419,6 +419,8 @@ class Channel:
                 self.deliver(consumer, taken)
             else:
                 left_out = True
+                if consumer.is_apart:
+                    delivery.queue.consumers.has_room(consumer)
         if left_out:
             self._touch_queues()
 
@@ -691,6 +693,8 @@ class Channel:
             own.unacked_bytes -= body_bytes
             shared.unacked -= count
             shared.unacked_bytes -= body_bytes
+            if consumer.is_apart:
+                queue.consumers.has_room(consumer)
             if shared.messages or shared.size:
                 self._touch_queues()
             elif was_full or self.is_paused or not self.outlet.is_writable:

@@ -106,6 +106,7 @@ class Consumer:
         "channel",
         "exclusive",
         "identity",
+        "is_apart",
         "no_ack",
         "priority",
         "queue",
@@ -131,6 +132,8 @@ class Consumer:
         self.timeout_ms = options.timeout_ms
         self.window = window
         self.identity = object()
+        self.is_apart = False
+        """Whether it is full and its queue does not look at it until it has room again."""
 
     @property
     def capacity(self) -> int:
@@ -149,6 +152,12 @@ class Consumer:
             if window.messages and window.messages - window.unacked < capacity:
                 capacity = window.messages - window.unacked
         return capacity
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many unacked messages as its own limit allows."""
+        window = self.window
+        return 0 < window.messages <= window.unacked
 
     @property
     def shares_limit(self) -> bool:

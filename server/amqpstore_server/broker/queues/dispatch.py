@@ -7,7 +7,7 @@ active consumer, only that one. A requeued message goes to another consumer if t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -53,19 +53,36 @@ class Dispatch:
         if first is not None and (consumer.exclusive or first.exclusive):
             raise AccessRefusedError(f"queue '{self._queue().name}' in exclusive use")
         self.consumers[consumer] = None
+        self._line_up(consumer)
+
+    def _line_up(self, consumer: Consumer) -> None:
+        """Add a consumer at the end of the line of its priority."""
         self._turns.setdefault(consumer.priority, OrderedDict())[consumer] = None
         if len(self._turns) > 1:
             self._turns = dict(sorted(self._turns.items(), reverse=True))
+
+    def has_room(self, consumer: Consumer) -> None:
+        """Serve a consumer again that was full: it is the last in line."""
+        consumer.is_apart = False
+        if consumer in self.consumers:
+            self._line_up(consumer)
+
+    def _set_apart(self, full: Iterable[Consumer]) -> None:
+        """Do not look at consumers until they have room: there may be thousands."""
+        for consumer in full:
+            consumer.is_apart = True
+            if turn := self._turns.get(consumer.priority):
+                turn.pop(consumer, None)
 
     def remove(self, consumer: Consumer) -> bool:
         """Remove a consumer. Returns whether it was there."""
         if consumer not in self.consumers:
             return False
         del self.consumers[consumer]
-        turn = self._turns[consumer.priority]
-        del turn[consumer]
-        if not turn:
-            del self._turns[consumer.priority]
+        if (turn := self._turns.get(consumer.priority)) is not None:
+            turn.pop(consumer, None)
+            if not turn:
+                del self._turns[consumer.priority]
         return True
 
     def clear(self) -> list[Consumer]:
@@ -140,17 +157,21 @@ class Dispatch:
         most = context.limits.max_handed_out
         while self._priorities.ready_count:
             ready = self._priorities.ready_count
-            if len(turn) <= ready:
+            count = len(turn)
+            if count <= ready:
                 able = [consumer for consumer in turn if consumer.capacity > 0]
+                able_count = len(able)
+                if able_count < count:
+                    self._set_apart([consumer for consumer in turn if consumer.is_full])
             else:
-                # Of thousands of consumers no more are looked for than there are messages.
-                able = list(islice((one for one in turn if one.capacity > 0), ready))
+                able = self._first_able(turn, ready)
+                able_count = len(able)
             if not able:
                 return True
-            others = len(able) == ready < len(turn)
+            others = able_count == ready < count
             if in_turns and ready > most:
                 ready = most  # a turn is about as long whether one consumer takes all or many do
-            share = max(1, ready // len(able))
+            share = max(1, ready // able_count)
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
             if not given and others:
@@ -165,6 +186,21 @@ class Dispatch:
                 queue.touch()
                 return False
         return True
+
+    def _first_able(self, turn: Iterable[Consumer], most: int) -> list[Consumer]:
+        """Return the first consumers that can take a message: of thousands no more are looked for
+        than there are messages.
+        """
+        able, full = [], []
+        for consumer in turn:
+            if consumer.capacity > 0:
+                able.append(consumer)
+                if len(able) == most:
+                    break
+            elif consumer.is_full:
+                full.append(consumer)
+        self._set_apart(full)
+        return able
 
     def _hand_out(self, consumer: Consumer, share: int) -> int:
         """Give a consumer its share, as far as it can take it, and move it to the end of the
