@@ -41,6 +41,24 @@ class BodySizes:
                     total += size
         return total, [*unknown, *wanted]
 
+    def fill(self, queue: Queue, state: IndexState) -> bool:
+        """Note the sizes of ready runs whose entries are in an index file, as far as it has them.
+        Returns whether the file had to be read.
+        """
+        for border in (state.first, state.end):
+            # A run may reach into several files.
+            if (head := queue.ready.split_at(border)) and head.expires_ms:
+                queue.watch((head,))
+        runs = [
+            run
+            for run in queue.ready.between(state.first, state.end)
+            if run.messages is None and not run.body_bytes
+        ]
+        entries = self._entries(queue, state) if runs else None
+        for run in runs:
+            run.body_bytes = (entries and _size(entries, run)) or 0
+        return bool(runs)
+
     def _entries(self, queue: Queue, state: IndexState) -> Entries | None:
         key = queue.id, state
         if self._last is None or self._last[0] != key:

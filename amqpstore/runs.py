@@ -70,7 +70,8 @@ class Run:
     `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is the
     size of their bodies, and `memory_bytes` the memory they take, with everything that belongs to
     them; if it `is_short`, except an envelope that counts in another run. For a run that somebody
-    holds `body_bytes` stays when the bodies have left memory: see `unload`. `returned_by` is who
+    holds `body_bytes` stays when the bodies have left memory: see `unload`; for a ready one on disk
+    it is 0 if it is unknown: see `StoredRuns.measuring`. `returned_by` is who
     requeued the run last: its owner's, and lost when the process ends. `account` is the store's,
     while it counts the run among those that were taken.
     """
@@ -180,6 +181,8 @@ class Run:
             else:
                 head.body_bytes = sum(head.body_sizes)
             self.body_bytes -= head.body_bytes
+        else:
+            self.body_bytes = 0  # unknown, as that of the other part
         return head
 
     def _share_memory(self, head: Run) -> None:
@@ -227,6 +230,11 @@ class Run:
         self.count += after.count
         self.body_bytes += after.body_bytes
         self.memory_bytes += after.memory_bytes
+
+    def join_stored(self, after: Run) -> None:
+        """Add the messages of the run that follows, which are on disk as these are: `goes_on`."""
+        self.count += after.count
+        self.body_bytes = 0  # unknown, if either of them is
 
     def _own_ids(self) -> array[int]:
         return array("Q", range(self.first_id, self.end_id)) if self.ids is None else self.ids
@@ -440,7 +448,7 @@ class ReadyList(RunList[Run]):
         place = self._place_of(run)
         run.let_go()
         if place > self._head and goes_on(runs[place - 1], run):
-            runs[place - 1].count += run.count
+            runs[place - 1].join_stored(run)
             del runs[place]
         return True
 
@@ -476,10 +484,21 @@ class ReadyList(RunList[Run]):
         if len(self):
             last = self.last
             if goes_on(last, run):
-                last.count += run.count
+                last.join_stored(run)
                 self.count += run.count
                 return
         self.append(run)
+
+    def split_at(self, sequence: int) -> Run | None:
+        """Split the run on disk that has messages before a sequence and from it on. Returns the
+        first part; None if there is no such run.
+        """
+        run = self.at(sequence)
+        if run is None or run.messages is not None or run.first_sequence == sequence:
+            return None
+        head = run.split(sequence - run.first_sequence)
+        self._runs.insert(self._place_of(run), head)
+        return head
 
 
 def body_bytes(messages: Iterable[Message]) -> int:

@@ -153,7 +153,7 @@ class StoredRuns:
         checkpoint, or in an index file without sizes, bodies are read, about 1 MiB at a time, as
         far as they can be, and not kept.
         """
-        on_disk = [run for run in queue.ready if run.messages is None]
+        on_disk = [run for run in queue.ready if run.messages is None and not run.body_bytes]
         total, unknown = self._body_sizes.total(queue, on_disk)
         total += sum(run.body_bytes for run in queue.ready) + sum(map(self.run_bytes, unknown))
         for file in queue.paged:
@@ -167,6 +167,35 @@ class StoredRuns:
                 continue
             total += sum(map(self.run_bytes, runs))
         return total
+
+    def measuring(self, queue: Queue) -> Iterator[None]:
+        """Find the sizes of ready bodies, so that `ready_bytes` knows nearly all of them, in steps.
+
+        The queue may change in between: what it gets meanwhile, and what is split or joined on
+        disk, has to be found out by `ready_bytes`, which is a little at most.
+        """
+        for number in [*queue.index]:
+            # Meanwhile a file may be merged into another one, or dropped.
+            if (state := queue.index.get(number)) and self._body_sizes.fill(queue, state):
+                yield
+        for run in [run for run in queue.ready if run.messages is None and not run.body_bytes]:
+            yield from self._measuring(queue, run)
+
+    def _measuring(self, queue: Queue, run: Run) -> Iterator[None]:
+        """Find the size of the bodies of a run that is in no index file: they are read."""
+        first, count = run.first_sequence, run.count
+        total = place = 0
+        while place < count:
+            found = self.read_back(run, place, count - place)
+            if isinstance(found, list):
+                place += len(found)
+                total += body_bytes(found)
+            else:
+                place += 1
+            yield
+            if queue.ready.at(first) is not run or run.messages is not None or run.count != count:
+                return
+        run.body_bytes = total
 
     def browse(self, queue: Queue) -> Iterator[list[Message]]:
         """Yield all messages that are ready now, in order; they stay in the queue.

@@ -40,6 +40,7 @@ FLOORS = {
         "rows",
         "stored",
         "removals",
+        "byte_limits",
         "vhost",
         "broker",
     ),

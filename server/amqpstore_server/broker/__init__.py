@@ -28,6 +28,6 @@ Below them:
 And above them:
 
 - `vhost`, `broker`: one virtual host, and all of them; `removals`: what is left of deleted queues
-  and exchanges.
+  and exchanges; `byte_limits`: limits of queues whose bytes are not counted yet.
 - `rows`, `stored`: definitions in the catalog, and the check of what is found there.
 """

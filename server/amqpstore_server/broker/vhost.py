@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore.catalog import Change
+from amqpstore_server.broker.byte_limits import ByteLimits
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.event_messages import AT_ONCE as EVENTS_AT_ONCE
 from amqpstore_server.broker.channels.event_messages import EventMessages
@@ -137,6 +138,7 @@ class VirtualHost:
         self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
         self.dead_letters = DeadLetters(context, self.router)
         self.policies = Policies(name)
+        self._byte_limits = ByteLimits(context, self.router.changed)
         self.histories = Histories(context, self.queues, self._create_history)
         self.replays = Replays(context, self.queues, self.histories)
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
@@ -806,7 +808,8 @@ class VirtualHost:
         if queue.is_internal:
             queue.apply(queue.settings)
             return
-        queue.apply(self.policies.queue_settings(queue.name, queue.arguments))
+        settings = self.policies.queue_settings(queue.name, queue.arguments)
+        queue.apply(self._byte_limits.applicable(queue, settings))
         self.histories.apply(queue)
 
     def _apply_to_exchange(self, exchange: Exchange) -> None:
