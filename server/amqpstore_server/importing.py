@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from amqpstore_server.broker.broker import Broker, Defined
@@ -22,6 +22,7 @@ from amqpstore_server.definitions import (
     BindingDefinition,
     Definitions,
     DefinitionsError,
+    ParameterDefinition,
     PolicyDefinition,
 )
 from amqpstore_server.users import Users
@@ -32,7 +33,9 @@ _MAX_LEFT_OUT = 1000
 """The most that are returned; all are logged."""
 
 _DECLARED_AT_ONCE = 64
-"""Exchanges, queues and bindings that are declared in one step, and committed together."""
+"""Definitions that are made in one step, and committed together, besides those that are one
+commit.
+"""
 
 
 def apply_definitions(
@@ -46,21 +49,24 @@ def apply_definitions(
     """Apply definitions, with the users in `rows` (see `Users.hashed`), in steps: others may have
     their turn after each.
 
-    Users, virtual hosts, permissions and policies are one commit. Exchanges, queues and bindings
-    that are refused are logged as errors and left out. Returns what was left out, and why.
+    Users, virtual hosts, permissions and policies are one commit. Whatever of the rest is refused
+    is logged as an error and left out. Returns what was left out, and why.
     Raises: DefinitionsError (nothing is changed then), DurabilityError.
     """
     left_out: list[str] = []
     vhosts = list(dict.fromkeys([*broker.vhosts, *(vhost.name for vhost in definitions.vhosts)]))
     policies: dict[tuple[str, bool], list[Policy]] = {}
-    for name in vhosts:
-        for is_operator in (False, True):
-            of_all = definitions.operator_policies if is_operator else definitions.policies
-            found = _policies(one for one in of_all if one.vhost == name)
+    for is_operator in (False, True):
+        of_all = definitions.operator_policies if is_operator else definitions.policies
+        by_vhost: dict[str, list[PolicyDefinition]] = {}
+        for one in of_all:
+            by_vhost.setdefault(one.vhost, []).append(one)
+        for name in vhosts:
+            found = _policies(by_vhost.get(name, ()))
             if not replaces_policies and name in broker.vhosts:
                 names = {policy.name for policy in found}
                 present = broker.vhosts[name].policies.all(operator=is_operator)
-                found = [*(one for one in present if one.name not in names), *found]
+                found = [*(policy for policy in present if policy.name not in names), *found]
             policies[name, is_operator] = found
     defined = Defined(vhosts, _permissions(definitions, broker, vhosts, left_out), policies)
     applying = broker.defining(defined, users.changes(rows))
@@ -69,44 +75,48 @@ def apply_definitions(
     except (ValueError, TypeError, OverflowError) as error:
         raise DefinitionsError(f"the definitions cannot be stored: {error}") from error
     users.have(rows)
-    for one in definitions.vhost_limits:
-        with _noting(left_out, "limits", one.vhost, "vhost-limits"):
-            broker.define_vhost_limits(one.vhost, one.limits)
-    _keep_parameters(definitions, broker, left_out)
     yield from applying
-    declaring = _declaring(definitions, broker, left_out)
+    each = chain(
+        _describing(definitions, broker, left_out), _declaring(definitions, broker, left_out)
+    )
     store = broker.context.store
     is_done = False
     while not is_done:
         broker.context.work["definitions"] = None
         store.group_definitions()
-        some = list(islice(declaring, _DECLARED_AT_ONCE))
+        some = list(islice(each, _DECLARED_AT_ONCE))
         store.commit_definitions()
         is_done = len(some) < _DECLARED_AT_ONCE
         yield
     return left_out
 
 
-def _keep_parameters(definitions: Definitions, broker: Broker, left_out: list[str]) -> None:
-    """Keep what virtual hosts are described with, and the parameters of components that nothing
-    here uses.
+def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -> Iterator[None]:
+    """Define the limits of virtual hosts, what they are described with, and the parameters of
+    components that nothing here uses, one in each step.
     """
+    for one in definitions.vhost_limits:
+        with _noting(left_out, "limits", one.vhost, "vhost-limits"):
+            broker.define_vhost_limits(one.vhost, one.limits)
+        yield
     for vhost in definitions.vhosts:
-        metadata = vhost.all_metadata
-        if metadata and metadata != broker.vhosts[vhost.name].metadata:
-            broker.define_vhost_metadata(vhost.name, metadata)
-    by_vhost: dict[str, dict[str, dict[str, Any]]] = {}
-    for one in definitions.other_parameters:
-        with _noting(left_out, "parameter", one.vhost, one.name):
-            present = broker.vhost(one.vhost).parameters
-            kept = by_vhost.setdefault(
-                one.vhost, {component: dict(values) for component, values in present.items()}
-            )
-            kept.setdefault(one.component, {})[one.name] = one.value
+        with _noting(left_out, "metadata", vhost.name, ""):
+            metadata = vhost.all_metadata
+            if metadata and metadata != broker.vhost(vhost.name).metadata:
+                broker.define_vhost_metadata(vhost.name, metadata)
+        yield
+    by_vhost: dict[str, list[ParameterDefinition]] = {}
+    for parameter in definitions.other_parameters:
+        by_vhost.setdefault(parameter.vhost, []).append(parameter)
     for name, parameters in by_vhost.items():
         with _noting(left_out, "parameters", name, ""):
-            if parameters != broker.vhosts[name].parameters:
-                broker.define_parameters(name, parameters)
+            present = broker.vhost(name).parameters
+            kept = {component: dict(values) for component, values in present.items()}
+            for parameter in parameters:
+                kept.setdefault(parameter.component, {})[parameter.name] = parameter.value
+            if kept != present:
+                broker.define_parameters(name, kept)
+        yield
     changed = {
         one.name: one.value
         for one in definitions.global_parameters
@@ -115,6 +125,7 @@ def _keep_parameters(definitions: Definitions, broker: Broker, left_out: list[st
     if changed:
         with _noting(left_out, "global parameters", "", ""):
             broker.define_global_parameters(changed)
+        yield
 
 
 def _declaring(definitions: Definitions, broker: Broker, left_out: list[str]) -> Iterator[None]:

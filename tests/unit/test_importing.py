@@ -159,6 +159,44 @@ def test_a_large_file_is_applied_in_steps_each_one_commit(tmp_path: Path) -> Non
     assert found == {1}
 
 
+def test_many_virtual_hosts_are_described_with_few_commits(tmp_path: Path) -> None:
+    simulated = SimulatedBroker()
+    users = Users(simulated.store)
+    names = [f"v{number}" for number in range(70)]
+    content = {
+        "vhosts": [{"name": name, "description": f"host {name}"} for name in names],
+        "policies": [
+            {"name": "p", "vhost": name, "pattern": "", "definition": {"max-length": number}}
+            for number, name in enumerate(names)
+        ],
+        "parameters": [
+            *(
+                {
+                    "component": "vhost-limits",
+                    "vhost": name,
+                    "name": "limits",
+                    "value": {"max-queues": 7},
+                }
+                for name in names
+            ),
+            *({"component": "c", "vhost": name, "name": "n", "value": name} for name in names),
+        ],
+    }
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(content))
+    with simulated.commits() as commits:
+        for _ in apply_definitions(load(str(file)), simulated.broker, users, {}):
+            assert len(commits) <= 2
+            commits.clear()
+    simulated.restart()
+    for number, name in enumerate(names):
+        vhost = simulated.broker.vhost(name)
+        assert vhost.metadata == {"description": f"host {name}"}
+        assert (vhost.limits, vhost.parameters) == ({"max-queues": 7}, {"c": {"n": name}})
+        (policy,) = vhost.policies.all(operator=False)
+        assert policy.definition == {"max-length": number}
+
+
 class ChangedMeanwhile(argon2.PasswordHasher):
     """A hasher during whose work the password is changed."""
 
