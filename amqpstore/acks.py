@@ -7,7 +7,7 @@ runs have in memory concerns nobody: it is released afterwards, a part at a time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
 from amqpstore.log import Log, joined
@@ -19,14 +19,23 @@ from amqpstore.transient import FIRST_TRANSIENT
 _RUN: Callable[[tuple[Queue, Run]], Run] = itemgetter(1)
 
 
+_MERGED_AT_ONCE = 2048
+"""Runs that are merged before others have their turn."""
+
+
 class GatheredAcks:
     """Acks of `runs`, that were taken or withdrawn from the queues beside them."""
 
-    __slots__ = ("_logged", "runs")
+    __slots__ = ("_ends", "_logged", "_merged_count", "_starts", "runs")
 
     def __init__(self) -> None:
         self.runs: list[tuple[Queue, Run]] = []
         self._logged: dict[Queue, list[Operation]] = {}
+        self._merged_count = 0
+        # The merged ranges: by id of the queue and first sequence, the sequence after the last; and
+        # by that, the first.
+        self._starts: dict[tuple[int, int], int] = {}
+        self._ends: dict[tuple[int, int], int] = {}
 
     def add(self, queue: Queue, run: Run) -> None:
         """Add a run."""
@@ -51,3 +60,28 @@ class GatheredAcks:
                 log.append_acks(operations)
         runs, self.runs = self.runs, []
         return map(_RUN, runs)
+
+    def merging(self) -> Iterator[None]:
+        """Merge neighbours, in whatever order they were added, in steps: see `ranges`."""
+        starts, ends, runs = self._starts, self._ends, self.runs
+        while self._merged_count < len(runs):
+            part = runs[self._merged_count : self._merged_count + _MERGED_AT_ONCE]
+            for queue, run in part:
+                first = ends.pop((queue.id, run.first_sequence), run.first_sequence)
+                end = starts.pop((queue.id, run.end), run.end)
+                starts[queue.id, first] = end
+                ends[queue.id, end] = first
+            self._merged_count += len(part)
+            if self._merged_count < len(runs):
+                yield
+
+    def ranges(self) -> list[list[int]]:
+        """Return what they ack, in as few ranges as possible: id of the queue, first sequence and
+        count.
+        """
+        for _ in self.merging():
+            pass
+        starts = self._starts
+        # A branch may wait for its decision for days, and needs them no more.
+        self._merged_count, self._starts, self._ends = 0, {}, {}
+        return [[queue_id, first, end - first] for (queue_id, first), end in starts.items()]

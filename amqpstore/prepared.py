@@ -17,8 +17,9 @@ until it is decided.
 from __future__ import annotations
 
 import logging
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,12 @@ from amqpstore import purges, tables
 from amqpstore.acks import GatheredAcks
 from amqpstore.arguments import publish_bytes
 from amqpstore.catalog import Value
-from amqpstore.errors import ReadLaterError, TransactionEndedError, UndecidableError
+from amqpstore.errors import (
+    PartlyReadError,
+    ReadLaterError,
+    TransactionEndedError,
+    UndecidableError,
+)
 from amqpstore.message import Envelope, Message
 from amqpstore.queue import Placement, Queue
 from amqpstore.runs import Run, body_bytes, overhead_bytes
@@ -37,6 +43,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+
+_READ_AT_ONCE = 1024
+_BYTES_OF_ONE = 512
+"""Messages that are read before others have their turn; each of these bytes of their bodies counts
+as another one.
+"""
 
 _MARKER = Message(Envelope("", ""), b"prepared")
 """In the queue even if nothing is published, to show that the transaction was prepared."""
@@ -101,6 +113,8 @@ class Prepared:
         self._hidden = hidden
         self._groups = groups
         self._ranges = ranges
+        self.acked_queue_ids = {int(one[0]) for one in ranges}
+        """The ids of the queues in which it acks."""
 
     @property
     def locked(self) -> list[tuple[Queue, Run]]:
@@ -123,27 +137,30 @@ class Prepared:
         Raises: UndecidableError, ReadLaterError (a message cannot be read, or not now): committing
         the others would be half of a transaction.
         """
+        return [publish for publish in self.reading() if publish is not None]
+
+    def reading(self) -> Iterator[Publish | None]:
+        """Yield what `publishes` returns, and None where others may have their turn first.
+
+        The messages stay in the store: nothing has to be done if not all of it is taken.
+        Raises: as `publishes`.
+        """
         self._check_locked()
-        found = {
-            run.first_sequence + place: message
-            for run in self._runs()
-            for place, message in enumerate(run.messages or ())
-        }
+        sequences = array("Q")
+        found: list[Message] = []
+        yield from self._read_into(sequences, found)
         if lost := self._hidden.quarantined.count + self._hidden.unreadable_count:
             raise UndecidableError(self.label, f"{lost} of its messages cannot be read")
-        publishes = []
-        sequences = sorted(found)
         for first, length, priority, placements in self._groups:
             start, stop = (bisect_left(sequences, one) for one in (first, first + length))
-            messages = [found[sequence] for sequence in sequences[start:stop]]
+            messages = found[start:stop]
             placed = [
                 Placement(queue, expires_ms, most)
                 for queue_id, expires_ms, most in placements
                 if (queue := self._store.queues.get(queue_id))
             ]
             if messages and placed:
-                publishes.append(Publish.of(placed, messages, priority))
-        return publishes
+                yield Publish.of(placed, messages, priority)
 
     def commit(self, publishes: Sequence[Publish]) -> None:
         """Commit: enqueue `publishes`, which the owner may have changed, and ack.
@@ -174,25 +191,32 @@ class Prepared:
         _remove(self._store, self._hidden)
         return self.locked
 
-    def _runs(self) -> Iterable[Run]:
-        """Return everything that waits in its queue, and leave it there."""
+    def _read_into(self, sequences: array[int], messages: list[Message]) -> Iterator[None]:
+        """Add everything that waits in its queue to the lists, and leave it there, in steps."""
         store, hidden = self._store, self._hidden
         # Messages that could not be read the last time may be readable by now.
         for run in hidden.quarantined.clear():
             store.put_back(hidden, run)
-        runs = []
-        try:
-            while found := store.withdraw(hidden, hidden.ready_count):
-                if isinstance(found, ReadLaterError):
-                    raise found
-                if isinstance(found, Run):
-                    runs.append(found)
-                else:
-                    _log.error("cannot restore a prepared transaction: %s", found)
-        finally:
-            for run in runs:
-                store.put_back(hidden, run)
-        return runs
+        cost = 0
+        position = hidden.first_sequence
+        while found := store.withdraw(
+            hidden, _READ_AT_ONCE, first_sequence=position, in_parts=True
+        ):
+            if isinstance(found, PartlyReadError):
+                cost = _READ_AT_ONCE
+            elif isinstance(found, ReadLaterError):
+                raise found
+            elif isinstance(found, Run):
+                position = found.end
+                sequences.extend(range(found.first_sequence, position))
+                messages += found.messages or ()
+                cost += found.count + found.body_bytes // _BYTES_OF_ONE
+                store.put_back(hidden, found)
+            else:
+                _log.error("cannot restore a prepared transaction: %s", found)
+            if cost >= _READ_AT_ONCE:
+                cost = 0
+                yield
 
     def lock_again(self, queue: Queue) -> int:
         """Lock messages that it will ack and that could not be read until now. Returns how many."""
@@ -208,11 +232,13 @@ class Prepared:
 
     def _check_locked(self) -> None:
         """Raises: UndecidableError, if it is unknown which messages it will ack."""
-        for queue_id in {queue_id for queue_id, _, _ in self._ranges}:
+        for queue_id in self.acked_queue_ids:
             queue = self._store.queues.get(queue_id)
+            if queue is None or not queue.unreadable_count:
+                continue
             wanted = sum(count for of_queue, _, count in self._ranges if of_queue == queue_id)
             found = sum(run.count for of_queue, run in self.locked if of_queue is queue)
-            if queue and queue.unreadable_count and found < wanted:
+            if found < wanted:
                 reason = f"the index of queue {queue_id}, in which it acks messages, cannot be read"
                 raise UndecidableError(self.label, reason)
 
@@ -253,7 +279,7 @@ def prepare(
         sequence += count
     row = PreparedRow(
         label,
-        locked=[[queue.id, run.first_sequence, run.count] for queue, run in acks.runs],
+        locked=acks.ranges(),
         publishes=[list(group) for group in groups],
     )
     # A crash between this commit and the batch leaves the row with an empty queue, without the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -83,6 +83,10 @@ class Transaction:
         # Only now: messages that are not in the log wait for those that are.
         for queue, run in withheld:
             self._store.when_durable(partial(self._store.make_ready, queue, run))
+
+    def merging_acks(self) -> Iterator[None]:
+        """Do the part of `prepare` that takes long if there are many acks, in steps."""
+        return self._acks.merging()
 
     def prepare(self, label: Value) -> Prepared:
         """Make it durable and undecided: a crash leaves it so, or nothing of it.

@@ -286,6 +286,28 @@ class World(SimulatedBroker):
         self.open()
 
 
+class Meanwhile:
+    """What goes on between the steps of long work: another client publishes to the queue `others`,
+    and everything that was done so far becomes durable.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._client = world.client()
+        self._bodies: list[str] = []
+
+    def publish(self) -> None:
+        """Publish a message, and do no other work but the disk's."""
+        world = self._world
+        self._bodies.append(f"other{len(self._bodies)}")
+        world.step(others=" ".join(self._bodies))
+        self._client.publish("", "others", self._bodies[-1])
+        world.flush()
+        world.promised(world.steps)
+        if not len(self._bodies) % 4:
+            world.store.checkpoint()
+
+
 @dataclass
 class Found:
     """What is on a disk: where messages are, and how often each was delivered, by queue."""

@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 
 import amqpstore.prepared
 from amqpstore import Prepared, Publish, Store
 from amqpstore.acks import GatheredAcks
-from amqpstore_server.broker.channels.branches import Branches, Told, XaStatus, Xid
+from amqpstore_server.broker.channels import local_transaction
+from amqpstore_server.broker.channels.branches import Branches, Steps, Told, XaStatus, Xid
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.transactions import prepared_work
 from amqpstore_server.broker.transactions.prepared_work import PreparedWork
-from tests.crash.broker_world import ANYBODY, Client, World, sync_at_once, violations
+from amqpstore_server.broker.transactions.transaction import Column
+from tests.crash.broker_world import (
+    ANYBODY,
+    Client,
+    Meanwhile,
+    World,
+    sync_at_once,
+    violations,
+)
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -51,19 +61,33 @@ class BranchClient(Client):
         self._branches.end(self.channel, ANYBODY, _xid(name), fail=False, suspend=False)
 
     def prepare(self, name: str) -> None:
-        self._branches.prepare(ANYBODY, _xid(name), self._told())
+        for _ in self.preparing(name):
+            pass
+
+    def preparing(self, name: str) -> Steps:
+        return self._branches.preparing(ANYBODY, _xid(name), self._told())
 
     def commit_branch(self, name: str, *, one_phase: bool = False) -> None:
-        self._branches.commit(ANYBODY, _xid(name), self._told(), one_phase=one_phase)
+        for _ in self.committing(name, one_phase=one_phase):
+            pass
+
+    def committing(self, name: str, *, one_phase: bool = False) -> Steps:
+        return self._branches.committing(ANYBODY, _xid(name), self._told(), one_phase=one_phase)
 
     def rollback(self, name: str) -> None:
         """Roll a branch back: durable on return."""
-        self._branches.rollback(ANYBODY, _xid(name))
-        self._world.promised(self._world.steps)
+        for _ in self.rolling_back(name):
+            pass
+
+    def rolling_back(self, name: str) -> Steps:
+        return self._branches.rolling_back(ANYBODY, _xid(name), self._told())
 
     @property
     def _branches(self) -> Branches:
         return self._world.vhost.branches
+
+    def is_in_doubt(self, name: str) -> bool:
+        return _xid(name) in self._branches.recover(ANYBODY)
 
     def _told(self) -> Told:
         steps = self._world.steps
@@ -159,6 +183,94 @@ def branches() -> World:
     world.step(dead="w4:rejected@work*1 f", in__doubt="")
     client.commit_branch("four")
     world.sync()
+    return world
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each decision take many steps."""
+    monkeypatch.setattr(local_transaction, "_MAX_ADDED", 1)
+    monkeypatch.setattr(local_transaction, "_MAX_SETTLED", 1)
+    monkeypatch.setattr(amqpstore.acks, "_MERGED_AT_ONCE", 1)
+    monkeypatch.setattr(amqpstore.prepared, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr(prepared_work, "_MAX_PLACED", 1)
+    monkeypatch.setattr(prepared_work, "_MAX_PUT_BACK", 1)
+
+
+class InSteps:
+    """A client in dtx mode, whose decisions take steps, and what others do between them."""
+
+    def __init__(self, world: World) -> None:
+        self.client = BranchClient(world)
+        self._meanwhile = Meanwhile(world)
+        self._world = world
+
+    def decide(self, steps: Steps, name: str, *, in_doubt: bool, **places: str) -> tuple[int, int]:
+        """Take the steps of a decision, after which the messages are in these places.
+
+        One of them changes whether the branch is in doubt. By then nothing of that is on disk: it
+        is a step of the history. Returns how many steps there were before it, and how many from it
+        on.
+        """
+        before = since = 0
+        is_over = False
+        while not is_over:
+            is_over = next(steps, self) is self
+            if not since and self.client.is_in_doubt(name) != in_doubt:
+                before += 1
+            else:
+                if not since:
+                    self._world.step(**places)
+                since += 1
+            self._meanwhile.publish()
+        assert since
+        return before, since
+
+    def finish(self, steps: Steps) -> None:
+        """Take the steps that are left of a decision that is made."""
+        for _ in steps:
+            self._meanwhile.publish()
+
+
+def long_branches() -> World:
+    """Branches whose decisions take steps, between which everything is synced."""
+    world = shop()
+    world.queue("others")
+    in_steps = InSteps(world)
+    client = in_steps.client
+    world.begin()
+    world.step(work="w1 w2 w3 w4 w5")
+    client.publish("", "work", "w1", "w2", "w3", "w4", "w5")
+    world.sync()
+    world.promised(world.steps)
+    for name, bodies in {"one": "w1 w3", "two": "w2 w5"}.items():
+        client.start(name)
+        while world.vhost.queue("work").ready_count:
+            client.get("work")
+        client.ack(*bodies.split())
+        for number in range(2):
+            client.publish("all", "", f"{name}{number}", priority=number)
+        client.publish("", "urgent", f"{name}2", priority=2)
+        client.end(name)
+    places = {"work": "w2 w4 w5", "in__doubt": "one*2"}
+    before, since = in_steps.decide(client.preparing("one"), "one", in_doubt=True, **places)
+    assert before > 4
+    assert since > 1
+    places = {"work": "w4", "in__doubt": "one*2 two*2"}
+    in_steps.decide(client.preparing("two"), "two", in_doubt=True, **places)
+    # A channel that goes in the middle of a commit has decided nothing.
+    steps = client.committing("one")
+    for _ in range(3):
+        next(steps)
+    steps.close()
+    world.sync()
+    places = {"orders": "one0 one1", "audit": "one0 one1", "urgent": "one2", "in__doubt": "two*2"}
+    in_steps.decide(client.committing("one"), "one", in_doubt=False, **places)
+    # A rollback is durable with its first step.
+    steps = client.rolling_back("two")
+    world.step(work="w2 w4 w5", in__doubt="")
+    next(steps)
+    in_steps.finish(steps)
     return world
 
 
@@ -267,6 +379,11 @@ def test_what_is_prepared_is_in_doubt_and_a_decision_is_all_or_nothing() -> None
     assert violations(branches()) == []
 
 
+@pytest.mark.usefixtures("small_steps")
+def test_a_decision_in_steps_is_all_or_nothing_too() -> None:
+    assert violations(long_branches(), images=3) == []
+
+
 @pytest.mark.rounds(1)
 def test_branches_that_are_drawn(seed: int) -> None:
     assert violations(drawn(f"short {seed}", 15), images=10) == []
@@ -288,32 +405,28 @@ def test_more_images(seed: int) -> None:
 
 
 def prepared_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    prepare = Branches.prepare
+    preparing = Branches.preparing
 
-    def prepared(
-        self: Branches,
-        access: Access,
-        xid: Xid,
-        told: Told,
-    ) -> None:
-        prepare(self, access, xid, lambda _: None)
+    def prepared(self: Branches, access: Access, xid: Xid, told: Told) -> Steps:
+        yield from preparing(self, access, xid, lambda _: None)
         told(XaStatus.OK)
 
-    patch.setattr(Branches, "prepare", prepared)
+    patch.setattr(Branches, "preparing", prepared)
 
 
 def committed_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    commit = PreparedWork.commit
+    committing = PreparedWork.committing
 
     def committed(
         self: PreparedWork,
         on_durable: Callable[[], None],
         or_else: Callable[[], None] | None = None,
-    ) -> None:
-        commit(self, lambda: None, or_else)
+    ) -> Generator[None, None, list[Column]]:
+        columns = yield from committing(self, lambda: None, or_else)
         on_durable()
+        return columns
 
-    patch.setattr(PreparedWork, "commit", committed)
+    patch.setattr(PreparedWork, "committing", committed)
 
 
 def nothing_is_locked_after_a_restart(patch: pytest.MonkeyPatch) -> None:
@@ -374,6 +487,26 @@ def rolled_back_with_its_acks(patch: pytest.MonkeyPatch) -> None:
 
     its_rollback = Prepared.rollback
     patch.setattr(Prepared, "rollback", rollback)
+
+
+def committed_with_each_step(patch: pytest.MonkeyPatch) -> None:
+    def placing(self: PreparedWork, columns: list[Column]) -> Steps:
+        for step in its_placing(self, columns):
+            for column in columns:
+                if publish := column.publish():
+                    self._context.store.enqueue(publish.placements, publish.messages)
+            columns.clear()
+            yield step
+
+    its_placing = PreparedWork._placing
+    patch.setattr(PreparedWork, "_placing", placing)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_decision_that_each_step_is_part_of_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    committed_with_each_step(monkeypatch)
+    found = violations(long_branches(), until="in pieces", images=3)
+    assert any(one.startswith("in pieces") for one in found), found
 
 
 BUGS: dict[Bug, str] = {

@@ -90,12 +90,11 @@ class AmqpChannel:
         if kind in TOPOLOGY_HANDLERS:
             return self._topology.handle(method)
         if kind in DTX_HANDLERS:
-            self._distributed.handle(method)
-        elif kind in HANDLERS:
+            steps = self._distributed.handle(method)
+            return None if steps is None else _begun(steps)
+        if kind in HANDLERS:
             return HANDLERS[kind](self, method)
-        else:
-            raise NotImplementedByServer(f"{method.name} is not supported")
-        return None
+        raise NotImplementedByServer(f"{method.name} is not supported")
 
     def publish(self, publishes: Publishes) -> Iterator[None] | None:
         """Publish consecutive messages, some of which need a decision of their own: whether they

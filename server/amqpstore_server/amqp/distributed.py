@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from amqpstore_server.broker.channels.branches import XaStatus, Xid
@@ -34,11 +34,13 @@ class Distributed:
         self._access = access
         self._send = send
 
-    def handle(self, method: methods.Method) -> None:
-        """Carry out a method of class dtx. Raises: BrokerError."""
+    def handle(self, method: methods.Method) -> Iterator[None] | None:
+        """Carry out a method of class dtx. Returns None, or the steps that do so. Raises:
+        BrokerError, as the steps do.
+        """
         if not isinstance(method, methods.DtxSelect):
             self._channel.check_branches()
-        DTX_HANDLERS[type(method)](self, method)
+        return DTX_HANDLERS[type(method)](self, method)
 
     def select(self, _method: methods.DtxSelect) -> None:
         self._channel.select_branches()
@@ -56,17 +58,18 @@ class Distributed:
         )
         self._send(methods.DtxEndOk(status=status))
 
-    def prepare(self, method: methods.DtxPrepare) -> None:
+    def prepare(self, method: methods.DtxPrepare) -> Iterator[None]:
         def told(status: XaStatus) -> None:
             self._send(methods.DtxPrepareOk(status=status))
 
-        self._branches.prepare(self._access, _xid(method), told, self._channel.outlet.failed)
+        failed = self._channel.outlet.failed
+        return self._branches.preparing(self._access, _xid(method), told, failed)
 
-    def commit(self, method: methods.DtxCommit) -> None:
+    def commit(self, method: methods.DtxCommit) -> Iterator[None]:
         def told(status: XaStatus) -> None:
             self._send(methods.DtxCommitOk(status=status))
 
-        self._branches.commit(
+        return self._branches.committing(
             self._access,
             _xid(method),
             told,
@@ -74,9 +77,11 @@ class Distributed:
             one_phase=method.one_phase,
         )
 
-    def rollback(self, method: methods.DtxRollback) -> None:
-        status = self._branches.rollback(self._access, _xid(method))
-        self._send(methods.DtxRollbackOk(status=status))
+    def rollback(self, method: methods.DtxRollback) -> Iterator[None]:
+        def told(status: XaStatus) -> None:
+            self._send(methods.DtxRollbackOk(status=status))
+
+        return self._branches.rolling_back(self._access, _xid(method), told)
 
     def forget(self, method: methods.DtxForget) -> None:
         self._branches.forget(self._access, _xid(method))
@@ -101,7 +106,7 @@ def _xid(method: _Named) -> Xid:
     return Xid(method.format_id, method.global_id, method.branch_id)
 
 
-DTX_HANDLERS: dict[type[methods.Method], Callable[[Distributed, Any], None]] = {
+DTX_HANDLERS: dict[type[methods.Method], Callable[[Distributed, Any], Iterator[None] | None]] = {
     methods.DtxSelect: Distributed.select,
     methods.DtxStart: Distributed.start,
     methods.DtxEnd: Distributed.end,

@@ -720,7 +720,7 @@ class VirtualHost:
         """Delete everything in the virtual host, in steps of one commit each: others may have their
         turn after each. A crash in between leaves what is left to the next start.
         """
-        self.branches.roll_back_all()
+        yield from self.branches.rolling_back_all()
         store = self.context.store
         while True:
             self.context.work["vhost deleted"] = None

@@ -1,6 +1,6 @@
 """A client that works in branches of distributed transactions, for the tests of these."""
 
-from amqpstore_server.broker.channels.branches import XaStatus, Xid
+from amqpstore_server.broker.channels.branches import Steps, XaStatus, Xid
 from amqpstore_server.broker.permissions import ALL, Access
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
@@ -29,13 +29,29 @@ class BranchClient(Client):
         return self._branches.end(self.channel, self.access, xid, fail=fail, suspend=suspend)
 
     def prepare(self, xid: Xid = XID) -> None:
-        self._branches.prepare(self.access, xid, self.statuses.append)
+        for _ in self.preparing(xid):
+            pass
+
+    def preparing(self, xid: Xid = XID) -> Steps:
+        return self._branches.preparing(self.access, xid, self.statuses.append)
 
     def commit(self, xid: Xid = XID, *, one_phase: bool = False) -> None:
-        self._branches.commit(self.access, xid, self.statuses.append, one_phase=one_phase)
+        for _ in self.committing(xid, one_phase=one_phase):
+            pass
+
+    def committing(self, xid: Xid = XID, *, one_phase: bool = False) -> Steps:
+        return self._branches.committing(
+            self.access, xid, self.statuses.append, one_phase=one_phase
+        )
 
     def rollback(self, xid: Xid = XID) -> XaStatus:
-        return self._branches.rollback(self.access, xid)
+        told: list[XaStatus] = []
+        for _ in self._branches.rolling_back(self.access, xid, told.append):
+            pass
+        return told[0]
+
+    def rolling_back(self, xid: Xid = XID) -> Steps:
+        return self._branches.rolling_back(self.access, xid, self.statuses.append)
 
     def forget(self, xid: Xid = XID) -> None:
         self._branches.forget(self.access, xid)

@@ -142,13 +142,15 @@ def test_a_prepared_branch_is_copied_when_it_is_committed(traced: Traced) -> Non
     branches.start(client.channel, access, xid, join=False, resume=False)
     client.channel.publish(*labelled("", "q", "one", delivery_mode=2), Flags())
     branches.end(client.channel, access, xid, fail=False, suspend=False)
-    branches.prepare(access, xid, lambda _: None)
+    for _ in branches.preparing(access, xid, lambda _: None):
+        pass
     assert traced.keys() == []
     traced.restart()
     traced.vhost.firehose.is_on = True
     traced.queue("trace", durable=False)
     traced.bind(TRACE_EXCHANGE, "trace", "#")
-    traced.vhost.branches.commit(access, xid, lambda _: None, one_phase=False)
+    for _ in traced.vhost.branches.committing(access, xid, lambda _: None, one_phase=False):
+        pass
     ((key, body, headers),) = traced.copies()
     assert (key, body, headers["user"], headers["channel"]) == ("publish.", "one", "anna", 0)
 

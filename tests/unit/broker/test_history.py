@@ -132,15 +132,19 @@ def test_a_branch_has_it_from_its_prepare_on_once_it_is_committed(
         branches.start(client.channel, access, xid, join=False, resume=False)
         client.ack(body)
         branches.end(client.channel, access, xid, fail=False, suspend=False)
-        branches.prepare(access, xid, told.append)
+        for _ in branches.preparing(access, xid, told.append):
+            pass
     simulated.settle()
     assert told == [XaStatus.OK, XaStatus.OK]
     assert simulated.ready(HISTORY) == []
     simulated.clock.advance(10)
     simulated.restart()
     branches = simulated.vhost.branches
-    branches.commit(access, Xid(0, b"\1", b""), told.append, one_phase=False)
-    branches.rollback(access, Xid(0, b"\2", b""))
+    committed, rolled_back = (Xid(0, branch, b"") for branch in (b"\1", b"\2"))
+    for _ in branches.committing(access, committed, told.append, one_phase=False):
+        pass
+    for _ in branches.rolling_back(access, rolled_back, told.append):
+        pass
     simulated.settle()
     assert simulated.ready(HISTORY) == ["a"]
     assert simulated.headers(HISTORY) == [{"x-consumed-at": START_MS}]

@@ -5,15 +5,23 @@ may join. Then it is prepared, and committed or rolled back by anyone with the p
 connection. Until it is prepared it depends on the channels that worked in it: it is rolled back
 when one of them closes, when it exceeds its timeout, and when its client says that it failed.
 
+A branch may have very many messages, so a decision is made in steps: others may have their turn
+after each, and no other decision about the branch meanwhile. What is durable changes in one of the
+steps. If the client goes before that one, nothing was decided; if it goes after it, what is left to
+do is done in later turns.
+
 Errors of the client are reported as error codes of the X/Open specification (xa.h).
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from amqpstore import Prepared
@@ -86,6 +94,8 @@ class XaStatus(enum.IntEnum):
     RD_ONLY = 7
 
 
+Steps = Generator[None, None, None]
+
 Told = Callable[[XaStatus], None]
 """Called with the outcome of a branch once it is durable."""
 
@@ -113,6 +123,24 @@ class _Branch:
         self.active: set[BranchChannel] = set()
         self.suspended: set[BranchChannel] = set()
         self.prepared: PreparedWork | None = None
+        self.underway = ""
+        """What is being done with it in steps; empty if nothing is."""
+
+    @contextlib.contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Refuse other decisions while this one takes its steps."""
+        self.underway = what
+        try:
+            yield
+        finally:
+            self.underway = ""
+
+    def check_idle(self) -> None:
+        """Raises: PreconditionFailedError, while a decision takes its steps."""
+        if self.underway:
+            raise PreconditionFailedError(
+                f"XAER_PROTO: branch {self.xid} is being {self.underway} already"
+            )
 
     def stop_timer(self) -> None:
         """Cancel the timeout of the branch."""
@@ -120,14 +148,18 @@ class _Branch:
             self.timer.set(0)
 
     def check_ended(self) -> None:
-        """Raises: PreconditionFailedError, while a channel works in the branch."""
+        """Raises: PreconditionFailedError, while a channel works in the branch, or as
+        `check_idle`.
+        """
+        self.check_idle()
         if self.active or self.suspended:
             raise PreconditionFailedError(
                 f"XAER_PROTO: branch {self.xid} was not ended on every channel"
             )
 
     def check_unprepared(self) -> None:
-        """Raises: PreconditionFailedError."""
+        """Raises: PreconditionFailedError, if it is prepared, or as `check_idle`."""
+        self.check_idle()
         if self.prepared is not None:
             raise PreconditionFailedError(f"XAER_PROTO: branch {self.xid} is prepared")
 
@@ -212,11 +244,11 @@ class Branches:
             del branch.works[channel]
         channel.transaction = None
 
-    # Decisions. None of them needs a channel that worked in the branch.
+    # Decisions, in steps. None of them needs a channel that worked in the branch.
 
-    def prepare(
+    def preparing(
         self, access: Access, xid: Xid, told: Told, or_else: Callable[[], None] | None = None
-    ) -> None:
+    ) -> Steps:
         """Make sure that a branch can be committed, whatever happens.
 
         `told` gets OK; RD_ONLY if there is nothing to commit; or why it was rolled back. If `told`
@@ -225,24 +257,26 @@ class Branches:
         """
         branch = self._branch(xid, access)
         branch.check_unprepared()
-        transaction = self._gathered(branch)
+        branch.check_ended()
+        with branch.doing("prepared"):
+            transaction = yield from self._gathering(branch, prepares=True)
         if transaction is None:
             self._forget(branch)
             told(branch.failure)
             return
         if transaction.is_empty:
             self._forget(branch)
-            self._finish(branch)
+            yield from self._finishing(branch)
             told(XaStatus.RD_ONLY)
             return
         label = {"vhost": self._vhost, "user": branch.user, "xid": list(xid)}
         prepared = transaction.prepare(label)
         branch.prepared = PreparedWork(self._context, prepared, transaction.queues)
         branch.stop_timer()
-        self._finish(branch)
         self._context.when_durable(partial(told, XaStatus.OK), or_else)
+        yield from self._finishing(branch)
 
-    def commit(
+    def committing(
         self,
         access: Access,
         xid: Xid,
@@ -250,7 +284,7 @@ class Branches:
         or_else: Callable[[], None] | None = None,
         *,
         one_phase: bool,
-    ) -> None:
+    ) -> Steps:
         """Commit a prepared branch, or with `one_phase` an unprepared one.
 
         `told` gets OK, or why it was rolled back. If `told` raises, `or_else` is called.
@@ -258,56 +292,59 @@ class Branches:
         (the branch is unchanged).
         """
         branch = self._branch(xid, access)
+        branch.check_ended()
         done = partial(told, XaStatus.OK)
         if branch.prepared is not None:
             if one_phase:
                 branch.check_unprepared()
-            columns = branch.prepared.commit(done, or_else)
+            with branch.doing("committed"):
+                columns = yield from branch.prepared.committing(done, or_else)
+            self._forget(branch)
             if self._firehose.is_on:
                 # Who published it may have left long ago.
                 origin = Origin(user=branch.user)
                 for column in columns:
                     self._firehose.published(origin, column.queues, column.messages)
-            self._forget(branch)
             return
-        if not one_phase:
-            branch.check_ended()
-            if not branch.failure:
-                raise PreconditionFailedError(f"XAER_PROTO: branch {xid} is not prepared")
-        transaction = self._gathered(branch)
-        if transaction is not None:
-            transaction.commit(done, or_else)
-            for work in branch.works.values():
-                work.trace()
-            self._finish(branch)
-        self._forget(branch)
+        if not (one_phase or branch.failure):
+            raise PreconditionFailedError(f"XAER_PROTO: branch {xid} is not prepared")
+        with branch.doing("committed"):
+            transaction = yield from self._gathering(branch, prepares=False)
         if transaction is None:
+            self._forget(branch)
             told(branch.failure)
+            return
+        transaction.commit(done, or_else)
+        self._forget(branch)
+        for work in branch.works.values():
+            work.trace()
+        yield from self._finishing(branch)
 
-    def rollback(self, access: Access, xid: Xid) -> XaStatus:
-        """Roll a branch back, durably on return; the messages that it would have acked are ready
-        again, as redelivered.
+    def rolling_back(self, access: Access, xid: Xid, told: Told) -> Steps:
+        """Roll a branch back; the messages that it would have acked are ready again, as
+        redelivered.
 
-        Returns OK, or why it was rolled back before.
+        `told` gets OK, or why it was rolled back before, once that is durable.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
         """
         branch = self._branch(xid, access)
         branch.check_ended()
+        yield from self._rolling_back(branch)
+        told(branch.failure)
+
+    def rolling_back_all(self) -> Steps:
+        """Roll back every branch, prepared or not: the virtual host is being deleted."""
+        while self._branches:
+            yield from self._rolling_back(next(iter(self._branches.values())))
+
+    def _rolling_back(self, branch: _Branch) -> Steps:
+        steps: Iterator[None] = iter(())
         if branch.prepared is not None:
-            branch.prepared.rollback()
+            steps = branch.prepared.rolling_back()
         else:
             self._undo(branch)
         self._forget(branch)
-        return branch.failure
-
-    def roll_back_all(self) -> None:
-        """Roll back every branch, prepared or not: the virtual host is being deleted."""
-        for branch in list(self._branches.values()):
-            if branch.prepared is not None:
-                branch.prepared.rollback()
-            else:
-                self._undo(branch)
-            self._forget(branch)
+        yield from steps
 
     def forget(self, access: Access, xid: Xid) -> None:
         """Forget a branch that the broker decided by itself; it never does, so this always fails.
@@ -384,33 +421,46 @@ class Branches:
             )
         return branch
 
-    def _gathered(self, branch: _Branch) -> Transaction | None:
-        """Return all the work of a branch; None if it has failed, or a queue refuses part of it.
-
-        Raises: PreconditionFailedError, if it has not been ended.
+    def _gathering(
+        self, branch: _Branch, *, prepares: bool
+    ) -> Generator[None, None, Transaction | None]:
+        """Return all the work of a branch, which has been ended; None if it has failed, also
+        between two steps, or a queue refuses part of it.
         """
-        branch.check_ended()
         if branch.failure:
             return None
         transaction = Transaction(self._context)
+        works = [*branch.works.values()]
+        steps = chain.from_iterable(work.adding_to(transaction) for work in works)
+        if prepares:
+            steps = chain(steps, transaction.merging_acks())
         try:
-            for work in branch.works.values():
-                for _ in work.adding_to(transaction):
-                    pass
+            for _ in steps:
+                yield
+                if branch.failure:
+                    # It timed out, or a channel that worked in it has closed.
+                    transaction.undo()
+                    return None
         except PreconditionFailedError as error:
             transaction.undo()
             extra = {**self._log_fields(branch), "reason": str(error)}
             _log.warning("branch rolled back", extra=extra)
             self._fail(branch, XaStatus.RB_ROLLBACK)
             return None
+        except BaseException:
+            transaction.undo()
+            raise
         return transaction
 
-    def _finish(self, branch: _Branch) -> None:
-        """Remove a branch whose work is done, or is the store's now."""
-        for work in branch.works.values():
-            for _ in work.finishing():
-                pass
+    def _finishing(self, branch: _Branch) -> Steps:
+        """Finish the work of a branch, which is done, or the store's now."""
+        works = deque(branch.works.values())
         branch.works.clear()
+        try:
+            while works:
+                yield from works.popleft().finishing()
+        finally:
+            self._context.background.extend(work.finishing() for work in works)
 
     def _fail(self, branch: _Branch, why: XaStatus) -> None:
         """Roll a branch back, and remember why."""
@@ -424,7 +474,7 @@ class Branches:
     def _forget_oldest(self) -> None:
         for xid in self._failed:
             branch = self._branches[xid]
-            if not (branch.active or branch.suspended):
+            if not (branch.active or branch.suspended or branch.underway):
                 self._forget(branch)
                 return
 

@@ -304,7 +304,7 @@ class LocalTransaction:
     def finishing(self) -> Iterator[None]:
         """Finish the settled deliveries, in steps: they are part of the store transaction now.
 
-        If not all steps are taken, the rest is finished at once.
+        If not all steps are taken, because the channel has gone, the rest follows in later turns.
         """
         channel = self._channel
         # Each is freed with its step, not all of them at the end.
@@ -313,6 +313,9 @@ class LocalTransaction:
         for sent in self._sent:
             channel.count_published(sent.route, len(sent.messages), sent.flags)
         self._forget_sent()
+        yield from self._finishing(settled)
+
+    def _finishing(self, settled: deque[_Settled]) -> Iterator[None]:
         try:
             while settled:
                 for _ in range(min(len(settled), _MAX_SETTLED)):
@@ -320,8 +323,8 @@ class LocalTransaction:
                 if settled:
                     yield
         finally:
-            while settled:
-                self._finish(settled.popleft())
+            if settled:
+                self._context.background.append(self._finishing(settled))
 
     def _finish(self, settled: _Settled) -> None:
         delivery, requeue = settled

@@ -1,12 +1,16 @@
 """The work of a prepared branch: the store keeps it, and the queues place its messages when it is
 decided.
+
+A decision is made in steps, as there may be very many messages: see `Branches`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Generator, Iterator, Mapping
 
-from amqpstore import DiskFullError, Prepared, Publish, ReadLaterError, UndecidableError
+import amqpstore
+from amqpstore import DiskFullError, Prepared, Publish, ReadLaterError, Run, UndecidableError
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import parse_envelope
@@ -14,6 +18,12 @@ from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Column, when_moved
 from amqpstore_server.protocol.content import decode_properties
+
+_MAX_PLACED = 4096
+_MAX_PUT_BACK = 512
+"""Messages that are placed, and runs that are put back, before others have their turn."""
+
+_Locked = tuple[amqpstore.Queue, Run]
 
 
 class PreparedWork:
@@ -39,42 +49,78 @@ class PreparedWork:
         """How many messages it will ack."""
         return self._prepared.ack_count
 
-    def commit(
+    def committing(
         self, on_durable: Callable[[], None], or_else: Callable[[], None] | None = None
-    ) -> list[Column]:
-        """Commit; `on_durable` is called once that is durable, and `or_else` if the callback
-        raises. Returns where its messages go.
+    ) -> Generator[None, None, list[Column]]:
+        """Commit, in the last of some steps; `on_durable` is called once that is durable, and
+        `or_else` if the callback raises. Returns where its messages go.
 
         Messages enter their queues only now: TTLs, delays and priorities count from this time, and
         messages beyond a length limit are dropped at the head.
-        Raises: ResourceExhaustedError, when the disk is full or cannot be read; the branch stays
-        undecided.
+        Raises: ResourceExhaustedError, when the disk is full or cannot be read. The branch stays
+        undecided then, and if not all steps are taken.
         """
         prepared = self._prepared
+        columns: list[Column] = []
         try:
-            publishes = prepared.publishes()
-        except (ReadLaterError, UndecidableError) as error:
-            raise ResourceExhaustedError(str(error)) from None
-        columns = [column for publish in publishes if (column := self._column(publish))]
-        placed = [placed for column in columns if (placed := column.publish())]
-        left = {store_queue.id for store_queue, _ in prepared.locked}
-        try:
+            yield from self._placing(columns)
+            # A queue may have been deleted since its messages were placed.
+            placed = [placed for column in columns if (placed := column.publish())]
             prepared.commit(placed)
-        except DiskFullError as error:
+        except BaseException as error:
             for column in columns:
                 column.expect_no_more()
-            raise ResourceExhaustedError(str(error)) from None
-        when_moved(self._context, left, columns, on_durable, or_else)
+            if isinstance(error, ReadLaterError | UndecidableError | DiskFullError):
+                raise ResourceExhaustedError(str(error)) from None
+            raise
+        when_moved(self._context, prepared.acked_queue_ids, columns, on_durable, or_else)
         return columns
 
-    def rollback(self) -> None:
+    def _placing(self, columns: list[Column]) -> Iterator[None]:
+        """Add where its messages go to the columns. Raises: ReadLaterError, UndecidableError."""
+        count = 0
+        for publish in self._prepared.reading():
+            self._context.work["branch"] = None
+            if publish is None:
+                yield
+                continue
+            if column := self._column(publish):
+                columns.append(column)
+            count += len(publish.messages)
+            if count >= _MAX_PLACED:
+                count = 0
+                yield
+
+    def rolling_back(self) -> Iterator[None]:
         """Roll back, durably on return; the messages that it would have acked are ready again, as
-        redelivered.
+        redelivered, once all steps are taken. If they are not, the rest follows in later turns.
         """
-        for store_queue, run in self._prepared.rollback():
-            if (queue := self._queues.get(store_queue.id)) and not queue.is_deleted:
-                queue.backlog.put_back(Taken(store_queue, run))
-                queue.touch()
+        return self._putting_back(_in_order(self._prepared.rollback()))
+
+    def _putting_back(self, locked: Iterator[_Locked | None]) -> Iterator[None]:
+        """Put runs back; None among them stands for the turn of others."""
+        is_done = False
+        try:
+            for one in locked:
+                if one is None:
+                    self._context.work["branch"] = None
+                    yield
+                else:
+                    self._put_back(*one)
+            is_done = True
+        finally:
+            if not is_done:
+                self._context.background.append(self._putting_back(locked))
+
+    def _put_back(self, store_queue: amqpstore.Queue, run: Run) -> None:
+        queue = self._queues.get(store_queue.id)
+        if queue is None:
+            return
+        if queue.is_deleted:
+            self._context.store.ack(store_queue, run)
+            return
+        queue.backlog.put_back(Taken(store_queue, run))
+        queue.touch()
 
     def _column(self, publish: Publish) -> Column | None:
         """Return where messages go now; None if they have no route."""
@@ -95,3 +141,22 @@ class PreparedWork:
         if not queues:
             return None
         return Column(queues, placements, messages, parsed.priority)
+
+
+def _in_order(locked: list[_Locked]) -> Iterator[_Locked | None]:
+    """Yield runs in the order of their queues, as consumers may be given some of them before the
+    others are back; and None where others may have their turn.
+    """
+    parts = []
+    for first in range(0, len(locked), _MAX_PUT_BACK):
+        if first:
+            yield None
+        parts.append(sorted(locked[first : first + _MAX_PUT_BACK], key=_place))
+    for number, one in enumerate(heapq.merge(*parts, key=_place)):
+        if number and not number % _MAX_PUT_BACK:
+            yield None
+        yield one
+
+
+def _place(locked: _Locked) -> int:
+    return locked[1].first_sequence

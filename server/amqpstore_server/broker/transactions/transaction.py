@@ -6,7 +6,7 @@ exactly one place; so is the work of a client between tx.select and tx.commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement, Prepared, Publish
@@ -263,6 +263,10 @@ class Transaction:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
         when_moved(self._context, self._left, self._columns, on_durable, or_else)
+
+    def merging_acks(self) -> Iterator[None]:
+        """Do the part of `prepare` that takes long if there are many acks, in steps."""
+        return self._store_transaction.merging_acks()
 
     def prepare(self, label: dict[str, Any]) -> Prepared:
         """Make it durable and undecided: see `amqpstore.Transaction.prepare`.

@@ -5,6 +5,7 @@ RabbitMQ's API has nothing of this.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 
 import msgspec
@@ -113,14 +114,18 @@ async def decide_branch(call: Call) -> Answer:
     except ValueError:
         raise bad_request(f"'{asked.xid}' is not the name of a branch") from None
     access = call.identity.access(asked.vhost)
+    durable = trio.Event()
     if asked.decision == "commit":
-        durable = trio.Event()
-        vhost.branches.commit(access, xid, lambda _status: durable.set(), one_phase=False)
-        call.context.wake()
-        await durable.wait()
+        steps = vhost.branches.committing(
+            access, xid, lambda _status: durable.set(), one_phase=False
+        )
     else:
-        vhost.branches.rollback(access, xid)
-        call.context.wake()
+        steps = vhost.branches.rolling_back(access, xid, lambda _status: durable.set())
+    with contextlib.closing(steps):
+        for _ in steps:
+            await trio.lowlevel.checkpoint()
+    call.context.wake()
+    await durable.wait()
     audit(
         f"branch decided: {asked.decision}",
         by=call.identity.user,

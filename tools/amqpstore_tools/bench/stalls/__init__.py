@@ -2,7 +2,7 @@
 
 - `settings`: the options, checked; `run`: one disturbance after the other, each beside a quiet
   client (`bench.interference`).
-- `disturbance`, `disturbances`, `crowds`, `settling`: the work of the other client; `cases`: all of
-  it, by name.
+- `disturbance`, `disturbances`, `crowds`, `settling`, `branches`: the work of the other client;
+  `cases`: all of it, by name.
 - `report`: the result.
 """

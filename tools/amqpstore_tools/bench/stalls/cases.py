@@ -1,6 +1,7 @@
 """All disturbances, by their names on the command line."""
 
 from amqpstore_tools.bench.stalls import disturbances
+from amqpstore_tools.bench.stalls.branches import BRANCHES
 from amqpstore_tools.bench.stalls.crowds import CROWDS
 from amqpstore_tools.bench.stalls.disturbance import Disturbance
 from amqpstore_tools.bench.stalls.settling import SETTLING
@@ -33,4 +34,5 @@ DISTURBANCES: dict[str, type[Disturbance]] = {
     "delete-beside": disturbances.DeleteBeside,
     **CROWDS,
     **SETTLING,
+    **BRANCHES,
 }
