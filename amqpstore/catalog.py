@@ -15,6 +15,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import lmdb
@@ -48,6 +49,8 @@ TABLES = (
     "policies",
 )
 
+_ROWS_AT_ONCE = 1024
+"""Rows that are read before other threads may run."""
 _FULL_BYTES = 64 << 10
 
 
@@ -127,17 +130,20 @@ class LmdbCatalog:
 
     def rows(self, table: str) -> dict[str, Value]:
         rows: dict[str, Value] = {}
+        found: list[tuple[bytes, bytes]] = []
         try:
+            # Another thread may wait for the lock with a commit: nothing is decoded under it.
             with self._lock, self._environment.begin(self._tables[table]) as transaction:
-                for stored_key, stored in transaction.cursor():
-                    try:
-                        key, value = decode_row(table, stored_key, stored, plain=self._plain)
-                    except ValueError as error:
-                        name = _shown(stored_key)
-                        raise CatalogDamageError(
-                            self._file_path, 0, table, name, str(error)
-                        ) from None
-                    rows[key] = value
+                cursor = iter(transaction.cursor())
+                while part := list(islice(cursor, _ROWS_AT_ONCE)):
+                    found += part
+            for stored_key, stored in found:
+                try:
+                    key, value = decode_row(table, stored_key, stored, plain=self._plain)
+                except ValueError as error:
+                    name = _shown(stored_key)
+                    raise CatalogDamageError(self._file_path, 0, table, name, str(error)) from None
+                rows[key] = value
         except (lmdb.Error, MemoryError) as error:
             raise _unread(self._file_path, error, f"table {table}: ") from error
         return rows

@@ -65,12 +65,12 @@ def renew_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
 
     Raises: OSError; DurabilityError, if it cannot be made durable.
     """
-    try:
-        if read_copy(files, directory) == copy:
-            return
-    except DamageError:
-        pass
-    write_copy(files, directory, copy)
+    path = os.path.join(directory, CATALOG, DEFINITIONS)
+    content = _content(copy)
+    # Its bytes are compared: to read the rows of a large copy is one call, during which no other
+    # thread runs.
+    if not files.exists(path) or _read(files, path) != content:
+        _write(files, directory, content)
 
 
 def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
@@ -78,14 +78,37 @@ def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
 
     Raises: OSError; DurabilityError, if it cannot be made durable.
     """
+    _write(files, directory, _content(copy))
+
+
+def _content(copy: DefinitionsCopy) -> bytes:
+    """Return a copy as it is stored. Row by row: to pack all of them in one call would stop all
+    other threads for as long.
+    """
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_map_header(2)
+    packer.pack("next_queue_id")
+    packer.pack(copy.next_queue_id)
+    packer.pack("tables")
+    packer.pack_map_header(len(copy.tables))
+    for table, rows in copy.tables.items():
+        packer.pack(table)
+        packer.pack_map_header(len(rows))
+        for key, row in rows.items():
+            packer.pack(key)
+            packer.pack(row)
+    payload: bytes = packer.bytes()
+    return _header(copy.store_id, payload) + payload
+
+
+def _write(files: Files, directory: str, content: bytes) -> None:
     path = os.path.join(directory, CATALOG, DEFINITIONS)
     new_path = f"{path}.new"
-    payload: bytes = msgpack.packb({"next_queue_id": copy.next_queue_id, "tables": copy.tables})
     if files.exists(new_path):
         files.remove(new_path)
     file = files.create(new_path)
     try:
-        file.append([_header(copy.store_id, payload), payload])
+        file.append([content])
         _durably(new_path, file.datasync)
     finally:
         file.close()
@@ -96,16 +119,20 @@ def write_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
     _durably(parent, partial(files.sync_directory, parent))
 
 
+def _read(files: Files, path: str) -> bytes:
+    file = files.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
 def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
     """Return the copy; None if there is none. Raises: DamageError, OSError."""
     path = os.path.join(directory, CATALOG, DEFINITIONS)
     if not files.exists(path):
         return None
-    file = files.open(path)
-    try:
-        content = file.read(0, file.size())
-    finally:
-        file.close()
+    content = _read(files, path)
     payload = content[HEADER.size :]
     if len(content) < HEADER.size:
         raise DamageError(path, 0, "it is shorter than its header")

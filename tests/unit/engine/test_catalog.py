@@ -10,8 +10,10 @@ from pathlib import Path
 import lmdb
 import pytest
 
+import amqpstore.catalog
 from amqpstore import DamageError, DurabilityError, Store
 from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
+from amqpstore.rows import decode_row
 from tests.unit.engine.stores import publish_batches
 
 OPEN = """
@@ -285,3 +287,34 @@ def opened_by_another_process(directory: str) -> str:
     command = [sys.executable, "-c", OPEN, directory]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or f"died: {done.returncode}"
+
+
+def test_who_reads_many_rows_does_not_hold_up_a_commit(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table takes longer to decode than the event loop may wait."""
+    catalog = catalog_in(path)
+    catalog.commit([Change("users", str(number), number) for number in range(3000)])
+    is_decoding, may_go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: object, **options: object) -> tuple[str, Value]:
+        is_decoding.set()
+        assert may_go_on.wait(60)
+        return decode_row(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(amqpstore.catalog, "decode_row", slow)
+    read: list[dict[str, Value]] = []
+    reader = threading.Thread(target=lambda: read.append(catalog.rows("users")))
+    reader.start()
+    assert is_decoding.wait(60)
+    writer = threading.Thread(target=catalog.commit, args=([Change("users", "new", 1)],))
+    writer.start()
+    writer.join(20)
+    held_up = writer.is_alive()
+    may_go_on.set()
+    reader.join(60)
+    writer.join(60)
+    assert not held_up
+    assert read == [{str(number): number for number in range(3000)}]
+    assert len(catalog.rows("users")) == 3001
+    catalog.close()

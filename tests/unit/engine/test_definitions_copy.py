@@ -7,10 +7,18 @@ from typing import Any
 
 import msgpack
 import pytest
+from crc32c import crc32c
 
 from amqpstore import Store
 from amqpstore.catalog import Change
-from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy, write_copy
+from amqpstore.definitions import (
+    COPIED,
+    HEADER,
+    MAGIC,
+    DefinitionsCopy,
+    read_copy,
+    write_copy,
+)
 from amqpstore.errors import DamageError
 from amqpstore.files import OsFiles
 from amqpstore_tools.simulation.crash_images import crash_images
@@ -113,7 +121,10 @@ def test_a_copy_with_a_right_checksum_that_no_store_writes(
     tmp_path: Path, next_queue_id: Any, tables: Any
 ) -> None:
     (tmp_path / "catalog").mkdir()
-    write_copy(OsFiles(), str(tmp_path), DefinitionsCopy(bytes(16), next_queue_id, tables))
+    payload = msgpack.packb({"next_queue_id": next_queue_id, "tables": tables})
+    header = HEADER.pack(MAGIC, 1, STORE_ID, len(payload), 0)
+    header = HEADER.pack(MAGIC, 1, STORE_ID, len(payload), crc32c(payload, crc32c(header)))
+    (tmp_path / "catalog" / "definitions").write_bytes(header + payload)
     with pytest.raises(DamageError, match="cannot be parsed as a copy"):
         read_copy(OsFiles(), str(tmp_path))
 
