@@ -47,16 +47,25 @@ _FRAMES_IN_PART = 6 << 10
 _FRAME_END = b"\xce"
 """Bodies have it too, but only those that are made of little else have more of it than that."""
 
+_SAMPLED_BYTES = 512
+_SAMPLED_EACH_BYTES = 16 << 10
+"""Frame ends are counted in so many bytes of each so many: to count all of them took a quarter of
+the processor time of a client with large bodies.
+"""
+
 
 def part_of(read: bytes) -> int:
-    """Return the size of the first part of a read that has too many frames to be handled at once;
-    0 if it has not.
+    """Return the size of the first part of a read that has too many frames to be handled at once,
+    about; 0 if it has not.
 
     The size of reads follows the time that the last one took, and so comes too late for the first
     small messages after large ones.
     """
-    frames = read.count(_FRAME_END)
-    return len(read) * _FRAMES_IN_PART // frames if frames > _MAX_FRAMES else 0
+    size = len(read)
+    places = range(0, size, _SAMPLED_EACH_BYTES)
+    ends = [read.count(_FRAME_END, place, place + _SAMPLED_BYTES) for place in places]
+    frames = sum(ends) * size // (len(places) * _SAMPLED_BYTES)
+    return size * _FRAMES_IN_PART // frames if frames > _MAX_FRAMES else 0
 
 
 class ReadSize:
