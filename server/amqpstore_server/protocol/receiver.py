@@ -31,7 +31,7 @@ from amqpstore_server.protocol.methods import (
     decode_method,
 )
 from amqpstore_server.protocol.partial_body import PartialBody
-from amqpstore_server.protocol.shapes import Shapes
+from amqpstore_server.protocol.shapes import NO_SHAPE, Shapes
 from amqpstore_server.protocol.spec import (
     FRAME_BODY,
     FRAME_END,
@@ -175,6 +175,7 @@ class Receiver:
         self._headers: dict[bytes, ContentHeader] = {}
         self._headers_bytes = 0
         self._shapes = Shapes()
+        self._last_shape = NO_SHAPE
         self._discards = False
         self._repeated: _Repeated | None = None
         self.is_lost = False
@@ -362,12 +363,18 @@ class Receiver:
         Returns the offset behind them. Whatever else there is, wrong or only rare, is left to the
         caller, frame by frame.
         """
+        if self._discards:
+            return offset
         size = len(content)
-        last: tuple[Target, bytes] | None = None
         unpack = _FRAME.unpack_from
         target_of = self._targets.get
+        from_bytes = int.from_bytes
         largest = min(self.frame_max, self._max_message_bytes)
-        while offset + _FRAME.size <= size and not self._discards:
+        shape = self._last_shape
+        publishes: Publishes | None = None
+        last: tuple[Target, int, bytes] | None = None
+        end: int
+        while offset + _FRAME.size <= size:
             kind, channel, method_bytes = unpack(content, offset)
             method_end = offset + 7 + method_bytes
             if kind != FRAME_METHOD or method_end + 8 > size:
@@ -375,53 +382,84 @@ class Receiver:
             target = target_of(content[offset + 7 : method_end])
             if target is None or not channel:
                 break
-            kind, header_channel, header_bytes = unpack(content, method_end + 1)
-            header_end = method_end + 8 + header_bytes
-            if kind != FRAME_HEADER or header_end + 8 > size:
-                break
-            kind, body_channel, body_bytes = unpack(content, header_end + 1)
-            end = header_end + 8 + body_bytes
-            if (
-                kind != FRAME_BODY
-                or end >= size
-                or not channel == header_channel == body_channel
-                or not content[method_end] == content[header_end] == content[end] == FRAME_END
-                or not header_bytes <= largest >= body_bytes
-            ):
-                break
-            payload = content[method_end + 8 : header_end]
-            header = self._known_header(payload)
-            if header is None:
-                try:
-                    header = self._new_header(payload)
-                except (AmqpError, FatalFramingError):
+            start = method_end + shape.middle_bytes
+            # Of a part of it the first byte would be at another place.
+            middle = from_bytes(content[method_end:start], "big")
+            if middle & shape.middle_mask == shape.middle_bits:
+                header_channel, body_bytes, body_channel, frame_bytes = shape.middle.unpack_from(
+                    content, method_end
+                )
+                end = start + body_bytes
+                if (
+                    end >= size
+                    or body_bytes != frame_bytes
+                    or not channel == header_channel == body_channel
+                    or content[end] != FRAME_END
+                    or body_bytes > largest
+                ):
                     break
-            if header.body_size != body_bytes:
+                header = shape.header(content, method_end + 8, start - 8, body_bytes)
+            elif found := self._of_other_shape(content, method_end, channel, largest):
+                header, start, end = found
+                shape = self._last_shape
+            else:
                 break
-            publishes = self._column(channel, target)
+            if publishes is None or publishes.channel != channel:
+                publishes = self._column(channel, target)
+            elif target is not publishes.targets[-1]:
+                publishes.is_mixed = True
             publishes.targets.append(target)
             publishes.headers.append(header)
-            publishes.bodies.append(content[header_end + 8 : end])
-            if last is not None and last[0] is target and last[1] == payload:
+            publishes.bodies.append(content[start:end])
+            this = target, header.body_size, header.properties
+            if this == last:
                 # Not even the values are new: see `_repeats`.
-                prefix = content[offset : header_end + 8]
-                self._repeated = _Repeated(prefix, channel, target, header)
-                return int(end + 1)
-            last = target, payload
+                self._repeated = _Repeated(content[offset:start], channel, target, header)
+                return end + 1
+            last = this
             offset = end + 1
         return offset
+
+    def _of_other_shape(
+        self, content: bytes, method_end: int, channel: int, largest: int
+    ) -> tuple[ContentHeader, int, int] | None:
+        """Return the header behind a method, and where the body, whole in one frame, starts and
+        ends; None if that is not what follows.
+        """
+        size = len(content)
+        unpack = _FRAME.unpack_from
+        kind, header_channel, header_bytes = unpack(content, method_end + 1)
+        header_end = method_end + 8 + header_bytes
+        if kind != FRAME_HEADER or header_end + 8 > size:
+            return None
+        kind, body_channel, body_bytes = unpack(content, header_end + 1)
+        start = header_end + 8
+        end = start + body_bytes
+        if (
+            kind != FRAME_BODY
+            or end >= size
+            or not channel == header_channel == body_channel
+            or not content[method_end] == content[header_end] == content[end] == FRAME_END
+            or not header_bytes <= largest >= body_bytes
+        ):
+            return None
+        payload = content[method_end + 8 : header_end]
+        header = self._known_header(payload)
+        if header is None:
+            try:
+                header = self._new_header(payload)
+            except (AmqpError, FatalFramingError):
+                return None
+        return (header, start, end) if header.body_size == body_bytes else None
 
     def _known_header(self, payload: bytes) -> ContentHeader | None:
         """Return a header that is new in nothing but its values; None for any other."""
         shape = self._shapes.find(payload)
         if shape is None:
             return None
-        _, _, mode_at, priority_at, is_plain = shape
-        plain = None
-        if is_plain:
-            plain = (payload[mode_at] if mode_at else 0, payload[priority_at] if priority_at else 0)
+        self._last_shape = shape
         (body_size,) = _TAG.unpack_from(payload, 4)
-        return ContentHeader(BasicPublish.class_id, body_size, payload[12:], plain)
+        return shape.header(payload, 0, len(payload), body_size)
 
     def _new_header(self, payload: bytes) -> ContentHeader:
         """Decode a header, and remember its shape. Raises: AmqpError."""

@@ -16,8 +16,11 @@ from amqpstore_server.protocol.content import (
     MORE_FLAGS,
     NOT_PLAIN,
     PROPERTY_TYPES,
+    ContentHeader,
     PropertyType,
 )
+from amqpstore_server.protocol.methods import BasicPublish
+from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER
 
 _MAX_SHAPES = 64
 _MAX_BYTES = 512
@@ -39,6 +42,11 @@ _FIXED_BYTES = {
 }
 """Bytes of a field's value, by the tag of its type."""
 
+_HEAD = struct.Struct(">BBHI")
+"""The end of a frame, and the beginning of the next: type, channel and size."""
+_HEADER_HEAD_MASK = b"\xff\xff\0\0\xff\xff\xff\xff"
+_BODY_HEAD_MASK = b"\xff\xff\0\0\0\0\0\0"
+
 _STRINGS = b"Sx"
 _TABLE, _ARRAY = b"FA"
 _COUNT = struct.Struct(">I")
@@ -48,7 +56,13 @@ class Shape(NamedTuple):
     """The bits that headers of a shape share: `mask` says which these are, `bits` what they are.
 
     `mode_at` and `priority_at` are the offsets of delivery-mode and priority in the header's
-    payload; 0 if it has none. `is_plain`: nothing else in it concerns the broker.
+    payload; if it has none 0, where there is a zero. `is_plain`: nothing else in it concerns the
+    broker.
+
+    `middle_mask` and `middle_bits` are the same for the `middle_bytes` between the payload of a
+    method and its body in one frame: a frame-end, the header's frame, and the beginning of the
+    body's. `middle` unpacks from these what they may differ in: the header's channel, the size of
+    the body, the body's channel, and the size of its frame.
     """
 
     mask: int
@@ -56,6 +70,22 @@ class Shape(NamedTuple):
     mode_at: int
     priority_at: int
     is_plain: bool
+    middle_bytes: int
+    middle_mask: int
+    middle_bits: int
+    middle: struct.Struct
+
+    def header(self, content: bytes, start: int, end: int, body_size: int) -> ContentHeader:
+        """Return the header of this shape whose payload is `content[start:end]`."""
+        plain = None
+        if self.is_plain:
+            plain = content[start + self.mode_at], content[start + self.priority_at]
+        properties = content[start + _PROPERTIES_AT : end]
+        return ContentHeader(BasicPublish.class_id, body_size, properties, plain)
+
+
+NO_SHAPE = Shape(0, 1, 0, 0, False, 0, 0, 1, _COUNT)
+"""No header has it."""
 
 
 class Shapes:
@@ -119,12 +149,23 @@ class _Walk:
         if not self._is_ascii:
             return None
         mask = int.from_bytes(self._mask, "big")
+        size = len(payload)
+        # No body in one frame is as large as 4 GiB.
+        self._mask[4:8] = b"\xff" * 4
+        middle_mask = b"".join((_HEADER_HEAD_MASK, self._mask, _BODY_HEAD_MASK))
+        middle = b"".join(
+            (_HEAD.pack(FRAME_END, FRAME_HEADER, 0, size), payload[:4], bytes(4), payload[8:])
+        ) + _HEAD.pack(FRAME_END, FRAME_BODY, 0, 0)
         return Shape(
             mask,
             int.from_bytes(payload, "big") & mask,
             places.get("delivery_mode", 0),
             places.get("priority", 0),
             self._is_plain and not places.keys() & NOT_PLAIN,
+            len(middle),
+            int.from_bytes(middle_mask, "big"),
+            int.from_bytes(middle, "big") & int.from_bytes(middle_mask, "big"),
+            struct.Struct(f">2xH12xI{size - 10}xHI"),
         )
 
     def _share(self, size: int) -> bytes:
