@@ -2,21 +2,29 @@
 
 import itertools
 import struct
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore_server.protocol.content import (
+    BasicProperties,
     decode_content_header,
     decode_properties,
     edit_properties,
     encode_content_header,
     encode_properties,
 )
-from amqpstore_server.protocol.errors import AmqpError, ConnectionException, FatalFramingError
+from amqpstore_server.protocol.errors import (
+    AmqpError,
+    ConnectionException,
+    ContentTooLarge,
+    FatalFramingError,
+    FrameError,
+)
 from amqpstore_server.protocol.field_table import decode_table, encode_table
-from amqpstore_server.protocol.methods import METHODS, decode_method
+from amqpstore_server.protocol.methods import METHODS, BasicPublish, decode_method
 from amqpstore_server.protocol.receiver import (
     Acks,
     Event,
@@ -162,6 +170,50 @@ some_cuts = st.lists(st.integers(0, 2000), max_size=6)
 @given(streams, some_cuts)
 def test_any_stream_is_received_alike_however_it_is_read(stream: bytes, cuts: list[int]) -> None:
     fuzz_receiver(stream, cuts)
+
+
+def published(number: int, body: bytes = b"body") -> bytes:
+    """A publish that differs from others in its values alone, and now and then in its target."""
+    properties = BasicProperties(
+        headers={"number": number}, delivery_mode=2, message_id=f"m{number}", timestamp=number
+    )
+    header = encode_content_header(60, len(body), encode_properties(properties))
+    method = BasicPublish(exchange="", routing_key="ab"[number % 3 == 0])
+    return frame(1, 1, method.encode()) + frame(2, 1, header) + frame(3, 1, body)
+
+
+def test_no_bit_is_overlooked_in_a_publish_of_a_known_shape() -> None:
+    """Read whole, it is recognised by one comparison; read by the byte, frame by frame."""
+    before = b"".join(map(published, range(5)))
+    last = published(5)
+    for place in range(8 * len(last)):
+        octets = bytearray(last)
+        octets[place // 8] ^= 1 << place % 8
+        stream = before + bytes(octets) + published(6)
+        bytewise = range(len(before), len(stream))
+        assert said(receive(stream, [])) == said(receive(stream, list(bytewise))), place
+
+
+@pytest.mark.parametrize(
+    ("frame_max", "max_message_bytes", "error"),
+    [(4096, 100, ContentTooLarge), (100, 4096, FrameError)],
+)
+def test_a_publish_of_a_known_shape_is_refused_beyond_the_limits(
+    frame_max: int, max_message_bytes: int, error: type[AmqpError]
+) -> None:
+    receiver = Receiver(frame_max, max_message_bytes)
+    stream = published(1, bytes(100)) + published(2, bytes(100)) + published(4, bytes(101))
+    *kept, refused = said(receiver.receive(stream))
+    assert len(kept) == 2
+    assert refused == (1 if error is ContentTooLarge else 0, error, ANY)
+
+
+def test_publishes_of_a_known_shape_are_mixed_if_their_targets_differ() -> None:
+    receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES)
+    both = published(2) + published(3)
+    for stream, is_mixed in ((both, True), (both, True), (published(4) + published(5), False)):
+        events = receiver.receive(stream)
+        assert [event.is_mixed for event in events if isinstance(event, Publishes)] == [is_mixed]
 
 
 @pytest.mark.long
