@@ -19,9 +19,10 @@ from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.rows import name_key
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.events import ReceivedMethod
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import METHODS, Method, decode_method
-from amqpstore_server.protocol.receiver import ReceivedMethod, Receiver
+from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from amqpstore_server.protocol.states import CONNECTION_METHODS
 from tests.conformance.test_protocol_document import MethodRow, method_rows

@@ -23,16 +23,10 @@ from amqpstore_server.protocol.errors import (
     FatalFramingError,
     FrameError,
 )
+from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
 from amqpstore_server.protocol.field_table import decode_table, encode_table
 from amqpstore_server.protocol.methods import METHODS, BasicPublish, decode_method
-from amqpstore_server.protocol.receiver import (
-    Acks,
-    Event,
-    Failed,
-    Publishes,
-    ReceivedMethod,
-    Receiver,
-)
+from amqpstore_server.protocol.receiver import Receiver
 from tests.unit.protocol import strategies
 
 MAX_MESSAGE_BYTES = 10_000

@@ -14,10 +14,11 @@ from amqpstore_server.protocol.content import (
     encode_properties,
 )
 from amqpstore_server.protocol.errors import FrameError, MalformedError
+from amqpstore_server.protocol.events import Publishes, Target
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicPublish
-from amqpstore_server.protocol.receiver import Publishes, Receiver, Target
+from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_server.protocol.shapes import Shapes
 
 SHORT = st.text(max_size=12)

@@ -32,8 +32,8 @@ from amqpstore_server.protocol.errors import (
     NotImplementedByServer,
     PreconditionFailed,
 )
+from amqpstore_server.protocol.events import Acks, Publishes, Target
 from amqpstore_server.protocol.frames import ack_frame, method_frame
-from amqpstore_server.protocol.receiver import Acks, Publishes, Target
 from amqpstore_server.protocol.spec import ReplyCode
 from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
 

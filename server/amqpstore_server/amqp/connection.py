@@ -45,16 +45,10 @@ from amqpstore_server.protocol.errors import (
     NotAllowed,
     ResourceError,
 )
+from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from amqpstore_server.protocol.handshake import Handshake
-from amqpstore_server.protocol.receiver import (
-    Acks,
-    Event,
-    Failed,
-    Publishes,
-    ReceivedMethod,
-    Receiver,
-)
+from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER, PROTOCOL_HEADERS
 from amqpstore_server.protocol.states import (
     CONNECTION,

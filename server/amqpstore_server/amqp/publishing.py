@@ -15,7 +15,7 @@ from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_enve
 from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.protocol.content import ContentHeader, decode_properties, edit_properties
 from amqpstore_server.protocol.errors import AmqpError, PreconditionFailed
-from amqpstore_server.protocol.receiver import Publishes, Target
+from amqpstore_server.protocol.events import Publishes, Target
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.channels.channel import Channel

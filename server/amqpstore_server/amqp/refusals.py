@@ -8,7 +8,7 @@ from amqpstore import DiskFullError, NoMemoryError
 from amqpstore_server.broker import errors as broker
 from amqpstore_server.protocol import errors as amqp
 from amqpstore_server.protocol import methods
-from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, ReceivedMethod
+from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
 
 _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
     DiskFullError: amqp.ResourceError,

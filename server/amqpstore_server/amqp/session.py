@@ -23,8 +23,8 @@ from amqpstore_server.protocol.errors import (
     CommandInvalid,
     NotAllowed,
 )
+from amqpstore_server.protocol.events import Acks, Publishes, ReceivedMethod
 from amqpstore_server.protocol.frames import method_frame
-from amqpstore_server.protocol.receiver import Acks, Publishes, ReceivedMethod
 from amqpstore_server.protocol.states import (
     CHANNEL,
     CHANNEL_METHODS,

@@ -5,6 +5,6 @@
 - `primitives`, `field_table`, `layout`, `methods`, `content`: integers and strings, tables,
   arguments, methods, and content headers; `shapes`: what headers have in common.
 - `frames`: frames to send; `handshake`, `receiver`: frames received, before and after a connection
-  is open; `partial_body`: a body that arrives in pieces.
+  is open; `events`: what a receiver returns; `partial_body`: a body that arrives in pieces.
 - `errors`: errors of a peer, one class for each reply code.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.errors import (
@@ -22,12 +22,19 @@ from amqpstore_server.protocol.errors import (
     FrameError,
     UnexpectedFrame,
 )
+from amqpstore_server.protocol.events import (
+    Acks,
+    Event,
+    Failed,
+    Publishes,
+    ReceivedMethod,
+    Target,
+)
 from amqpstore_server.protocol.methods import (
     BasicAck,
     BasicPublish,
     ChannelClose,
     ChannelCloseOk,
-    Method,
     decode_method,
 )
 from amqpstore_server.protocol.partial_body import PartialBody
@@ -57,67 +64,6 @@ _CACHED_HEADERS_BYTES = 256 << 10
 """The size of remembered publishes and headers for each connection; beyond it they are cleared."""
 
 _LARGE_BYTES = 16 << 10
-
-
-class Target:
-    """A basic.publish, decoded once for all that repeat it, and equal to itself alone."""
-
-    __slots__ = ("publish",)
-
-    def __init__(self, publish: BasicPublish) -> None:
-        self.publish = publish
-
-
-@final
-class Publishes:
-    """Consecutive messages published on one channel, as columns; `is_mixed` if their targets
-    differ.
-    """
-
-    __slots__ = ("bodies", "channel", "headers", "is_mixed", "targets")
-
-    def __init__(self, channel: int) -> None:
-        self.channel = channel
-        self.is_mixed = False
-        self.targets: list[Target] = []
-        self.headers: list[ContentHeader] = []
-        self.bodies: list[bytes] = []
-
-
-@final
-class Acks:
-    """basic.acks of the tags `first` to `last`, each a frame of its own; or one with `multiple`, of
-    all tags up to `last`.
-    """
-
-    __slots__ = ("channel", "first", "last", "multiple")
-
-    def __init__(self, channel: int, first: int, last: int, *, multiple: bool = False) -> None:
-        self.channel = channel
-        self.first = first
-        self.last = last
-        self.multiple = multiple
-
-
-@final
-@dataclass(slots=True)
-class ReceivedMethod:
-    """A whole method that carries no content."""
-
-    channel: int
-    method: Method
-
-
-@final
-@dataclass(slots=True)
-class Failed:
-    """An error of a peer in a frame of `channel`; 0 if the error concerns no channel."""
-
-    channel: int
-    error: AmqpError | FatalFramingError
-
-
-Event = Publishes | Acks | ReceivedMethod | Failed
 
 
 @dataclass(slots=True)

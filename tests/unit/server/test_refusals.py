@@ -7,7 +7,7 @@ from amqpstore_server.amqp.refusals import channel_close, connection_close, refu
 from amqpstore_server.broker.errors import BrokerError, NotFoundError
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AmqpError, MalformedError, ResourceError
-from amqpstore_server.protocol.receiver import Acks, Event, Failed, Publishes, ReceivedMethod
+from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
 
 
 def kinds(of: type[BrokerError]) -> set[type[BrokerError]]:
