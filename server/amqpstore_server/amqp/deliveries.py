@@ -8,7 +8,7 @@ import struct
 
 from amqpstore import Envelope, Message, Run
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.broker.messages.envelope import visible
+from amqpstore_server.broker.messages.envelope import BLIND, visible
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicDeliver
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
@@ -57,34 +57,35 @@ def add_deliveries(
     outbox.begin()
     parts = outbox.parts
     extend = parts.extend
+    join = b"".join
     pack_tag = _TAG.pack
+    pack_content = _CONTENT_FRAME.pack
+    pack_body = _BODY_FRAME.pack
     redelivered = b"\x01" if run.delivery_count else b"\x00"
     largest = limit - 8 if limit else 1 << 62
-    address: tuple[str, str] | None = None
+    exchange = routing_key = None
     envelope: Envelope | None = None
     size = -1
     byte_count = overhead = 0
     before = after_tag = after = b""
-    tag = first_tag
-    for message in messages:
+    for tag, message in enumerate(messages, first_tag):
         body = message.body
         if message.envelope is not envelope or len(body) != size:
             envelope = message.envelope
             size = len(body)
-            if (envelope.exchange, envelope.routing_key) != address:
-                address = envelope.exchange, envelope.routing_key
-                before, after_tag = _around_tag(channel, consumer_tag, redelivered, *address)
-            properties = visible(envelope.properties)
-            after = b"%b%b%b" % (
-                after_tag
-                + _CONTENT_FRAME.pack(
-                    FRAME_HEADER, channel, _CONTENT.size + len(properties), _BASIC, 0, size
-                ),
-                properties,
-                _BODY_FRAME.pack(FRAME_END, FRAME_BODY, channel, size)
-                if 0 < size <= largest
-                else _END,
+            if envelope.routing_key != routing_key or envelope.exchange != exchange:
+                exchange, routing_key = envelope.exchange, envelope.routing_key
+                before, after_tag = _around_tag(
+                    channel, consumer_tag, redelivered, exchange, routing_key
+                )
+            properties = envelope.properties
+            if BLIND in properties:
+                properties = visible(properties)
+            content = pack_content(
+                FRAME_HEADER, channel, _CONTENT.size + len(properties), _BASIC, 0, size
             )
+            end = pack_body(FRAME_END, FRAME_BODY, channel, size) if 0 < size <= largest else _END
+            after = join((after_tag, content, properties, end))
             overhead = len(before) + 8 + len(after) + 1
         if 0 < size <= largest:
             extend((before, pack_tag(tag), after, body, _END))
@@ -93,7 +94,6 @@ def add_deliveries(
             extend((before, pack_tag(tag), after))
             byte_count += overhead - 1
             _add_body(outbox, channel, body, limit)
-        tag += 1
     outbox.byte_count += byte_count
 
 

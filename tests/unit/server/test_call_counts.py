@@ -94,13 +94,13 @@ TRAFFIC = {
 
 # fmt: off
 CEILINGS = {
-    "alike, 1 queue": Costs(Calls(2.0, 14.7), Calls(0.5, 13.0), Calls(2.7, 18.2)),
-    "varied, 1 queue": Costs(Calls(7.0, 28.6), Calls(1.5, 16.8), Calls(8.7, 37.1)),
-    "varied, 10 queues": Costs(Calls(7.9, 33.6), Calls(2.8, 17.6), Calls(12.7, 44.3)),
-    "varied, 3 of 21 queues": Costs(Calls(12.6, 49.7), Calls(2.4, 18.6), Calls(55.0, 114.0)),
-    "varied, 64 KiB": Costs(Calls(51.3, 56.3), Calls(24.3, 30.0), Calls(84.1, 86.8)),
-    "varied, transient": Costs(Calls(6.9, 17.3), Calls(1.5, 8.3), Calls(8.3, 25.6)),
-    "varied, alone in a read": Costs(Calls(186.0, 123.0), Calls(22.2, 20.4), Calls(307.2, 220.4)),
+    "alike, 1 queue": Costs(Calls(2.0, 14.7), Calls(0.5, 13.0), Calls(2.6, 18.1)),
+    "varied, 1 queue": Costs(Calls(5.0, 24.6), Calls(0.5, 17.8), Calls(5.6, 34.1)),
+    "varied, 10 queues": Costs(Calls(5.9, 29.5), Calls(1.8, 18.5), Calls(9.5, 41.1)),
+    "varied, 3 of 21 queues": Costs(Calls(10.5, 45.4), Calls(1.4, 19.6), Calls(49.8, 112.7)),
+    "varied, 64 KiB": Costs(Calls(49.5, 51.8), Calls(23.3, 30.6), Calls(81.0, 83.1)),
+    "varied, transient": Costs(Calls(4.8, 13.3), Calls(0.4, 9.2), Calls(5.3, 22.6)),
+    "varied, alone in a read": Costs(Calls(185.0, 119.0), Calls(21.1, 21.2), Calls(304.0, 215.2)),
 }
 # fmt: on
 

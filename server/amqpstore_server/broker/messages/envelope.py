@@ -14,7 +14,7 @@ _PERSISTENT = 2
 
 _MAX_EXPIRATION_MS = 1 << 52
 _KEY_HEADERS = ("CC", "BCC")
-_BLIND = b"\x03BCC"
+BLIND = b"\x03BCC"
 """Bytes that properties with the header BCC contain, and few others."""
 
 
@@ -89,7 +89,7 @@ def more_keys(properties: BasicProperties, names: Iterable[str]) -> tuple[str, .
 
 def visible(raw: bytes) -> bytes:
     """Return the properties as consumers get them: without BCC."""
-    return edit_properties(raw, without_headers=["BCC"]) if _BLIND in raw else raw
+    return edit_properties(raw, without_headers=["BCC"]) if BLIND in raw else raw
 
 
 def expiration_ms(expiration: str | None) -> int | None:
