@@ -213,6 +213,8 @@ def test_permissions_count_as_they_do_for_amqp(api: ManagementClient) -> None:
         client.delete("/queues/%2F/own/contents", status=401)
         client.post("/exchanges/%2F/amq.default/publish", message, status=401)
         client.post("/queues/%2F/own/get", got, status=401)
+        for path in ("messages", "messages/1/provenance", "purge"):
+            client.expect(401, "GET", f"/queues/%2F/own/{path}")
         client.post("/bindings/%2F/e/amq.topic/q/own", {"routing_key": "x"}, status=401)
 
 
