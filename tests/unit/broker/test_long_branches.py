@@ -243,6 +243,45 @@ def test_what_is_decided_stays_so_when_its_channel_goes(
     assert (simulated.ready("r"), simulated.ready("s")) == (BODIES[::2], BODIES[1::2])
 
 
+def test_the_work_of_each_channel_is_finished_when_they_go(
+    simulated: SimulatedBroker, client: BranchClient
+) -> None:
+    clients = [client]
+    for _ in range(2):
+        other = BranchClient(simulated)
+        for body in BODIES:
+            other.publish("", "s", body, message_id=body)
+        simulated.settle()
+        other.start(join=True)
+        while other.get("s"):
+            pass
+        other.channel.ack_until(0)
+        other.end()
+        clients.append(other)
+    steps = client.preparing()
+    while not client.recover():
+        next(steps)
+    steps.close()
+    for one in clients:
+        one.channel.close()
+    simulated.settle()
+    assert simulated.vhost.queue("q").unacked_count == 0
+    assert simulated.vhost.queue("s").unacked_count == 0
+
+
+def test_nothing_is_expected_of_a_commit_whose_channel_goes(
+    simulated: SimulatedBroker, client: BranchClient
+) -> None:
+    client.prepare()
+    simulated.settle()
+    steps = client.committing()
+    while not expecting(simulated):
+        next(steps)
+    steps.close()
+    assert expecting(simulated) == []
+    assert client.recover() == [XID]
+
+
 @pytest.mark.parametrize("decision", ["prepare", "one phase"])
 @pytest.mark.parametrize("why", [XaStatus.RB_ROLLBACK, XaStatus.RB_TIMEOUT])
 def test_a_branch_that_fails_in_between_is_rolled_back(
