@@ -1,4 +1,4 @@
-"""The real app with one client, whose rounds of reads are run by the test, on a disk in memory
+"""The real app with some clients, whose rounds of reads are run by the test, on a disk in memory
 whose datasyncs end as those of the kernel do.
 """
 
@@ -32,7 +32,16 @@ def log_in(port: int) -> socket.socket:
 
 @asynccontextmanager
 async def one_client() -> AsyncIterator[tuple[App, socket.socket]]:
-    """The app, and the socket of its only client, with a channel that confirms and a queue "q"."""
+    """The app, and the socket of its only client: see `some_clients`."""
+    async with some_clients(1) as (app, (sock,)):
+        yield app, sock
+
+
+@asynccontextmanager
+async def some_clients(count: int) -> AsyncIterator[tuple[App, list[socket.socket]]]:
+    """The app, and the sockets of its clients, each with a channel that confirms; and a queue
+    "q".
+    """
     with stores.open_store(DIRECTORY, MemoryFiles(), Options(reserve_bytes=0)) as store:
         app = App(Config(data=DIRECTORY), store, None)
         committer = app.committer
@@ -46,11 +55,13 @@ async def one_client() -> AsyncIterator[tuple[App, socket.socket]]:
                 turns.start_soon(app._turn.read, committer)
                 turns.start_soon(app._turn.run, committer)
                 turns.start_soon(app._accept, listener, clients)
-                sock = await trio.to_thread.run_sync(log_in, listener.getsockname()[1])
+                port = listener.getsockname()[1]
+                socks = [await trio.to_thread.run_sync(log_in, port) for _ in range(count)]
                 turns.cancel_scope.cancel()
             committer._housekeep_at = float("inf")
-            yield app, sock
-            sock.close()
+            yield app, socks
+            for sock in socks:
+                sock.close()
             clients.cancel_scope.cancel()
         committer.stop()
         app.sockets.close()

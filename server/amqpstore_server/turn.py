@@ -83,8 +83,17 @@ class Turn:
             self._probe_at_s = began_s + _PROBING_S
             context.probes.is_due = True
         try:
-            is_busy = self._sockets.read(now)
-            self._broker.context.column.place()
+            context.joins_reads = True
+            try:
+                is_busy = self._sockets.read(now)
+                context.column.place()
+            finally:
+                context.joins_reads = False
+            if context.has_definitions:
+                # All of them are one commit, and before it nobody is answered: what is in the
+                # outboxes is sent at the end of the turn.
+                context.has_definitions = False
+                context.store.commit_definitions()
             if is_busy or self._switch_interval.is_long:
                 self._switch_interval.after_round(now, is_busy=is_busy)
             # After the reads, which consume the wake-up: a batch written since would otherwise

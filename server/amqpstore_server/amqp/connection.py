@@ -441,9 +441,7 @@ class ServerConnection:
             self._waiting.insert(0, self._unfinished)
             self._unfinished = None
         if is_defining:
-            # All of them are synced together, before anything that was added to the outbox here
-            # can be sent.
-            self._broker.context.store.commit_definitions()
+            self._commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)
         if unfinished_bytes := self._receiver.unfinished_bytes + self._transacted.byte_count:
@@ -451,6 +449,16 @@ class ServerConnection:
             self.has_published = True
         if unfinished_bytes > self._limits.unfinished_bytes:
             self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
+
+    def _commit_definitions(self) -> None:
+        """Have all definitions of this read synced together, before anything that it has added to
+        the outbox can be sent: in a round of reads at its end, with those of other clients.
+        """
+        context = self._broker.context
+        if context.joins_reads:
+            context.has_definitions = True
+        else:
+            context.store.commit_definitions()
 
     def _is_defining(self, method: methods.Method, was_defining: bool) -> bool:
         """Note a method before it is handled. Returns whether it, or one before it in the same

@@ -76,6 +76,10 @@ class BrokerContext:
     octets: OctetCounters = field(default_factory=OctetCounters)
     confirm_s: BucketHistogram = field(default_factory=BucketHistogram.of_seconds)
     read_s: float = 0.0
+    joins_reads: bool = False
+    """Whether a round of reads is under way: what clients define is committed at its end."""
+    has_definitions: bool = False
+    """Whether they have defined anything in it."""
     probes: DeliveryProbes = field(default_factory=DeliveryProbes)
     dead_letters: Counter[tuple[str, bool]] = field(default_factory=Counter)
     logins: Counter[tuple[str, bool]] = field(default_factory=Counter)

@@ -1,0 +1,61 @@
+"""What clients define in one round of reads is one commit, before which none is answered."""
+
+import socket
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+import amqpstore_server.sockets
+from amqpstore.catalog import Change
+from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.frames import method_frame
+from tests.one_client import some_clients
+
+CLIENTS = 5
+
+
+def declare(sock: socket.socket, name: str) -> None:
+    method = methods.QueueDeclare(queue=name, durable=True)
+    sock.send(method_frame(1, method.encode()))
+
+
+def has_answers(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.recv(1000, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
+async def declares() -> list[tuple[int, bool]]:
+    """Declare a queue with each client, and then a virtual host. Returns how many queues were in
+    each commit, and whether anybody had been answered before.
+    """
+    commits: list[tuple[int, bool]] = []
+    async with some_clients(CLIENTS) as (app, socks):
+        store = app.broker.context.store
+        commit = store._catalog.commit
+
+        def noted(changes: Sequence[Change]) -> None:
+            queues = [one for one in changes if one.table == "queues"]
+            commits.append((len(queues), any(map(has_answers, socks))))
+            commit(changes)
+
+        store._catalog.commit = noted  # type: ignore[method-assign]
+        for number, sock in enumerate(socks):
+            sock.setblocking(False)
+            declare(sock, f"d{number}")
+        assert app.sockets._look(60)
+        app._turn.round(app.committer, trio.current_time())
+        assert all(map(has_answers, socks))
+        assert len(app.broker.vhost("/").queues) == CLIENTS + 1
+        # Outside of a round a definition is durable on return.
+        app.broker.define_vhost("v")
+        del store._catalog.commit
+    return commits
+
+
+def test_what_clients_define_in_a_round_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
+    assert trio.run(declares) == [(CLIENTS, False), (0, True)]
