@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 _SHOWN_VALUE = 80
+_MAX_NUMBER = (1 << 63) - 1
 _HIDDEN = "(hidden)"
 
 ENVIRONMENT_PREFIX = "AMQPSTORE_"
@@ -94,7 +95,11 @@ class ConfigKey:
         """Return a value as text: hidden if it is secret, and shortened unless it is to be
         `whole`.
         """
-        text = msgspec.json.encode(self.public(value), enc_hook=str).decode()
+        public = self.public(value)
+        if isinstance(public, int | float) and not isinstance(public, bool):
+            text = str(public)  # JSON has neither infinity nor integers of any size
+        else:
+            text = msgspec.json.encode(public, enc_hook=str).decode()
         return text if whole or len(text) <= _SHOWN_VALUE else f"{text[: _SHOWN_VALUE - 1]}…"
 
     def public(self, value: object) -> object:
@@ -123,6 +128,9 @@ class ConfigKey:
             raise ConfigError(
                 self.mismatch(value, source, self.expected, self._detail(error))
             ) from None
+        if isinstance(converted, int | float) and abs(converted) > _MAX_NUMBER:
+            # TOML has infinity, and Python's integers no end: neither can be computed with.
+            raise ConfigError(self.mismatch(value, source, self.expected, "too large"))
         if self._check is not None:
             try:
                 self._check(converted)

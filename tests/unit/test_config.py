@@ -194,6 +194,15 @@ def test_a_wrong_variable_is_refused_with_its_name(text: str) -> None:
     assert found.endswith("but it must be an integer from 0 to 65535")
 
 
+@pytest.mark.parametrize("number", ["inf", "nan", "1e400", "1" + "0" * 400, "-1" + "0" * 400])
+@pytest.mark.parametrize("name", ["memory_watermark", "accepts_per_s", "least_free_bytes"])
+def test_a_number_that_cannot_be_computed_with_is_refused(name: str, number: str) -> None:
+    said = said_of(ConfigSources(environment={f"AMQPSTORE_{name.upper()}": number}))
+    shown = {"1e400": "inf"}.get(number, number[:79])
+    assert f"{name} = {shown}" in said
+    assert KEYS[name].expected in said
+
+
 def test_a_variable_of_a_list_is_split_at_commas_or_is_a_list_of_toml() -> None:
     def listen(text: str) -> list[str]:
         return ConfigSources(environment={"AMQPSTORE_LISTEN": text}).load().config.listen

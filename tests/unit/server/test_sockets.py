@@ -189,6 +189,50 @@ def test_those_who_are_costly_share_what_is_left_to_them(
         client.close()
 
 
+class Leaving(Reading):
+    """A client that has closed its side; it is gone when that was read."""
+
+    def __init__(self, sockets: Sockets, order: list[str], sent: bytes = b"") -> None:
+        super().__init__(sockets, order, "leaves")
+        self.far.sendall(sent)
+        self.far.close()
+
+    def read_ready(self, now: float) -> None:
+        if self.near.recv(1):
+            self._order.append("last words")
+            return
+        self._order.append("left")
+        self.close()
+
+
+def test_a_crowd_that_leaves_leaves_the_others_their_turn(sockets: Sockets) -> None:
+    """Whoever was there first is not read first, and each of the crowd is read at last."""
+    order: list[str] = []
+    for _ in range(50):
+        Leaving(sockets, order)
+    stays = Reading(sockets, order, "stays")
+
+    async def main() -> None:
+        for read in range(1, 8):
+            stays.far.send(b"x")
+            assert await returns(sockets)
+            sockets.read(0.0)
+            assert order.count("stays") == read
+            assert order.count("left") == min(8 * read, 50)
+        assert not await returns(sockets)
+
+    run(main)
+    stays.close()
+
+
+def test_what_a_client_sent_before_it_closed_its_side_is_read(sockets: Sockets) -> None:
+    order: list[str] = []
+    Leaving(sockets, order, b"abc")
+    for _ in range(4):
+        sockets.read(0.0)
+    assert order == ["last words"] * 3 + ["left"]
+
+
 def test_a_round_of_one_short_read_ends_at_once(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
