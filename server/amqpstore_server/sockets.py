@@ -34,9 +34,9 @@ _ALONE_S = 0.005
 """And how long while something happens."""
 
 
-_REST = 4.0
+_REST = 9.0
 """A client that is costly waits that many times as long as its last read took, while others are
-ready: so it has a fifth of the time.
+ready: so it has a tenth of the time.
 """
 
 

@@ -24,7 +24,7 @@ FAIR = {
     "open-transactions": 0.7,
     "recovers": 0.7,
 }
-"""Attacks of clients that have the broker work for them all the time. Who is costly has a fifth of
+"""Attacks of clients that have the broker work for them all the time. Who is costly has a tenth of
 the time for its reads, but the work that reads leave behind, such as dead letters, is not limited.
 """
 
