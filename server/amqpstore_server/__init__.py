@@ -9,8 +9,9 @@
 - `listening`: the sockets on which clients arrive; `doors`: how many clients may connect;
   `connection`: one client's socket; `tls`: TLS on it; `certificates`: those of the server.
 - `sockets`: all clients' sockets in one set, read together; `read_size`: how much is read at once;
-  `turn`: the work to do after a round of reads; `switching`: how soon it gets the interpreter back;
-  `holds`: how long its longest turns were; `committer`: has batches written and synced.
+  `turn`: the work to do after a round of reads; `share`: how much of the time costly work has
+  beside others; `switching`: how soon a turn gets the interpreter back; `holds`: how long its
+  longest turns were; `committer`: has batches written and synced.
 - `alarms`: publishers wait while memory is short, or the disk is nearly full; `trimming`: memory is
   given back after many clients have left.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual

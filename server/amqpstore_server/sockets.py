@@ -87,6 +87,8 @@ class Sockets:
         """
         self._costly_at = 0.0
         self._others_were_read = False
+        self.read_at = 0.0
+        """When something was read from a client that is not costly."""
         self._has_looked = False
         """`wait` has just asked the selector."""
         self._others_run_at = 0.0
@@ -197,7 +199,8 @@ class Sockets:
                 continue
             self._others_were_read = True
             reader.read_ready(now)
-            spent = time.perf_counter() - began
+            self.read_at = now_s = time.perf_counter()
+            spent = now_s - began
             if spent > _READING_S:
                 return True
             if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:

@@ -14,11 +14,15 @@ import trio
 
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.committer import Committer
+from amqpstore_server.share import Share
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.switching import SwitchInterval
 
 _COLLECTING_S = 0.015
 """How long a queue collects messages while the broker is busy."""
+
+_PAUSE_S = 0.001
+"""After this time a turn looks whether the others are still at work."""
 
 _PROBING_S = 0.01
 """How often it is measured how long a message waits for its delivery."""
@@ -44,6 +48,9 @@ class Turn:
         self._collect_until = 0.0
         self._probe_at_s = 0.0
         self._switch_interval = SwitchInterval()
+        self._share = Share()
+        """Of the work that a turn has a budget for."""
+        self._pause = trio.CancelScope()
 
     def wake(self) -> None:
         """Run a turn soon: there is work."""
@@ -111,21 +118,16 @@ class Turn:
     async def run(self, committer: Committer) -> None:
         """Run a turn whenever `wake` asks for one. Never returns."""
         while True:
-            await self._event.wait()
+            with self._pause:
+                await self._event.wait()
+            self._pause = trio.CancelScope()
             self._event = trio.Event()
             self._end(committer, trio.current_time())
 
     def _end(self, committer: Committer, now: float, *, collects: bool = False) -> None:
         """Hand out messages, start a batch, and send."""
         if self._broker.has_work:
-            self._is_running = True
-            try:
-                self._broker.pump(collects=collects)
-            finally:
-                self._is_running = False
-            if self._broker.has_more:
-                # Queues that got messages from another queue on the way have their turn next.
-                self._wake()
+            self._pump(collects=collects)
         committer.commit(promised_only=True)
         if self._broker.context.store.free_memory():
             self._wake()
@@ -133,6 +135,24 @@ class Turn:
             self._send(now)
         if self._held_back and committer.has_room():
             self._release()
+
+    def _pump(self, *, collects: bool) -> None:
+        """Have the queues do their work."""
+        rests = self._share.is_over(time.perf_counter(), self._sockets.read_at)
+        self._is_running = True
+        try:
+            spent = self._broker.pump(collects=collects, rests=rests)
+        finally:
+            self._is_running = False
+        if spent:
+            self._share.took(time.perf_counter(), spent / 1e6)
+        if not self._broker.has_more:
+            return
+        if rests and self._broker.only_rests:
+            self._pause.deadline = trio.current_time() + _PAUSE_S
+        else:
+            # Queues that got messages from another queue on the way have their turn next.
+            self._wake()
 
     def _release(self) -> None:
         """Let those go on who waited for room."""

@@ -135,7 +135,7 @@ class AmqpChannel:
                 if access.has_topics:
                     self._topology.check_topic("write", publish.exchange, *envelope.address[1])
                 broker.publish(envelope, messages, flags)
-                if broker.has_placed_many:
+                if broker.is_spent:
                     yield
 
     def ack(self, acks: Acks) -> Iterator[None] | None:

@@ -12,6 +12,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.faults import called
+from amqpstore_server.broker.limits import LOOK_COST
 from amqpstore_server.broker.permissions import Access, grants_any
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
@@ -31,9 +32,6 @@ _GLOBAL = "global_parameter"
 """What the row of a parameter of no virtual host has, which is kept among the policies."""
 
 _NOTHING = {"configure": "", "write": "", "read": ""}
-
-_MAX_MOVES = 100
-"""The most transactions in one turn that move messages between queues."""
 
 
 class Defined(NamedTuple):
@@ -210,18 +208,25 @@ class Broker:
         is work in the background.
         """
         context = self.context
-        return bool(context.touched or context.arrivals or context.background)
+        return bool(context.touched or context.arrivals or context.unfinished or context.background)
 
     @property
     def has_more(self) -> bool:
         """Whether `pump` has left work for the next turn."""
-        return bool(self.context.touched or self.context.background)
+        context = self.context
+        return bool(context.touched or context.unfinished or context.background)
 
-    def pump(self, *, collects: bool = False) -> None:
+    @property
+    def only_rests(self) -> bool:
+        """Whether nothing is left but to move and drop messages."""
+        return not (self.context.touched or self.context.background)
+
+    def pump(self, *, collects: bool = False, rests: bool = False) -> int:
         """Have every queue that was touched hand out what it can, and do a step of the work in the
-        background.
+        background. Returns what it has spent of the budget of the turn.
 
-        Args: collects, whether those that only got messages wait for more of them.
+        Args: collects, whether those that only got messages wait for more of them; rests, whether
+        no messages are moved or dropped.
         """
         context = self.context
         context.column.place()
@@ -230,20 +235,33 @@ class Broker:
         if not collects and context.arrivals:
             context.touched.update(context.arrivals)
             context.arrivals.clear()
+        context.handed_out = context.spent = 0
+        context.is_resting = rests
+        if context.unfinished and not rests:
+            self._go_on()
         touched = list(context.touched)
         context.touched.clear()
-        context.moves = context.handed_out = context.move_cost = context.placed = 0
-        limits = context.limits
+        most = context.limits.max_handed_out
         for index, queue in enumerate(touched):
-            if (
-                context.moves >= _MAX_MOVES
-                or context.move_cost >= limits.max_move_cost
-                or context.handed_out >= limits.max_handed_out
-            ):
-                # A long chain of queues must not be processed while everybody else waits, nor a
-                # backlog be handed out. The remaining queues come first in the next turn.
+            if context.handed_out >= most:
+                # A backlog must not be handed out while everybody else waits. The remaining queues
+                # come first in the next turn.
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
+                break
+            queue.pump(in_turns=True)
+        spent, context.spent = context.spent, 0
+        return spent
+
+    def _go_on(self) -> None:
+        """Let queues move and drop messages that could not be moved or dropped in earlier turns."""
+        context = self.context
+        most = context.limits.max_handed_out
+        for _ in range(len(context.unfinished)):
+            if context.is_spent or context.handed_out >= most:
                 return
+            queue, _ = context.unfinished.popitem(last=False)
+            context.touched.pop(queue, None)
+            context.spent += LOOK_COST
             queue.pump(in_turns=True)
 
     def _take_step(self) -> None:

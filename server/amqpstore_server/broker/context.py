@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,8 @@ class BrokerContext:
     seconds must not depend on it. `random` returns numbers from 0 to below 1, `make_name` a random
     string that no other call returned. Queues with something to hand out add themselves to
     `touched`; that is the order of their turns. Those in `arrivals` got messages, and may wait for
-    more of them before their turn. `moved` counts, by the id of the source queue in
+    more of them before their turn. Those in `unfinished` have more messages to move or to drop than
+    the budget of a turn allowed. `moved` counts, by the id of the source queue in
     the store, messages in transactions that are not durable yet; `flush` makes everything durable
     at once. `waiting_for_room` has work to do when the disk has caught up; `background` has work in
     steps that nobody waits for, and a turn does one of them. `name_rule` is the rule for names, see
@@ -68,6 +69,7 @@ class BrokerContext:
     dates: Timers = field(default_factory=Timers)
     touched: dict[Pumped, None] = field(default_factory=dict)
     arrivals: dict[Pumped, None] = field(default_factory=dict)
+    unfinished: OrderedDict[Pumped, None] = field(default_factory=OrderedDict)
     moved: Counter[int] = field(default_factory=Counter)
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
     background: deque[Iterator[None]] = field(default_factory=deque)
@@ -84,14 +86,12 @@ class BrokerContext:
     dead_letters: Counter[tuple[str, bool]] = field(default_factory=Counter)
     logins: Counter[tuple[str, bool]] = field(default_factory=Counter)
     """By protocol, and whether the client was let in."""
-    moves: int = 0
-    """Transactions in this turn that moved messages from a queue to others."""
-    move_cost: int = 0
-    """What it has cost to move messages from a queue to others in this turn: see `leaving`."""
+    spent: int = 0
+    """What was spent of the budget of this turn: see `BrokerLimits`."""
+    is_resting: bool = False
+    """Whether messages are not moved or dropped in this turn, which is for other work."""
     handed_out: int = 0
     """Messages that consumers were given in this turn."""
-    placed: int = 0
-    """Queues that publishes were put in one by one in this turn; a queue counts each time."""
     pending_moves: int = 0
     """Transactions that moved messages and are not durable yet."""
     events: BrokerEvents = field(default_factory=BrokerEvents)
@@ -118,6 +118,11 @@ class BrokerContext:
         if next_ms := self.dates.next_ms:
             waits_ms.append(max(next_ms - self.clock.wall_ms(), 0))
         return min(waits_ms, default=None)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether what moves or drops messages has to wait for another turn."""
+        return self.is_resting or self.spent >= self.limits.max_turn_cost
 
     @property
     def has_room(self) -> bool:

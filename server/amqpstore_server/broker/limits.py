@@ -16,9 +16,12 @@ class BrokerLimits(NamedTuple):
     `max_dropped_read` if they have to be read for that. In one turn
     consumers are given about `max_handed_out` messages, and of the bindings of deleted queues and
     exchanges `max_unbound` are removed. An operator's move is made in transactions of
-    `max_selected` messages. `max_move_cost` is what a turn may spend, in about microseconds, on
-    moving settled messages to other queues. Once publishes that need a decision of their own were
-    put in `max_placed` queues in a turn, the rest of their read waits for the next one.
+    `max_selected` messages.
+
+    `max_turn_cost` is the budget of a turn, in about microseconds, for what may be much more than
+    the bytes that clients send: putting publishes in many queues, moving messages to other queues,
+    dropping them. The reads of a turn have it, and then the queues once more; the rest waits for
+    the next turn. The costs are below, and in `queues.leaving`.
 
     x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
     a field table, and each further move copies all of them. `max_failed_branches` rolled-back
@@ -35,12 +38,23 @@ class BrokerLimits(NamedTuple):
     max_handed_out: int = 1024
     max_unbound: int = 256
     max_selected: int = 256
-    max_placed: int = 512
-    max_move_cost: int = 3000
+    max_turn_cost: int = 3000
     max_deaths: int = 100
     max_failed_branches: int = 1000
     max_cached_bytes: int = 32 << 20
 
+
+COPY_COST = 6
+"""The cost of putting a publish in one queue, if it needs a decision of its own."""
+
+MOVE_COST = 30
+"""The cost of a transaction that moves messages to other queues, besides that of the messages."""
+
+DROP_COST = 15
+"""The cost of dropping a run of messages."""
+
+LOOK_COST = 3
+"""The cost of a look at a queue that may have messages to move or to drop."""
 
 BROKER_LIMITS = BrokerLimits()
 """The limits of every broker, unless others are given."""

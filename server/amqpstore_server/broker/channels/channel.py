@@ -154,12 +154,10 @@ class Channel:
                 self.firehose.published(self.origin, route.queues, part)
 
     @property
-    def has_placed_many(self) -> bool:
-        """Whether publishes were put in so many queues in this turn that others should have
-        theirs.
-        """
+    def is_spent(self) -> bool:
+        """Whether others should have their turn before more publishes are put in queues."""
         context = self.vhost.context
-        return context.placed >= context.limits.max_placed
+        return context.spent >= context.limits.max_turn_cost
 
     def publish_later(
         self, kind: object, routes: Routed, messages: list[Message], body_bytes: int
@@ -313,6 +311,7 @@ class Channel:
         Args: in_parts, as of `Backlog.take`.
         """
         queue.used()
+        self.vhost.context.is_resting = False  # what has expired must not be fetched
         queue.backlog.expire()
         return self.fetch(queue, no_ack=no_ack, in_parts=in_parts)
 

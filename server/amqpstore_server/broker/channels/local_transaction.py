@@ -280,16 +280,16 @@ class LocalTransaction:
         Raises: ReadLaterError, MessageDamagedError.
         """
         context = self._context
-        left = context.limits.max_move_cost - self._cost
+        left = context.limits.max_turn_cost - self._cost
         for part in context.store.stored.parts(run):
             place = 0
             while place < len(part):
                 if left <= 0:
                     yield
-                    left = context.limits.max_move_cost
+                    left = context.limits.max_turn_cost
                 count, cost = affordable(part, left, place)
                 left -= cost
-                context.move_cost += cost
+                context.spent += cost
                 messages = part[place : place + count]
                 place += count
                 if is_ack:
@@ -298,8 +298,8 @@ class LocalTransaction:
                     self._dead_letters.add_messages(transaction, queue, messages, Reason.REJECTED)
             if run.messages is None:
                 yield
-                left = context.limits.max_move_cost
-        self._cost = context.limits.max_move_cost - left
+                left = context.limits.max_turn_cost
+        self._cost = context.limits.max_turn_cost - left
 
     def finishing(self) -> Iterator[None]:
         """Finish the settled deliveries, in steps: they are part of the store transaction now.

@@ -12,6 +12,7 @@ from amqpstore_server.broker.channels.outlet import CLOSED, Outlet, Returned
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.limits import COPY_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.publish_column import Routed, WaitingConfirm
 from amqpstore_server.broker.routing import Route
@@ -84,7 +85,7 @@ class Publisher:
         route.counters.publish_out += count * route.copies
         self._counters.publish += count
         self._totals.publish += count
-        self._context.placed += route.copies
+        self._context.spent += route.copies * COPY_COST
         if not route.is_routed:
             self._count_unroutable(count, flags)
             if flags.mandatory:

@@ -15,6 +15,7 @@ from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterEr
 from amqpstore.segments import Unread
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.limits import DROP_COST
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.parts import weakly
@@ -43,8 +44,9 @@ class Backlog:
     """The ready messages of one queue, within its limits and until they expire.
 
     `ready_bytes` counts their bodies while the queue has a limit on bytes; `is_reading` tells that
-    in this turn a part of a large one was read, and others come first. If work on them fails,
-    the queue is set aside, and nothing is taken any more.
+    in this turn a part of a large one was read, and others come first. It `has_expired` messages
+    while some that are due wait for a turn that may move them. If work on them fails, the queue is
+    set aside, and nothing is taken any more.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Backlog:
         self.priorities = priorities
         self.ready_bytes = 0
         self.is_reading = False
+        self.has_expired = False
         self._queue = weakly(queue)
         self._way_out = way_out
         self._context = context
@@ -192,13 +195,10 @@ class Backlog:
         dropped = most = 0
         while (excess := self.excess) and (store_queue := self.priorities.least()):
             most = most or self._most_dropped(arrived)
-            if dropped >= most:
-                self._queue().touch()
+            if dropped >= most or (dropped >= arrived and self._is_spent):
+                self._queue().go_on_later()
                 return
             if not self._has_room():
-                return
-            if self._is_spent and dropped >= arrived:
-                self._queue().touch()
                 return
             run = self._withdraw_excess(store_queue, excess, most - dropped)
             if isinstance(run, PartlyReadError):
@@ -246,8 +246,10 @@ class Backlog:
     # Expiry.
 
     def expire(self) -> None:
-        """Remove expired messages, if the timer is due."""
-        if 0 < self.expiry.due_ms <= (now := self._context.clock.wall_ms()):
+        """Remove expired messages, if there are any."""
+        now = self._context.clock.wall_ms()
+        if self.has_expired or 0 < self.expiry.due_ms <= now:
+            self.has_expired = False
             self.expire_until(now)
 
     def expire_until(self, now_ms: int) -> None:
@@ -269,8 +271,11 @@ class Backlog:
                 self.expiry.set(0)
                 return False
             if self._is_spent:
-                self._queue().touch()
-                break
+                # Without the timer, which would be due again at once.
+                self.expiry.set(0)
+                self.has_expired = True
+                self._queue().go_on_later()
+                return False
             run = self._store.withdraw_expired(
                 store_queue, now_ms, bodies=self._needs_bodies, in_parts=True
             )
@@ -304,22 +309,24 @@ class Backlog:
 
     def _expire_due(self) -> None:
         """Expire what is due, and serve the consumers that can be served. Called by the timer."""
-        with Contained(self._queue()):
-            self.expire_until(self._context.clock.wall_ms())
-        self._queue().touch()
+        queue = self._queue()
+        self.has_expired = True
+        if not queue.sends_on:  # to move messages is for a turn
+            with Contained(queue):
+                self.expire()
+        queue.touch()
 
     # What moving to other queues may cost.
 
     @property
     def _is_spent(self) -> bool:
-        """Whether messages that move to another queue have to wait for the next turn."""
-        context = self._context
-        return self._queue().sends_on and context.move_cost >= context.limits.max_move_cost
+        """Whether messages that move to another queue have to wait for another turn."""
+        return self._queue().sends_on and self._context.is_spent
 
     @property
     def is_late(self) -> bool:
         """Whether messages that have expired wait for their turn to move to another queue."""
-        return 0 < self.expiry.due_ms <= self._context.clock.wall_ms()
+        return self.has_expired or 0 < self.expiry.due_ms <= self._context.clock.wall_ms()
 
     def _affordable(self, store_queue: amqpstore.Queue, run: Run, least: int = 0) -> Run:
         """Return the part of a withdrawn run that may move in this turn. The rest is put back.
@@ -329,10 +336,10 @@ class Backlog:
         self._left(run)
         context = self._context
         if run.messages is None or not self._queue().sends_on:
+            context.spent += DROP_COST
             return run
-        room = context.limits.max_move_cost - context.move_cost
-        count, cost = affordable(run.messages, room)
-        context.move_cost += cost
+        count, cost = affordable(run.messages, context.limits.max_turn_cost - context.spent)
+        context.spent += cost
         if max(count, least) >= run.count:
             return run
         part = run.split(max(count, least))

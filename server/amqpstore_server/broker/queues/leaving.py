@@ -67,15 +67,15 @@ class Leaving:
         return [taken for taken, _ in self.line]
 
     def pump(self) -> None:
-        """Let some of them leave. The queue is touched again while there are more."""
+        """Let some of them leave; the queue goes on later while there are more."""
         context = self._context
-        most = context.limits.max_move_cost
+        most = context.limits.max_turn_cost
         while self.line:
             if not context.has_room:
                 context.wait_for_room(self._queue().touch)
                 return
-            if context.move_cost >= most:
-                self._queue().touch()
+            if context.is_spent:
+                self._queue().go_on_later()
                 return
             taken, go = self.line.popleft()
             part, rest = context.store.stored.bring_back(*taken, in_parts=True)
@@ -91,8 +91,8 @@ class Leaving:
                 extra = {**self._queue().log_fields, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
                 continue
-            count, cost = affordable(part.messages or (), most - context.move_cost)
-            context.move_cost += cost
+            count, cost = affordable(part.messages or (), most - context.spent)
+            context.spent += cost
             if count < part.count:
                 left, part = part, part.split(count)
                 self.line.appendleft((taken._replace(run=left), go))

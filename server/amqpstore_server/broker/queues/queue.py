@@ -208,15 +208,20 @@ class Queue:
         """Have `pump` called at the end of this turn."""
         self._context.touched[self] = None
 
+    def go_on_later(self) -> None:
+        """Have `pump` called in a later turn, which has a budget to move and drop messages."""
+        self._context.unfinished[self] = None
+
     def catch_up(self) -> None:
         """Do the work of the turn's end now, so that counts are right.
 
         A waiting consumer gets the messages that arrived before a get or a count that follows them.
         """
-        touched, arrivals = self._context.touched, self._context.arrivals
-        if self in touched or self in arrivals:
-            touched.pop(self, None)
-            arrivals.pop(self, None)
+        context = self._context
+        if self in context.touched or self in context.arrivals or self in context.unfinished:
+            context.touched.pop(self, None)
+            context.arrivals.pop(self, None)
+            context.is_resting = False  # somebody asks what is in it
             self.pump()
 
     def pump(self, *, in_turns: bool = False) -> None:
@@ -240,7 +245,7 @@ class Queue:
         if self._has_new:
             self._has_new = False
             self._hand_out()  # before anything is dropped: see `arrived`
-        if backlog.expiry.due_ms:
+        if backlog.expiry.due_ms or backlog.has_expired:
             backlog.expire()
         if self.leaving.line:
             self.leaving.pump()

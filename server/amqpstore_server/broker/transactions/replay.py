@@ -156,7 +156,7 @@ class Replays:
         Raises: PreconditionFailedError, if there are too many.
         """
         left = request.limit
-        cost, most_cost = 0, self._context.limits.max_move_cost
+        cost, most_cost = 0, self._context.limits.max_turn_cost
         room = most = self._context.limits.max_replay_bytes
         known: Envelope | None = None
         parsed: ParsedEnvelope | None = None

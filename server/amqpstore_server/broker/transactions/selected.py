@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Envelope, Message, ReadLaterError
 from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.limits import MOVE_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.browsing import SEEN_AT_ONCE, MessagePosition, SeenMessage, Walk
 from amqpstore_server.broker.routing import Route
@@ -248,7 +249,7 @@ def _copy(
 def commit(context: BrokerContext, transaction: Transaction) -> None:
     """Commit a piece. Raises: ResourceExhaustedError."""
     if not transaction.is_empty:
-        context.moves += 1
+        context.spent += MOVE_COST
         transaction.commit()
 
 

@@ -14,6 +14,7 @@ from amqpstore.runs import body_bytes, overhead_bytes
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError, ResourceExhaustedError
 from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.limits import MOVE_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
@@ -297,7 +298,7 @@ def move(
 
     Returns False if the disk is full. The run is in its queue again then, and also if `add` raises.
     """
-    context.moves += 1
+    context.spent += MOVE_COST
     transaction = Transaction(context)
     try:
         add(transaction)

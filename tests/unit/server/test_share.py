@@ -1,0 +1,36 @@
+"""Costly work has a fifth of the time while others are at work, and all of it otherwise."""
+
+import pytest
+
+from amqpstore_server.share import Share
+
+
+def time_of_work(others_every_s: float, *, seconds: float = 10.0) -> float:
+    """Return how much of the time is for work that always has more to do, 3 ms at a time."""
+    share = Share()
+    now = worked_s = 0.0
+    while now < seconds:
+        others_at = now if others_every_s == 0 else now // others_every_s * others_every_s
+        if share.is_over(now, others_at):
+            now += 0.0005
+            continue
+        now += 0.003
+        worked_s += 0.003
+        share.took(now, 0.003)
+    return worked_s / now
+
+
+def test_it_has_a_fifth_of_the_time_while_others_are_at_work() -> None:
+    assert time_of_work(0) == pytest.approx(0.2, abs=0.03)
+
+
+def test_it_has_all_of_the_time_alone() -> None:
+    assert time_of_work(1000.0) == pytest.approx(1.0, abs=0.03)
+
+
+def test_it_has_what_is_left_by_others_that_are_seldom_at_work() -> None:
+    assert time_of_work(0.1) > 0.9
+
+
+def test_it_begins_at_once() -> None:
+    assert not Share().is_over(0.0, 0.0)
