@@ -28,7 +28,7 @@ API = (
     "/channels?page=1&page_size=100",
 )
 PAGES = ("/", "/queues", "/queues?sort=messages_ready&sort_reverse=true", "/connections")
-PATIENCE_S = 3.0
+PATIENCE_S = 10.0
 """Measured was 0.3 s; a test must not fail on a slower machine."""
 
 
@@ -51,7 +51,7 @@ def broker(stopped_broker: BrokerProcess) -> Generator[BrokerProcess]:
             cwd=REPOSITORY,
         )
         try:
-            wait_until(lambda: published(api) > RATE / 2, "the traffic")
+            wait_until(lambda: published(api) > 1000, "the traffic")
             yield stopped_broker
         finally:
             assert traffic.wait(10 * SECONDS) == 0

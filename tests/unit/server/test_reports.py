@@ -1,16 +1,25 @@
 """The reports in a data directory: which files are read, and what is taken out of them."""
 
+import dataclasses
 import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from amqpstore.filenames import MARKER
-from amqpstore_server.reports import ReportError, list_reports, read_report, write_report
+from amqpstore_server.reports import (
+    BrokenPromise,
+    DrillStep,
+    ReportError,
+    list_reports,
+    read_report,
+    write_report,
+)
 from amqpstore_tools.drill import report as drill_report
-from amqpstore_tools.drill.verdict import Account, DrillFinding
+from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
 
 NOW = datetime(2026, 5, 17, 12, tzinfo=UTC)
 EMPTY = {"version": "1", "violated": False, "invariants": {}, "scenarios": []}
@@ -35,6 +44,13 @@ def test_what_a_drill_leaves_in_a_data_directory_is_listed_and_read(tmp_path: Pa
     (scenario,) = found["content"]["scenarios"]
     assert scenario["verdicts"]["I1"] == "violated"
     assert scenario["findings"][0]["text"] == "lost"
+
+
+def test_what_a_drill_writes_is_what_is_read() -> None:
+    """The tools write it and the server reads it, and neither knows the types of the other."""
+    for written, read in ((Step, DrillStep), (DrillFinding, BrokenPromise)):
+        fields = [one.name for one in dataclasses.fields(written)]
+        assert fields == [one.name for one in msgspec.structs.fields(read)]
 
 
 def test_the_last_twenty_of_a_kind_are_kept(tmp_path: Path) -> None:
