@@ -33,8 +33,9 @@ _MAX_LEFT_OUT = 1000
 """The most that are returned; all are logged."""
 
 _DECLARED_AT_ONCE = 64
-"""Definitions that are made in one step, and committed together, besides those that are one
-commit.
+_MATCHES_AT_ONCE = 2000
+"""Definitions that are made in one step, and committed together, besides those that are one commit;
+and comparisons of their names with the patterns of policies, of which a step makes no more.
 """
 
 
@@ -80,13 +81,15 @@ def apply_definitions(
         _describing(definitions, broker, left_out), _declaring(definitions, broker, left_out)
     )
     store = broker.context.store
+    policy_count = max([vhost.policies.count for vhost in broker.vhosts.values()], default=0)
+    at_once = max(1, min(_DECLARED_AT_ONCE, _MATCHES_AT_ONCE // (policy_count + 1)))
     is_done = False
     while not is_done:
         broker.context.work["definitions"] = None
         store.group_definitions()
-        some = list(islice(each, _DECLARED_AT_ONCE))
+        some = list(islice(each, at_once))
         store.commit_definitions()
-        is_done = len(some) < _DECLARED_AT_ONCE
+        is_done = len(some) < at_once
         yield
     return left_out
 

@@ -9,6 +9,8 @@ import argon2
 import pytest
 
 import amqpstore_server.users
+from amqpstore_server.broker.policy import Policies
+from amqpstore_server.broker.settings import Settings
 from amqpstore_server.definitions import DefinitionsError, load
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.users import Users
@@ -157,6 +159,32 @@ def test_a_large_file_is_applied_in_steps_each_one_commit(tmp_path: Path) -> Non
         simulated.queue(f"new {name}")
     found = {queue.settings.max_length for queue in simulated.vhost.queues.values()}
     assert found == {1}
+
+
+def test_a_step_compares_few_names_with_many_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    settings = Policies.queue_settings
+
+    def noted(self: Policies, name: str, arguments: dict[str, Any]) -> Settings:
+        compared[-1] += self.count
+        return settings(self, name, arguments)
+
+    monkeypatch.setattr(Policies, "queue_settings", noted)
+    simulated = SimulatedBroker()
+    users = Users(simulated.store)
+    policies = [
+        {"name": f"p{number}", "vhost": "/", "pattern": "^a$", "definition": {"max-length": 2}}
+        for number in range(150)
+    ]
+    queues = [{"name": f"q{number}", "vhost": "/"} for number in range(100)]
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"queues": queues, "policies": policies}))
+    compared.append(0)
+    compared.extend(0 for _ in apply_definitions(load(str(file)), simulated.broker, users, {}))
+    assert len(simulated.vhost.queues) == len(queues)
+    assert 1000 < max(compared) <= 2000
 
 
 def test_many_virtual_hosts_are_described_with_few_commits(tmp_path: Path) -> None:
