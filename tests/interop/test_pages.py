@@ -429,6 +429,20 @@ def test_a_question_is_answered_by_keyboard(page: Page, site: str) -> None:
     assert page.goto(f"{site}/queues/%2F/purged").ok  # type: ignore[union-attr]
 
 
+def test_what_scripts_write_is_text(page: Page, site: str) -> None:
+    """The question before what cannot be undone, and what became of what a page shows."""
+    name = f"{HOSTILE} asked"
+    with ManagementClient(site) as api:
+        api.put(f"/queues/%2F/{QUOTED}%20asked", {"durable": True})
+        page.goto(f"{site}/queues/%2F/{QUOTED}%20asked")
+        page.click("button:has-text('Delete')")
+        expect(page.locator("#question p")).to_have_text(f"Delete {name} with all of its messages?")
+        page.click("#question button[value=no]")
+        api.delete(f"/queues/%2F/{QUOTED}%20asked")
+        state = page.locator("#connection-state")
+        expect(state).to_contain_text(f"no queue '{name}'", timeout=60_000)
+
+
 def test_a_refusal_is_told_and_changes_nothing(page: Page, site: str) -> None:
     page.goto(f"{site}/queues")
     page.click("text=Declare a queue")
