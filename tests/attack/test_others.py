@@ -25,7 +25,8 @@ FAIR = {
     "recovers": 0.7,
 }
 """Attacks of clients that have the broker work for them all the time. Who is costly has a tenth of
-the time for its reads, but the work that reads leave behind, such as dead letters, is not limited.
+the time for its reads, and what moves between queues a fifth, but other work that reads leave
+behind is not limited.
 """
 
 
