@@ -429,6 +429,14 @@ def test_a_question_is_answered_by_keyboard(page: Page, site: str) -> None:
     assert page.goto(f"{site}/queues/%2F/purged").ok  # type: ignore[union-attr]
 
 
+def test_what_is_refused_is_told_as_text(session: BrowserContext, site: str) -> None:
+    answer = session.request.post(
+        f"{site}/act/DELETE/api/queues/%2F/{QUOTED}%20refused", headers={"origin": site}
+    )
+    assert "Refused: no queue" in answer.text()
+    assert "<img" not in answer.text()
+
+
 def test_what_scripts_write_is_text(page: Page, site: str) -> None:
     """The question before what cannot be undone, and what became of what a page shows."""
     name = f"{HOSTILE} asked"
