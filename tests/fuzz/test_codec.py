@@ -22,10 +22,17 @@ from amqpstore_server.protocol.errors import (
     ContentTooLarge,
     FatalFramingError,
     FrameError,
+    UnexpectedFrame,
 )
 from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
 from amqpstore_server.protocol.field_table import decode_table, encode_table
-from amqpstore_server.protocol.methods import METHODS, BasicPublish, decode_method
+from amqpstore_server.protocol.methods import (
+    METHODS,
+    BasicAck,
+    BasicPublish,
+    BasicReject,
+    decode_method,
+)
 from amqpstore_server.protocol.receiver import Receiver
 from tests.unit.protocol import strategies
 
@@ -143,7 +150,9 @@ def said(events: list[Event]) -> list[object]:
                 )
             ]
         elif isinstance(event, Acks):
-            flat += [(event.channel, tag) for tag in range(event.first, event.last + 1)]
+            flat += [
+                (event.channel, tag, event.multiple) for tag in range(event.first, event.last + 1)
+            ]
         elif isinstance(event, Failed):
             flat.append((event.channel, type(event.error), str(event.error)))
         else:
@@ -186,6 +195,54 @@ def test_no_bit_is_overlooked_in_a_publish_of_a_known_shape() -> None:
         stream = before + bytes(octets) + published(6)
         bytewise = range(len(before), len(stream))
         assert said(receive(stream, [])) == said(receive(stream, list(bytewise))), place
+
+
+def ack(tag: int, *, channel: int = 1, multiple: int = 0, end: int = 0xCE) -> bytes:
+    return frame(1, channel, BasicAck(delivery_tag=tag).encode()[:-1] + bytes([multiple]), end)
+
+
+def test_acks_that_follow_each_other_are_taken_together() -> None:
+    tags = [1, 2, 3, 5, 6]
+    found = said(receive(b"".join(map(ack, tags)) + published(1) + ack(7), []))
+    assert found[:5] == [(1, tag, False) for tag in tags]
+    assert found[6] == (1, 7, False)
+    stream = ack(1) + ack(2, multiple=1) + ack(3) + ack(4, channel=2) + ack(5, channel=2)
+    events = receive(stream, [])
+    assert len(events) == 4
+    assert said(events) == [
+        (1, 1, False),
+        (1, 2, True),
+        (1, 3, False),
+        (2, 4, False),
+        (2, 5, False),
+    ]
+
+
+def test_whatever_is_no_plain_ack_among_acks_is_handled_as_such() -> None:
+    """The bits beside `multiple` mean nothing."""
+    events = receive(ack(1) + ack(2, multiple=3) + ack(3), [])
+    assert [event.method for event in events if isinstance(event, ReceivedMethod)] == [
+        BasicAck(delivery_tag=2, multiple=True)
+    ]
+    assert said(events)[::2] == [(1, 1, False), (1, 3, False)]
+    *before, lost = said(receive(ack(1) + ack(2, end=0xCF) + ack(3), []))
+    assert before == [(1, 1, False)]
+    assert lost == (0, FatalFramingError, ANY)
+    reject = BasicReject(delivery_tag=2, requeue=True)  # it has the size and the layout of an ack
+    assert said(receive(ack(1) + frame(1, 1, reject.encode()) + ack(3), [])) == [
+        (1, 1, False),
+        ReceivedMethod(1, reject),
+        (1, 3, False),
+    ]
+    wrong_kind = b"\x02" + ack(2)[1:]
+    *before, refused = said(receive(ack(1) + wrong_kind, []))
+    assert before == [(1, 1, False)]
+    assert refused == (1, UnexpectedFrame, ANY)
+    method = frame(1, 1, BasicPublish(exchange="", routing_key="a").encode())
+    assert said(receive(method + ack(1, channel=2) + ack(1), [])) == [
+        (2, 1, False),
+        (1, UnexpectedFrame, ANY),
+    ]
 
 
 @pytest.mark.parametrize(

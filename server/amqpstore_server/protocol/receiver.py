@@ -52,7 +52,9 @@ _TAG = struct.Struct(">Q")
 
 _ACK = struct.pack(">HH", BasicAck.class_id, BasicAck.method_id)
 _PUBLISH = struct.pack(">HH", BasicPublish.class_id, BasicPublish.method_id)
-_ACK_BYTES = 13
+_ACK_FRAME = struct.Struct(">BH8sQBB")
+"""Kind and channel, what is the same in all of them, the tag, `multiple`, and the frame-end."""
+_ACK_START = struct.pack(">I", 13) + _ACK
 _CLOSES = {
     struct.pack(">HH", method.class_id, method.method_id)
     for method in (ChannelClose, ChannelCloseOk)
@@ -180,20 +182,14 @@ class Receiver:
                     continue
                 if repeated.header.body_size < self._large_bytes:
                     break
-            if not self._contents:
+            if content.startswith(_ACK, offset + _FRAME.size):
+                offset = self._acks(content, offset)
+            elif not self._contents:
                 offset = self._whole_publishes(content, offset)
-                if size - offset < _FRAME.size:
-                    break
+            if size - offset < _FRAME.size:
+                break
             frame_type, channel, payload_bytes = _FRAME.unpack_from(content, offset)
-            if not FRAME_METHOD <= frame_type <= FRAME_BODY and frame_type != FRAME_HEARTBEAT:
-                raise FatalFramingError(f"frame type {frame_type} does not exist")
-            # The frame-max includes the 8 bytes around a payload; clients that exclude them are
-            # tolerated.
-            if payload_bytes > self.frame_max:
-                raise FrameError(
-                    f"a frame with a payload of {payload_bytes} bytes is larger than the agreed "
-                    f"frame-max, {self.frame_max}"
-                )
+            self._check(frame_type, payload_bytes)
             payload_offset = offset + 7
             end = payload_offset + payload_bytes
             if end >= size:
@@ -210,6 +206,47 @@ class Receiver:
                 raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
             self._frame(frame_type, channel, content, payload_offset, end)
             offset = end + 1
+        return offset
+
+    def _check(self, frame_type: int, payload_bytes: int) -> None:
+        """Check the start of a frame. Raises: FatalFramingError, FrameError."""
+        if not FRAME_METHOD <= frame_type <= FRAME_BODY and frame_type != FRAME_HEARTBEAT:
+            raise FatalFramingError(f"frame type {frame_type} does not exist")
+        # The frame-max includes the 8 bytes around a payload; clients that exclude them are
+        # tolerated.
+        if payload_bytes > self.frame_max:
+            raise FrameError(
+                f"a frame with a payload of {payload_bytes} bytes is larger than the agreed "
+                f"frame-max, {self.frame_max}"
+            )
+
+    def _acks(self, content: bytes, offset: int) -> int:
+        """Handle basic.acks, as many as follow each other: clients ack each delivery with a frame
+        of its own.
+
+        Returns the offset behind them. Whatever is wrong or only rare is left to the caller.
+        """
+        events, contents = self._events, self._contents
+        last = events[-1] if events else None
+        acks = last if type(last) is Acks else None
+        whole = (len(content) - offset) // _ACK_FRAME.size * _ACK_FRAME.size
+        frames = _ACK_FRAME.iter_unpack(memoryview(content)[offset : offset + whole])
+        for kind, channel, start, tag, multiple, end in frames:
+            if kind != FRAME_METHOD or start != _ACK_START or end != FRAME_END or multiple > 1:
+                break
+            if contents and channel in contents:
+                break
+            if (
+                acks is not None
+                and acks.last + 1 == tag
+                and acks.channel == channel
+                and not (multiple or acks.multiple)
+            ):
+                acks.last = tag
+            else:
+                acks = Acks(channel, tag, tag, multiple=multiple == 1)
+                events.append(acks)
+            offset += _ACK_FRAME.size
         return offset
 
     def _is_expected(self, channel: int, payload_bytes: int) -> bool:
@@ -453,27 +490,8 @@ class Receiver:
                     self._targets.clear()
                 target = self._targets[payload] = Target(method)
             self._contents[channel] = _Content(target, payload)
-        elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 0:
-            self._ack(channel, _TAG.unpack_from(payload, 4)[0])
-        elif start == _ACK and len(payload) == _ACK_BYTES and payload[12] == 1:
-            tag = _TAG.unpack_from(payload, 4)[0]
-            self._events.append(Acks(channel, tag, tag, multiple=True))
         else:
             self._events.append(ReceivedMethod(channel, decode_method(payload)))
-
-    def _ack(self, channel: int, tag: int) -> None:
-        events = self._events
-        if events:
-            last = events[-1]
-            if (
-                type(last) is Acks
-                and last.channel == channel
-                and last.last + 1 == tag
-                and not last.multiple
-            ):
-                last.last = tag
-                return
-        events.append(Acks(channel, tag, tag))
 
     def _header(self, channel: int, payload: bytes) -> None:
         if not channel:
