@@ -241,13 +241,14 @@ def test_the_admin_socket_is_for_its_user_alone_and_survives_a_kill(operator: Op
 def test_the_kernel_says_who_connects_whatever_the_mode(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Should the mode of the socket ever be changed."""
+    """Should those of the socket and of its directory ever be changed."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         os.chmod(directory, 0o755)
         operator = Operator(Path(directory), capsys)
         with operator.broker() as broker:
             broker.start()
             path = f"{operator.data}/admin.sock"
+            os.chmod(operator.data, 0o755)
             os.chmod(path, 0o666)
             program = (
                 "import os, socket; client = socket.socket(socket.AF_UNIX);"
