@@ -33,7 +33,8 @@ class StoreLimits(NamedTuple):
 
     Queues: a published message joins the run before it if that takes less than `joined_bytes` of
     memory, as a run leaves memory as a whole, and splitting it takes time for each message. From a
-    run of many messages `split_messages` are split off at once, before a few of them are taken.
+    run of many messages `split_messages` are split off at once, before a few of them are taken. The
+    bytes of a queue are counted for `measured_messages` at a time: those of a shorter one at once.
 
     While the disk cannot read a part of the log, the next checkpoint waits for `unread_factor`
     times as much log as otherwise. A `SharedStore` does housekeeping about every `housekeep_s`.
@@ -55,6 +56,7 @@ class StoreLimits(NamedTuple):
     max_fill_bytes: int = 256 << 10
     joined_bytes: int = 64 << 10
     split_messages: int = 1024
+    measured_messages: int = 4096
     unread_factor: int = 16
     housekeep_s: float = 1.0
 

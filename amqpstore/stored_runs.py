@@ -37,6 +37,9 @@ _MAX_BROWSED = 2048
 _READ_BYTES = 1 << 20
 """How many bytes of bodies are read at a time."""
 
+_BYTES_OF_ONE = 512
+"""Reading each of these bytes of bodies costs as much as another message."""
+
 
 class StoredRuns:
     """The messages of the runs of one store.
@@ -54,6 +57,7 @@ class StoredRuns:
         self._unacked = memory.unacked
         self._index = IndexReader(backing.files, backing.directory, backing.seed)
         self._body_sizes = BodySizes(self._index)
+        self._measured_messages = backing.limits.measured_messages
         self._large = LargeReads(backing.limits.read_part_bytes, clock)
         self._rereading = Rereading(self.read_back, self._forget_damage, clock)
 
@@ -174,25 +178,33 @@ class StoredRuns:
         The queue may change in between: what it gets meanwhile, and what is split or joined on
         disk, has to be found out by `ready_bytes`, which is a little at most.
         """
+        cost = 0
+        for read in self._measured(queue):
+            cost += read
+            if cost >= self._measured_messages:
+                cost = 0
+                yield
+
+    def _measured(self, queue: Queue) -> Iterator[int]:
+        """Do the work of `measuring`. Yields how many messages a part of it cost."""
         for number in [*queue.index]:
             # Meanwhile a file may be merged into another one, or dropped.
             if (state := queue.index.get(number)) and self._body_sizes.fill(queue, state):
-                yield
+                yield state.end - state.first
         for run in [run for run in queue.ready if run.messages is None and not run.body_bytes]:
-            yield from self._measuring(queue, run)
+            yield from self._measured_run(queue, run)
 
-    def _measuring(self, queue: Queue, run: Run) -> Iterator[None]:
+    def _measured_run(self, queue: Queue, run: Run) -> Iterator[int]:
         """Find the size of the bodies of a run that is in no index file: they are read."""
         first, count = run.first_sequence, run.count
         total = place = 0
         while place < count:
             found = self.read_back(run, place, count - place)
-            if isinstance(found, list):
-                place += len(found)
-                total += body_bytes(found)
-            else:
-                place += 1
-            yield
+            size = body_bytes(found) if isinstance(found, list) else 0
+            read = len(found) if isinstance(found, list) else 1
+            place += read
+            total += size
+            yield read + size // _BYTES_OF_ONE
             if queue.ready.at(first) is not run or run.messages is not None or run.count != count:
                 return
         run.body_bytes = total

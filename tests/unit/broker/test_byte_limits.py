@@ -16,7 +16,7 @@ LIMITED = [Policy("p", "^q$", definition={"max-length-bytes": 1000})]
 @pytest.fixture
 def simulated() -> SimulatedBroker:
     """A broker with a queue whose messages are on disk, some of them in no index file."""
-    limits = small_limits(entries_a_file=6, max_runs=1000)
+    limits = small_limits(entries_a_file=6, max_runs=1000)._replace(measured_messages=1)
     simulated = SimulatedBroker(options=OPTIONS._replace(memory_bytes=1, limits=limits))
     simulated.queue("q")
     for body in BODIES[:48]:
@@ -142,4 +142,15 @@ def test_the_limit_applies_after_a_restart(simulated: SimulatedBroker) -> None:
     limit(simulated, *LIMITED)
     simulated.crash()
     simulated.settle()
+    assert simulated.ready("q") == BODIES[-10:]
+
+
+def test_a_limit_on_a_short_queue_applies_at_once() -> None:
+    simulated = SimulatedBroker(options=OPTIONS._replace(memory_bytes=1))
+    simulated.queue("q")
+    for body in BODIES:
+        Client(simulated).publish("", "q", body, message_id=body)
+    simulated.settle()
+    simulated.store.housekeep()
+    limit(simulated, *LIMITED)
     assert simulated.ready("q") == BODIES[-10:]
