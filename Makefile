@@ -15,7 +15,7 @@ MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df -Pk /dev/shm | awk 'NR == 2 {print
 # all of itself: that takes longer than the rest of its start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: serve test prove lint format types lock clean
+.PHONY: serve test prove measure lint format types lock clean
 
 serve: $(READY)
 	$(BIN)/amqpstore serve --data ./data
@@ -25,12 +25,15 @@ serve: $(READY)
 test: $(READY) $(NODE_READY)
 	PYTHONMALLOC=pymalloc $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -bb -X dev -m pytest -n 2 -m "not long"
 
-# The long proofs, about an hour; those that measure what other tests would spoil come last, one at a
-# time. Each run draws a seed, and so proves other histories: it prints the seed, and `make prove SEED=N`
-# runs the same again. `make prove FOR=480` begins no test after 8 minutes, and measures nothing.
+# The long proofs, about an hour. Each run draws a seed, and so proves other histories: it prints the
+# seed, and `make prove SEED=N` runs the same again. `make prove FOR=480` begins no test after 8 minutes.
 prove: $(READY)
 	$(BIN)/python -bb -X dev -m pytest -n 2 -m "long and not alone" --for $(or $(FOR),inf) $(if $(SEED),--seed $(SEED))
-	$(if $(FOR),,$(BIN)/python -bb -X dev -m pytest -m alone)
+
+# What clients have beside attacks and beside other work, one test at a time, a quarter of an hour: for a
+# machine on which nothing else runs.
+measure: $(READY)
+	$(BIN)/python -bb -X dev -m pytest -m alone
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -238,6 +238,6 @@ def test_a_broker_that_forgets_to_is_caught(
 ) -> None:
     monkeypatch.setattr(owner, name, lambda *_: iter(()))
     # Not made smaller: that it fails is enough.
-    quick = settings(phases=[Phase.generate], max_examples=100, stateful_step_count=30)
+    quick = settings(phases=[Phase.generate], max_examples=1000, stateful_step_count=30)
     with pytest.raises((AssertionError, AdministrationError, ExceptionGroup)):
         run_state_machine_as_test(Revocation, settings=quick)
