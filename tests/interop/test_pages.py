@@ -470,6 +470,7 @@ def test_the_routing_explainer_says_where_and_why(page: Page, site: str) -> None
     assert "orders" in page.inner_text(".tree")
 
 
+@pytest.mark.long
 def test_an_open_page_comes_back_when_the_broker_does(
     context: BrowserContext, stopped_broker: BrokerProcess
 ) -> None:

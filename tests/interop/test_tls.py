@@ -323,7 +323,14 @@ def test_a_client_with_tls_on_the_other_port_is_known_in_the_log(
     wait_until(lambda: "TLS client on a port without TLS" in shared.stderr)
 
 
-@pytest.mark.parametrize("first", [b"", b"\x16", b"\x16\x03\x01\x3f\xff" + bytes(100)])
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"\x16\x03\x01\x3f\xff" + bytes(100),
+        pytest.param(b"", marks=pytest.mark.long),
+        pytest.param(b"\x16", marks=pytest.mark.long),
+    ],
+)
 def test_a_handshake_that_is_not_done_in_time_is_ended(shared: BrokerProcess, first: bytes) -> None:
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", shared.tls_port), 20) as sock:
