@@ -1,6 +1,10 @@
 """When memory is given back after many clients have left, or have much less than before."""
 
-from amqpstore_server.trimming import CLIENT_BYTES, Trimming
+import sys
+
+import pytest
+
+from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
 
 
 def times(*connected: tuple[float, int]) -> list[float]:
@@ -32,3 +36,14 @@ def test_not_when_it_comes_back_at_once() -> None:
 
 def test_after_each_crowd() -> None:
     assert times((0.0, 1000), (50.0, 0), (100.0, 600), (120.0, 0)) == [60.0, 130.0]
+
+
+def test_names_that_were_looked_up_do_not_stay() -> None:
+    """Each would keep a block of Python's allocator that is empty otherwise."""
+    name = "".join(["no_such", "_attribute"])
+    before = sys.getrefcount(name)
+    getattr(int, name, None)
+    if sys.getrefcount(name) == before:
+        pytest.skip("this Python does not remember it")
+    trim()
+    assert sys.getrefcount(name) == before
