@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+from amqpstore.errors import DamageError
 from amqpstore.expiry import ExpiryHeap, earliest
 from amqpstore.index import IndexState
 from amqpstore.index_merge import Merged
@@ -139,6 +140,16 @@ class Queue:
             if state.live
         ]
         self.paged_count = sum(file.live for file in self.paged)
+
+    def check_apart(self, runs: Sequence[Run], path: str) -> None:
+        """Make sure that what an index file has, of that path, is not in the queue already.
+
+        Raises: DamageError. No store writes that, but somebody may have changed its files.
+        """
+        if run := self.ready.overlap(runs):
+            last = run.end - 1
+            reason = f"the log has messages {run.first_sequence} to {last} of its queue, too"
+            raise DamageError(path, 0, reason)
 
     def paged_in(self, file: PagedFile, runs: Sequence[Run]) -> None:
         """Note that the runs of a file are in memory again."""

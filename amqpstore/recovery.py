@@ -495,6 +495,7 @@ class _Recovery:
         try:
             entries = self._reader.entries(queue.id, state)
             runs = live_runs(entries, state, file.first, file.end)
+            queue.check_apart(runs, index_path(self._directory, queue.id, file.number))
         except (DamageError, OSError, MemoryError) as error:
             path, offset = index_path(self._directory, queue.id, file.number), 0
             reason = str(error) or "out of memory"

@@ -409,6 +409,18 @@ class ReadyList(RunList[Run]):
         self._runs[place:place] = runs
         self.count += sum(run.count for run in runs)
 
+    def overlap(self, runs: Sequence[Run]) -> Run | None:
+        """Return a run that has a message of the same sequence as some of these, which ascend; None
+        if there is none.
+        """
+        place = 0
+        for run in self.between(runs[0].first_sequence, runs[-1].end) if runs else ():
+            while place < len(runs) and runs[place].end <= run.first_sequence:
+                place += 1
+            if place < len(runs) and runs[place].first_sequence < run.end:
+                return run
+        return None
+
     def at(self, sequence: int) -> Run | None:
         """Return the run that includes a sequence."""
         place = bisect_right(self._runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1

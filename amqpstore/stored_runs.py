@@ -365,7 +365,9 @@ class StoredRuns:
     def runs_of(self, queue: Queue, file: PagedFile) -> list[Run]:
         """Return what is ready and in an index file only. Raises: DamageError, OSError."""
         state = queue.index[file.number]
-        return live_runs(self.entries_of(queue, file), state, file.first, file.end)
+        runs = live_runs(self.entries_of(queue, file), state, file.first, file.end)
+        queue.check_apart(runs, index_path(self._directory, queue.id, file.number))
+        return runs
 
     def entries_of(self, queue: Queue, file: PagedFile) -> Entries:
         """Return all entries of an index file, also those that are acked. Raises: DamageError,

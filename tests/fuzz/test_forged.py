@@ -13,7 +13,7 @@ import pytest
 TIMEOUT_S = 600
 
 
-def forged(tmp_path: Path, seed: int, count: int) -> None:
+def forged(tmp_path: Path, seed: int, count: int, first: int = 0) -> None:
     ended = subprocess.run(
         [
             sys.executable,
@@ -22,7 +22,7 @@ def forged(tmp_path: Path, seed: int, count: int) -> None:
             "tests.fuzz.forged",
             str(tmp_path),
             f"{seed}",
-            "0",
+            f"{first}",
             f"{count}",
         ],
         stdout=subprocess.PIPE,
@@ -35,6 +35,10 @@ def forged(tmp_path: Path, seed: int, count: int) -> None:
 
 def test_some_forged_files(tmp_path: Path) -> None:
     forged(tmp_path, 1, 24)
+
+
+def test_messages_of_an_index_file_that_the_log_has_again(tmp_path: Path) -> None:
+    forged(tmp_path, 747815463, 1, first=13)
 
 
 @pytest.mark.long

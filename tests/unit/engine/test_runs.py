@@ -236,3 +236,23 @@ class RunListAgainstPlainList(RuleBasedStateMachine):
 
 TestRunListAgainstPlainList = RunListAgainstPlainList.TestCase
 TestRunListAgainstPlainList.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_runs_of_the_same_sequences_overlap() -> None:
+    ready = ReadyList()
+    for first, count in ((5, 3), (10, 1), (20, 5)):
+        ready.append(Run(first, count, first_id=first))
+
+    def overlaps(*others: tuple[int, int]) -> bool:
+        return (
+            ready.overlap([Run(first, count, first_id=first) for first, count in others])
+            is not None
+        )
+
+    assert not overlaps()
+    assert not overlaps((1, 4), (8, 2), (11, 9), (25, 1))
+    assert overlaps((1, 5))
+    assert overlaps((1, 4), (7, 1))
+    assert overlaps((8, 2), (10, 1))
+    assert overlaps((11, 3), (24, 9))
+    assert overlaps((1, 30))
