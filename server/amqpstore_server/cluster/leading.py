@@ -445,8 +445,9 @@ class Leader:
         )
 
     def grant_failed(self) -> None:
-        """No lease was granted: the next look at etcd asks again."""
+        """No lease was granted: look at etcd again, and ask again if the key is still missing."""
         self._grant_asked = None
+        self._is_unsure = True
 
     def kept_alive(self, lease: int, asked_at: float, is_alive: bool) -> None:
         """The lease was renewed by a request of that time; or it is gone."""

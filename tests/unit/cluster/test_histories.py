@@ -41,6 +41,11 @@ def test_nothing_confirmed_is_lost_in_many_histories(seed: int) -> None:
         assert outcome.violations == (), outcome.seed
 
 
+def test_a_leader_that_is_granted_no_lease_asks_again() -> None:
+    """Without its key, nobody who is not in the list finds it."""
+    assert history(1441932277).violations == ()
+
+
 def test_a_history_is_its_seed() -> None:
     assert history(7) == history(7)
 
