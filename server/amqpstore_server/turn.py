@@ -49,7 +49,7 @@ class Turn:
         self._probe_at_s = 0.0
         self._switch_interval = SwitchInterval()
         self._share = Share()
-        """Of the work that a turn has a budget for."""
+        """Decides whether moving and dropping messages has had its part of the time."""
         self._pause = trio.CancelScope()
 
     def wake(self) -> None:

@@ -125,7 +125,7 @@ def test_a_virtual_host_has_a_number_of_exchanges(limited: BrokerProcess) -> Non
 
 
 def test_a_virtual_host_has_a_number_of_bindings(limited: BrokerProcess) -> None:
-    """Of queues and of exchanges; those of what was deleted count no more, nor after a restart."""
+    """Bindings to queues and to exchanges count, and none of what was deleted, also after a restart."""
     with opened(limited, "guest", "flat") as connection:
         channel = connection.channel()
         channel.exchange_declare("bound", "topic", durable=True)
