@@ -125,7 +125,7 @@ def test_a_virtual_host_has_a_number_of_exchanges(limited: BrokerProcess) -> Non
 
 
 def test_a_virtual_host_has_a_number_of_bindings(limited: BrokerProcess) -> None:
-    """Bindings to queues and to exchanges count, and none of what was deleted, also after a restart."""
+    """Those to queues and to exchanges count; those of what was deleted do not."""
     with opened(limited, "guest", "flat") as connection:
         channel = connection.channel()
         channel.exchange_declare("bound", "topic", durable=True)
