@@ -37,8 +37,8 @@ The modules, from the disk upwards:
   tables that only the catalog has; `backing`: all of this, passed to the modules above.
 - `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
 - `records`, `message`, `compression`: framing and checksums, messages, and zstd.
-- `segments`, `filling`, `log`: one file of records, zeros that it is filled with ahead of use, and
-  all of them with the open batch at their end.
+- `segments`, `filling`, `log_batch`, `log`: one file of records, zeros that it is filled with ahead
+  of use, a batch on its way to the disk, and all files with the open batch at their end.
 - `batches`: the one rule for what a batch is, and where a torn tail starts; `windows`: the records
   of a file that is not in memory; `provenance`: what the log still says of one message.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
-from amqpstore.log import Log, joined
+from amqpstore.log import Log
+from amqpstore.log_batch import joined
 from amqpstore.queue import Queue
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import Run

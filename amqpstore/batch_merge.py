@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
-from amqpstore.log import BatchSummary, joined
+from amqpstore.log_batch import BatchSummary, joined
 from amqpstore.records import Operation, SpreadEnqueue
 
 _MAX_MERGED = 16_384

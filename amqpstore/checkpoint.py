@@ -34,7 +34,7 @@ from amqpstore.index import IndexState
 from amqpstore.index_merge import IndexMerger, Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.keys import IndexKey
-from amqpstore.log import BatchSummary
+from amqpstore.log_batch import BatchSummary
 from amqpstore.removal import attempt, quarantine
 from amqpstore.tables import NextSequenceRow, OffsetTableRow, Position, StoreRows
 

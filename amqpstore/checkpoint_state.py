@@ -35,7 +35,7 @@ from amqpstore.index import (
     total_of,
 )
 from amqpstore.limits import LIMITS
-from amqpstore.log import BatchSummary
+from amqpstore.log_batch import BatchSummary
 from amqpstore.records import Operation, OperationKind, SpreadEnqueue
 from amqpstore.runs import ReadyList, Run
 from amqpstore.segment_accounts import SegmentAccounts, references_of

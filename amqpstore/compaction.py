@@ -25,9 +25,9 @@ from amqpstore.errors import DamageError, DurabilityError
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, Files
 from amqpstore.limits import LIMITS
-from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import (
     COMPRESSED,
+    FORMAT_VERSION,
     Gap,
     Kind,
     Record,

@@ -22,9 +22,8 @@ from amqpstore.definitions import read_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, SEGMENTS, segment_numbers, segment_path
 from amqpstore.files import Files
-from amqpstore.log import READ_VERSIONS
 from amqpstore.marker import Marker
-from amqpstore.records import HEADER, SEGMENT_PAYLOAD, Gap, Kind, record_at
+from amqpstore.records import HEADER, READ_VERSIONS, SEGMENT_PAYLOAD, Gap, Kind, record_at
 from amqpstore.tables import RowsOf, StoreRows
 
 

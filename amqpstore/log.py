@@ -18,19 +18,16 @@ A crash between 1 and 2 leaves nothing of the batch. A crash within 2 leaves any
 is a torn tail: recovery rolls the batch back as a whole. A crash after 2 leaves the batch. A batch
 lies in one segment only, and is written only after the one before it is durable, so a torn tail is
 always in the last batch of the last segment.
-
-Past 600 lines because the steps share one state, and each says what a crash in it leaves.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from amqpstore.compression import Compressor, Decompressor
 from amqpstore.datasyncs import Datasyncs
@@ -40,128 +37,21 @@ from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.filling import Filling
 from amqpstore.large_reads import LargeReads
 from amqpstore.limits import LIMITS, StoreLimits
+from amqpstore.log_batch import MESSAGE_BYTES, Batch, BatchSummary, joined
 from amqpstore.measures import StoreMeasures
 from amqpstore.message import Message
 from amqpstore.records import (
-    HEADER,
-    MAX_COUNT,
+    FORMAT_VERSION,
     OPERATION,
     MessageDecoder,
     Operation,
-    OperationKind,
     SpreadEnqueue,
     checksum_seed,
-    encode_messages,
     encode_segment_header,
-    encode_transaction,
 )
-from amqpstore.segments import Segment, TableSteps, Unread
+from amqpstore.segments import Segment, Unread
 from amqpstore.space import Space, is_no_space
 from amqpstore.tables import START, Position
-
-FORMAT_VERSION = 2
-"""The version that is written."""
-
-READ_VERSIONS = (1, FORMAT_VERSION)
-"""The versions that are read. A store of an earlier one is upgraded when it is opened."""
-
-MAX_STARTED_BYTES = 32 << 10
-"""The largest batch for `start_write`: it is copied to the kernel's memory before that returns."""
-
-_LARGE_BATCH_BYTES = 4 << 20
-_LARGE_BATCH_MESSAGES = 8192
-_LARGE_BATCH_OPERATIONS = 4096
-"""A batch of more bytes, messages or operations is encoded by the thread that writes it: the owner
-of the log would be held for up to 10 ms.
-"""
-
-_MESSAGE_BYTES = 100
-"""Approximate size of a message besides its body and its envelope."""
-
-_NO_STEPS: TableSteps = ([], [])
-
-
-class Batch:
-    """Messages and operations that become durable together. `waiters` are called once they are.
-    One that `is_large` is encoded when it is written. Before one that `fills` is, its segment is
-    filled with zeros ahead of use.
-
-    The messages have contiguous ids from `first_id` on.
-    """
-
-    __slots__ = (
-        "buffers",
-        "byte_count",
-        "fills",
-        "first_id",
-        "first_offset",
-        "is_appended",
-        "is_large",
-        "lengths",
-        "lsn",
-        "messages",
-        "operation_count",
-        "runs",
-        "sealed_ms",
-        "segment",
-        "starts_segment",
-        "steps",
-        "summary",
-        "sync_s",
-        "waiters",
-    )
-
-    def __init__(self, first_id: int) -> None:
-        self.first_id = first_id
-        self.messages: list[Message] = []
-        self.runs: dict[tuple[int, int], list[Operation | SpreadEnqueue]] = {}
-        self.waiters: list[Callable[[], None]] = []
-        self.byte_count = 0
-        self.operation_count = 0
-        self.buffers: list[bytes] = []
-        self.lengths: list[int] = []
-        self.segment: Segment | None = None
-        self.summary: BatchSummary | None = None
-        self.starts_segment = False
-        self.steps = _NO_STEPS
-        self.fills = False
-        self.is_appended = False
-        self.first_offset = 0
-        self.lsn = 0
-        self.sealed_ms = 0
-        self.sync_s = 0.0
-        """When its fdatasync began, and then how long it took."""
-        self.is_large = False
-
-    @property
-    def is_small(self) -> bool:
-        """Whether `Log.start_write` may write it. To be asked after `Log.seal` only."""
-        return (
-            self.summary is not None
-            and not self.starts_segment
-            and not self.fills
-            and self.summary.end_bytes - self.first_offset <= MAX_STARTED_BYTES
-        )
-
-    def operations(self) -> list[Operation | SpreadEnqueue]:
-        """Return the operations, sorted by kind, which is the order of a message's life."""
-        return [operation for key in sorted(self.runs) for operation in self.runs[key]]
-
-
-class BatchSummary(NamedTuple):
-    """A durable batch, as far as a checkpoint needs it.
-
-    Its messages have contiguous ids from `first_id` on; `sizes` are those of their records in
-    bytes, and `body_sizes` of the bodies in them, without compression. It ends at `end_bytes` of
-    segment `segment`.
-    """
-
-    operations: Sequence[Operation | SpreadEnqueue]
-    first_id: int
-    sizes: array[int]
-    body_sizes: array[int]
-    segment: int
-    end_bytes: int
 
 
 class Log:
@@ -215,18 +105,14 @@ class Log:
         self.dictionaries = {} if dictionaries is None else dictionaries
         self._compressor = compressor
         self._decoder = MessageDecoder({}, Decompressor(self.dictionaries).decompress)
-        self._failure: DurabilityError | None = None
+        self.failure: DurabilityError | None = None
+        """The error that ended all writing, if one did."""
         self._is_closed = False
         self.before_seal: Callable[[], None] | None = None
         """Makes what the open batch depends on durable, if that is not the case yet."""
         # Held while a file is written to.
         self._writing = threading.Lock()
         self._last_written: Segment | None = None
-
-    @property
-    def failure(self) -> DurabilityError | None:
-        """The error that ended all writing, if one did."""
-        return self._failure
 
     @property
     def current(self) -> Segment | None:
@@ -261,7 +147,7 @@ class Log:
         batch.messages.extend(messages)
         # Messages of one call usually share an envelope, and its properties may be large.
         head_bytes = len(messages[0].envelope.head) if messages else 0
-        batch.byte_count += body_bytes + (_MESSAGE_BYTES + head_bytes) * len(messages)
+        batch.byte_count += body_bytes + (MESSAGE_BYTES + head_bytes) * len(messages)
         return first_id
 
     def append_operation(self, operation: Operation | SpreadEnqueue) -> None:
@@ -311,8 +197,8 @@ class Log:
         Raises: DurabilityError, when a write failed before, or if the batch cannot be encoded; all
         writing ends with it.
         """
-        if self._failure:
-            raise self._failure
+        if self.failure:
+            raise self.failure
         batch = self._open
         if not batch.runs:
             return None
@@ -330,55 +216,12 @@ class Log:
             batch.lsn = self._next_lsn
             self._next_lsn += 1
             batch.sealed_ms = now_ms
-            size = batch.byte_count
-            batch.is_large = (
-                size > _LARGE_BATCH_BYTES
-                or (
-                    size > _LARGE_BATCH_MESSAGES * _MESSAGE_BYTES
-                    and len(batch.messages) > _LARGE_BATCH_MESSAGES
-                )
-                or batch.operation_count > _LARGE_BATCH_OPERATIONS
-            )
             if not batch.is_large:
-                self._encode(batch, segment)
+                batch.encode(segment, self._seed, self._compressor)
                 batch.fills = self._filling.is_due(segment, batch.first_offset)
         except BaseException as error:  # noqa: BLE001
             self._fail(f"{self._directory}/{SEGMENTS}", error)
         return batch
-
-    def _encode(self, batch: Batch, segment: Segment) -> None:
-        buffers = batch.buffers
-        lsn = batch.lsn
-        encode_messages(
-            batch.messages,
-            batch.first_id,
-            segment.number,
-            buffers,
-            batch.lengths,
-            seed=self._seed,
-            batch=lsn,
-            compress=self._compressor.compress if self._compressor else None,
-        )
-        if self._compressor:
-            sizes = array("I", map(record_bytes, batch.messages))
-        else:
-            sizes = array("I", batch.lengths)
-        operations = batch.operations()
-        transaction = encode_transaction(
-            operations, lsn, segment.number, batch.sealed_ms, seed=self._seed
-        )
-        buffers.append(transaction)
-        segment.size += sum(batch.lengths) + len(transaction)
-        if batch.messages:
-            batch.steps = segment.steps(batch.first_id, batch.lengths, batch.first_offset)
-        batch.summary = BatchSummary(
-            operations,
-            batch.first_id,
-            sizes,
-            array("I", [len(message.body) for message in batch.messages]),
-            segment.number,
-            segment.size,
-        )
 
     def write(self, batch: Batch) -> None:
         """Step 2: make the batch durable. The one call that may run in another thread.
@@ -397,7 +240,7 @@ class Log:
         try:
             if not batch.is_appended:
                 if batch.summary is None:
-                    self._encode(batch, segment)
+                    batch.encode(segment, self._seed, self._compressor)
                 self._append(segment, batch)
             # A crash before this returns leaves any part of the batch, which is a torn tail, or all
             # of it. Of a new segment not even the name is durable then: so its directory is synced
@@ -444,10 +287,10 @@ class Log:
         segment = batch.segment
         if segment is None:
             raise ValueError("the batch was not sealed")
-        if self._is_closed and not self._failure:
-            self._failure = DurabilityError(segment.path, OSError("the store was closed"))
-        if self._failure:
-            raise self._failure
+        if self._is_closed and not self.failure:
+            self.failure = DurabilityError(segment.path, OSError("the store was closed"))
+        if self.failure:
+            raise self.failure
         return segment
 
     def _append(self, segment: Segment, batch: Batch) -> None:
@@ -481,7 +324,7 @@ class Log:
 
         Call it only when `is_idle`, and nothing more is written. Raises: OSError.
         """
-        if self._last_written and not self._failure:
+        if self._last_written and not self.failure:
             self._last_written.trim()
 
     def _give_up_reserve(self, error: OSError) -> None:
@@ -593,10 +436,10 @@ class Log:
 
     def _fail(self, path: str, error: BaseException) -> NoReturn:
         """End all writing because of an error in it: it is unknown how much was done before it."""
-        self._failure = DurabilityError(path, error)
+        self.failure = DurabilityError(path, error)
         if not isinstance(error, Exception):
             raise error  # KeyboardInterrupt is the caller's
-        raise self._failure from error
+        raise self.failure from error
 
     def _start_segment(self, batch: Batch, now_ms: int) -> Segment:
         number = self._next_segment
@@ -611,28 +454,3 @@ class Log:
         self._segments.append(segment)
         self._current = segment
         return segment
-
-
-def record_bytes(message: Message) -> int:
-    """Return the size of a message's record, without compression."""
-    return HEADER.size + len(message.envelope.head) + len(message.body)
-
-
-def joined(before: Operation | SpreadEnqueue, after: Operation | SpreadEnqueue) -> Operation | None:
-    """Merge two operations of one kind and queue, if the second continues exactly where the first
-    ended.
-    """
-    if isinstance(before, SpreadEnqueue) or isinstance(after, SpreadEnqueue):
-        return None
-    count = before.message_count
-    if before.first_sequence + count != after.first_sequence:
-        return None
-    if before.kind == OperationKind.ENQUEUE and before.first_id + count != after.first_id:
-        return None
-    if before.detail != after.detail or before.priority != after.priority:
-        return None
-    if count + after.message_count > MAX_COUNT:
-        return None
-    kind, _, queue_id, first_sequence, first_id, detail, priority = before
-    count += after.message_count
-    return Operation(kind, count, queue_id, first_sequence, first_id, detail, priority)

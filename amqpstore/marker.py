@@ -14,8 +14,7 @@ from typing import NamedTuple
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
 from amqpstore.filenames import CATALOG, INDEX, LOCK, MARKER, NEW_MARKER, SEGMENTS
 from amqpstore.files import Files
-from amqpstore.log import FORMAT_VERSION, READ_VERSIONS
-from amqpstore.records import checksum_seed
+from amqpstore.records import FORMAT_VERSION, READ_VERSIONS, checksum_seed
 
 _TEXT = "amqpstore\nformat-version: {version}\nstore-id: {store_id}\n"
 _PATTERN = re.compile(r"amqpstore\nformat-version: ([0-9]{1,9})\nstore-id: ([0-9a-f]{32})\n")

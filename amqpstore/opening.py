@@ -12,8 +12,8 @@ from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.limits import StoreLimits
-from amqpstore.log import FORMAT_VERSION
 from amqpstore.queue import Queue
+from amqpstore.records import FORMAT_VERSION
 from amqpstore.recovered import Recovered
 from amqpstore.recovery import recover
 from amqpstore.removal import attempt, quarantine

@@ -30,6 +30,12 @@ HEADER = struct.Struct(">4sBBHQIIII")
 _IDENTITY = struct.Struct(">4sBBHQII")
 _CHECKSUMS = struct.Struct(">II")
 
+FORMAT_VERSION = 2
+"""The version that is written."""
+
+READ_VERSIONS = (1, FORMAT_VERSION)
+"""The versions that are read. A store of an earlier one is upgraded when it is opened."""
+
 SEGMENT_PAYLOAD = struct.Struct(">I16sQ")
 """format version, store id, time of creation (ms since 1970)."""
 

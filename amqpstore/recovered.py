@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from amqpstore.catalog import Change
 from amqpstore.checkpoint_state import CheckpointState
 from amqpstore.filenames import FIRST_COMPACTED
-from amqpstore.log import BatchSummary
+from amqpstore.log_batch import BatchSummary
 from amqpstore.segments import Segment
 from amqpstore.tables import START, Position
 

@@ -46,7 +46,7 @@ from amqpstore.filenames import (
 from amqpstore.identity import SegmentHeader
 from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, live_runs
 from amqpstore.keys import IndexKey
-from amqpstore.log import BatchSummary
+from amqpstore.log_batch import BatchSummary
 from amqpstore.queue import PagedFile, Queue
 from amqpstore.records import (
     Gap,

@@ -20,7 +20,7 @@ import trio
 
 from amqpstore import DurabilityError, Store
 from amqpstore.datasyncs import Datasyncs
-from amqpstore.log import Batch
+from amqpstore.log_batch import Batch
 
 MAX_PENDING_BYTES = 64 << 20
 """Above this many bytes that wait for the disk, publishers have to wait."""

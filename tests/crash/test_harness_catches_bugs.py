@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-import amqpstore.log
+import amqpstore.log_batch
 import amqpstore.records
 import amqpstore.recovery
 import amqpstore.store
 from amqpstore.catalog import Change
 from amqpstore.errors import DurabilityError
 from amqpstore.filling import Filling
-from amqpstore.log import Batch, Log
+from amqpstore.log import Log
+from amqpstore.log_batch import Batch
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import ReadyList, Run
 from amqpstore_tools.drill.explorer import Explorer
@@ -148,7 +149,7 @@ def each_queue_has_a_transaction_of_its_own(patch: Patch) -> None:
             for place, operation in enumerate(operations)
         )
 
-    patch.setattr(amqpstore.log, "encode_transaction", encode_each)
+    patch.setattr(amqpstore.log_batch, "encode_transaction", encode_each)
 
 
 def checksums_are_not_verified(patch: Patch) -> None:

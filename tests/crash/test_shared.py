@@ -20,7 +20,7 @@ import pytest
 
 from amqpstore import Options, Run, SharedPrepared, SharedStore, SharedTransaction, Store
 from amqpstore.clock import SimulatedClock
-from amqpstore.log import Batch
+from amqpstore.log_batch import Batch
 from amqpstore.queue import Placement, Queue
 from amqpstore.shared import commit_effects
 from amqpstore.shared.locked_store import LockedStore

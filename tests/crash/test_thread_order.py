@@ -24,7 +24,8 @@ from amqpstore.catalog import Catalog
 from amqpstore.checkpoint import Checkpoint, Written
 from amqpstore.clock import SimulatedClock
 from amqpstore.errors import DurabilityError
-from amqpstore.log import Batch, Log
+from amqpstore.log import Log
+from amqpstore.log_batch import Batch
 from amqpstore.maintenance import Maintenance
 from amqpstore.segments import Segment
 from amqpstore.tables import Position

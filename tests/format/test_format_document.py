@@ -16,10 +16,10 @@ from amqpstore import Message, Run, definitions, filenames, rows, shapes, tables
 from amqpstore.catalog import TABLES, LmdbCatalog
 from amqpstore.compression import decompress_columns
 from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
-from amqpstore.log import FORMAT_VERSION
 from amqpstore.message import HEAD
 from amqpstore.records import (
     COMMIT_TIME,
+    FORMAT_VERSION,
     HEADER,
     MAGIC,
     OPERATION,

@@ -8,7 +8,7 @@ from pathlib import Path
 from amqpstore import Message, Store, filenames, marker
 from amqpstore.catalog import LmdbCatalog
 from amqpstore.files import OsFiles
-from amqpstore.log import FORMAT_VERSION
+from amqpstore.records import FORMAT_VERSION
 from amqpstore.tables import StoreRows
 from amqpstore.worker import InlineWorker
 from tests.format import decoder, document

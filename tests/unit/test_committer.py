@@ -14,7 +14,7 @@ import trio.testing
 from amqpstore import DurabilityError, Queue, Store
 from amqpstore.catalog import Change
 from amqpstore.checkpoint import Checkpoint
-from amqpstore.log import MAX_STARTED_BYTES
+from amqpstore.log_batch import MAX_STARTED_BYTES
 from amqpstore_server.committer import Committer, Ways
 from tests.committers import LaterDatasyncs, committer_of
 from tests.unit.engine.stores import Disk, FailingFiles, RowsCatalog, messages

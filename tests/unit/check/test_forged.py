@@ -13,9 +13,9 @@ from amqpstore import Envelope, Message, Options, Run, Store, marker
 from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.files import File, OsFiles
 from amqpstore.index import decode_block, encode_block
-from amqpstore.log import FORMAT_VERSION
 from amqpstore.message import encode_head
 from amqpstore.records import (
+    FORMAT_VERSION,
     HEADER,
     Kind,
     Operation,

@@ -11,7 +11,8 @@ import pytest
 from amqpstore import Options, Queue, Store
 from amqpstore.clock import Clock, SimulatedClock
 from amqpstore.errors import DurabilityError
-from amqpstore.log import Batch, Log
+from amqpstore.log import Log
+from amqpstore.log_batch import Batch
 from amqpstore.space import Space
 from amqpstore_tools.drill import loading
 from amqpstore_tools.drill.damaged import make_store
@@ -77,7 +78,7 @@ def test_a_store_that_goes_on_after_a_failed_sync_is_seen(
         try:
             write(self, batch)
         except DurabilityError:
-            self._failure = None
+            self.failure = None
 
     monkeypatch.setattr(Log, "write", careless)
     assert drill("failing-sync", tmp_path, images=200).findings

@@ -3,7 +3,7 @@
 from array import array
 
 from amqpstore.batch_merge import merged
-from amqpstore.log import BatchSummary
+from amqpstore.log_batch import BatchSummary
 from amqpstore.records import Operation, OperationKind
 
 ENQUEUE, ACK, DELIVERED = OperationKind.ENQUEUE, OperationKind.ACK, OperationKind.DELIVERED

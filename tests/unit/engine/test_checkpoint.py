@@ -10,7 +10,7 @@ from amqpstore import DurabilityError, Options, Queue, Store
 from amqpstore.checkpoint_state import CheckpointState
 from amqpstore.filenames import index_path
 from amqpstore.index import IndexReader, IndexState, live_runs
-from amqpstore.log import BatchSummary
+from amqpstore.log_batch import BatchSummary
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,

@@ -19,7 +19,7 @@ from amqpstore.filenames import index_key
 from amqpstore.files import OsFiles
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.index_writer import IndexWriter
-from amqpstore.log import BatchSummary
+from amqpstore.log_batch import BatchSummary
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import Run
 from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts

@@ -356,7 +356,7 @@ def test_a_large_batch_is_encoded_when_it_is_written(
 ) -> None:
     contents = []
     for large in (0, 1000):
-        monkeypatch.setattr(f"amqpstore.log._LARGE_BATCH_{limit}", large)
+        monkeypatch.setattr(f"amqpstore.log_batch._LARGE_BATCH_{limit}", large)
         directory = tmp_path / str(large)
         directory.mkdir()
         log = new_log(directory, files)

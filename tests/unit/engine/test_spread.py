@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore import Queue, Store, tables
-from amqpstore.log import record_bytes
+from amqpstore.log_batch import record_bytes
 from amqpstore.records import MAX_COUNT, Operation, OperationKind, SpreadEnqueue
 from amqpstore.runs import ReadyList, Run
 from tests.unit.engine.stores import Disk, bodies, drain, messages, queue_named

@@ -31,9 +31,8 @@ from amqpstore.filenames import (
 )
 from amqpstore.files import Files
 from amqpstore.keys import IndexKey
-from amqpstore.log import FORMAT_VERSION
 from amqpstore.marker import Marker
-from amqpstore.records import HEADER, checksum_seed
+from amqpstore.records import FORMAT_VERSION, HEADER, checksum_seed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog

@@ -30,8 +30,8 @@ from amqpstore.filenames import (
 )
 from amqpstore.files import Files
 from amqpstore.index import IndexReader
-from amqpstore.log import FORMAT_VERSION
 from amqpstore.records import (
+    FORMAT_VERSION,
     MessageDecoder,
     checksum_seed,
 )

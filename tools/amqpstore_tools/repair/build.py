@@ -34,8 +34,14 @@ from amqpstore.index import (
     no_entries,
 )
 from amqpstore.keys import IndexKey
-from amqpstore.log import FORMAT_VERSION
-from amqpstore.records import Kind, Record, encode_record, encode_segment_header, logical_bytes
+from amqpstore.records import (
+    FORMAT_VERSION,
+    Kind,
+    Record,
+    encode_record,
+    encode_segment_header,
+    logical_bytes,
+)
 from amqpstore.runs import Run
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.segments import Segment

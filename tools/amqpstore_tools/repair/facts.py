@@ -18,8 +18,7 @@ from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import INDEX, SEGMENTS, index_key, is_compacted, segment_numbers
 from amqpstore.identity import SegmentHeader
-from amqpstore.log import FORMAT_VERSION
-from amqpstore.records import Gap, OperationKind, checksum_seed
+from amqpstore.records import FORMAT_VERSION, Gap, OperationKind, checksum_seed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.findings import Findings

@@ -18,8 +18,8 @@ from amqpstore.catalog import LmdbCatalog
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
 from amqpstore.filenames import CATALOG, MARKER
 from amqpstore.files import OsFiles
-from amqpstore.log import FORMAT_VERSION
 from amqpstore.opening import give_rows_checksums
+from amqpstore.records import FORMAT_VERSION
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import exclusive_lock
