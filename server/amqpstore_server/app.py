@@ -35,7 +35,6 @@ from amqpstore_server.committer import Committer
 from amqpstore_server.config import DEFAULT_MANAGEMENT, Config, host_and_port
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_values import client_limits, memory_watermark_bytes, store_options
-from amqpstore_server.connection import SocketConnection
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_guest
@@ -46,6 +45,7 @@ from amqpstore_server.logins import Logins, tokens_of
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.service_manager import ServiceManager
+from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics

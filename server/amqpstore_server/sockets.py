@@ -4,7 +4,7 @@ A task that waits for its own socket costs two system calls and a round of the s
 read, which is a third of the price of a client that waits for each confirm. So trio waits for the
 selector alone, and while there is traffic not even that: `wait` waits for it in trio's place, up to
 a millisecond at a time. What a client does rarely (log in, be held back, leave) stays with its own
-task, see `connection`. The end of a batch is signalled through the selector too.
+task, see `socket_connection`. The end of a batch is signalled through the selector too.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore import Store
 from amqpstore.catalog import Change
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
@@ -48,7 +48,7 @@ class Client:
     """A logged-in client of a connection that has no socket."""
 
     def __init__(self, broker: Broker) -> None:
-        self.connection = ServerConnection(
+        self.connection = AmqpConnection(
             broker,
             Limits(),
             peer="test",

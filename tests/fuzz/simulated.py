@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from amqpstore import Options
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
@@ -81,7 +81,7 @@ class SimulatedClient:
     """One connection to it. What the server sends is checked for its form, and kept."""
 
     def __init__(self, server: SimulatedServer) -> None:
-        self.connection = ServerConnection(
+        self.connection = AmqpConnection(
             server.broker,
             server.limits,
             peer="simulated",
@@ -132,7 +132,7 @@ class SimulatedClient:
         """One read of the server's, and all that comes of it."""
         self.connection.receive(octets, self.server.now_s)
         if self.connection.is_authenticating:
-            login = self.connection.login
+            login = self.connection.negotiated.login
             granted = (login.user, login.password) == (USER, b"guest")
             self.connection.logged_in(CheckedLogin(granted), self.server.now_s)
         self.server.settle()
@@ -184,7 +184,7 @@ class SimulatedClient:
             end = offset + _FRAME.size + size
             assert end < len(self._received), "the server sent half a frame"
             assert self._received[end] == 0xCE
-            assert size + 8 <= self.connection.frame_max
+            assert size + 8 <= self.connection.negotiated.frame_max
             yield frame_type, channel, self._received[offset + _FRAME.size : end]
             offset = end + 1
         self._received = self._received[offset:]

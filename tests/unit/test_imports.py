@@ -137,7 +137,7 @@ def test_every_package_was_read() -> None:
         ("amqpstore_server.amqp.bad", "import trio"),
         ("amqpstore_server.amqp.bad", "from trio.abc import Stream"),
         ("amqpstore_server.broker.bad", "from amqpstore_server.management import door"),
-        ("amqpstore_server.connection", "from amqpstore_server.management import door"),
+        ("amqpstore_server.socket_connection", "from amqpstore_server.management import door"),
         ("amqpstore_server.administration.bad", "import trio"),
         ("amqpstore_server.protocol.bad", "import trio"),
         ("amqpstore_server.protocol.bad", "import socket"),

@@ -4,7 +4,8 @@ Plain synchronous calls, without sockets or clock. What the broker does not know
 codes, delivery frames, the handshake) is here; what a queue or an exchange does is not.
 
 - `connection`: one connection, without its socket; `heartbeat`: its timing.
-- `negotiation`, `limits`, `login`, `product`: what both ends agree on before it is open.
+- `negotiation`, `limits`, `login`, `product`: what both ends agree on before it is open;
+  `authorization`: what the client may do from then on.
 - `client_log`: the log of one client; `telling`: the events of connections.
 - `session`: the channels of an open connection; `context`: what they share.
 - `channel`, `topology`, `publishing`, `distributed`: one channel, and the methods that declare,

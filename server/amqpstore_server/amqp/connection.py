@@ -1,11 +1,10 @@
-"""One AMQP connection, without its socket: bytes in, frames in the outbox, time passed in.
+"""One AMQP connection, without its socket (see `socket_connection`): bytes in, frames in the
+outbox, time passed in.
 
 It follows the connection table in `protocol.states`. `Negotiation` handles it until it is open,
 `Session` from then on. An AmqpError that concerns a channel closes the channel, one that concerns
 the connection closes the connection; both tell the client, with the specification's reply code.
 Before the connection is open, the socket is closed without a method (section 2.2.4).
-
-Past 600 lines because the socket's side, the management API and the statistics all ask it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from amqpstore import DiskFullError
+from amqpstore_server.amqp.authorization import Authorization
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.heartbeat import Heartbeat
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import CheckedLogin, Login
+from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.negotiation import Negotiation
 from amqpstore_server.amqp.outbox import MAX_UNREAD_BYTES, Outbox
 from amqpstore_server.amqp.product import Product
@@ -27,14 +27,12 @@ from amqpstore_server.amqp.publishing import Envelopes, SimpleTargets
 from amqpstore_server.amqp.refusals import connection_close, refusal, refusal_of
 from amqpstore_server.amqp.session import Session, Unfinished
 from amqpstore_server.amqp.telling import ConnectionEvents
-from amqpstore_server.broker.audit import By, audit_refusal
+from amqpstore_server.broker.audit import audit_refusal
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.counters import OctetCounters
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.faults import FATAL, called
-from amqpstore_server.broker.permissions import Access
-from amqpstore_server.broker.scopes import TokenRights
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -49,7 +47,7 @@ from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, Rec
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from amqpstore_server.protocol.handshake import Handshake
 from amqpstore_server.protocol.receiver import Receiver
-from amqpstore_server.protocol.spec import PROTOCOL_HEADER, PROTOCOL_HEADERS
+from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from amqpstore_server.protocol.states import (
     CONNECTION,
     CONNECTION_METHODS,
@@ -63,9 +61,6 @@ from amqpstore_server.protocol.states import (
 
 HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
-
-_TLS_RECORD = b"\x16\x03"
-"""What the handshake of TLS begins with."""
 
 _METHODS_AT_ONCE = 32
 """Methods of one read that are handled before others have their turn. Publishes and acks do not
@@ -81,14 +76,13 @@ _DEFINING = (methods.ExchangeDeclare.class_id, methods.QueueDeclare.class_id)
 """The classes of methods that change definitions."""
 
 
-class ServerConnection:
+class AmqpConnection:
     """The server's side of one connection.
 
     Args: peer, the client's name in the log; name, that of the connection, as RabbitMQ writes it:
-    "PEER -> ADDRESS"; product, the name and version the server gives itself;
-    may_impersonate, whether a user may publish with another user's user-id; on_output, called when
-    the outbox stops being empty; now, seconds on the clock whose readings `receive` and `tick` get
-    too.
+    "PEER -> ADDRESS"; product, the name and version the server gives itself; may_impersonate,
+    whether a user may publish with another user's user-id; on_output, called when the outbox stops
+    being empty; now, seconds on the clock whose readings `receive` and `tick` get too.
 
     `_session` is set while the connection is OPEN or BLOCKED, and None otherwise.
     """
@@ -124,14 +118,13 @@ class ServerConnection:
         self.state = ConnectionState.GREETING
         self._broker = broker
         self._limits = limits
-        self._may_impersonate = may_impersonate
-        self._rights: TokenRights | None = None
-        self._access: Access | None = None
-        self._is_renewing = False
+        self._authorization = Authorization(may_impersonate)
         self._negotiation = Negotiation(limits, product, self.log)
-        node = broker.context.node
-        self._told = ConnectionEvents(self.name, self._negotiation, node, has_tls=has_tls)
-        self._column = broker.context.column
+        context = broker.context
+        self._told = ConnectionEvents(
+            self.name, self._negotiation, self.log, context, has_tls=has_tls
+        )
+        self._column = context.column
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
@@ -178,23 +171,13 @@ class ServerConnection:
 
     @property
     def is_authenticating(self) -> bool:
-        """Whether the `login` has to be checked now; call `logged_in` afterwards."""
+        """Whether the login has to be checked now; call `logged_in` afterwards."""
         return self.state is ConnectionState.AUTHENTICATING
-
-    @property
-    def login(self) -> Login:
-        """The user name and password that the client sent."""
-        return self._negotiation.login
 
     @property
     def user(self) -> str:
         """The user that the client says it is; empty before its login."""
-        return self.login.user
-
-    @property
-    def frame_max(self) -> int:
-        """Size in bytes of the largest frame that the client accepts."""
-        return self._negotiation.frame_max
+        return self._negotiation.login.user
 
     @property
     def is_input_paused(self) -> bool:
@@ -254,30 +237,19 @@ class ServerConnection:
         """Continue the handshake after the login was checked."""
         if not self.is_authenticating:
             return
-        events = self._broker.context.events
-        self._broker.context.logins["amqp091", found.granted] += 1
         negotiation = self._negotiation
         negotiation.forget_password()
         if found.granted:
             if found.rights is not None:
-                self._rights = found.rights
+                self._authorization.token = found.rights
                 negotiation.login = replace(negotiation.login, user=found.rights.user)
             self.log.fields["user"] = self.user
-            event = self._told.login(granted=True)
-            events.noted("login", event, **self.log.fields, mechanism=negotiation.mechanism)
+            self._told.logged_in()
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
             self._shake_hands(now)
             return
-        why = {"reason": found.reason} if found.reason else {}
-        events.refused(
-            "login refused",
-            self._told.login(granted=False),
-            **self.log.fields,
-            user=self.user,
-            mechanism=negotiation.mechanism,
-            **why,
-        )
+        self._told.login_refused(found.reason)
         if negotiation.has_capability("authentication_failure_close"):
             # A RabbitMQ extension: a client with this capability is told that the login failed, but
             # not why.
@@ -288,20 +260,15 @@ class ServerConnection:
         """Answer connection.update-secret, after the new token was checked. Returns whether the
         login was renewed.
         """
-        self._is_renewing = False
-        rights = found.rights
-        if self.state not in SERVED or self._rights is None:
+        self._authorization.is_renewing = False
+        if self.state not in SERVED:
             return False
-        if rights is None or rights.user != self._rights.user:
-            reason = found.reason if rights is None else f"it is a token of '{rights.user}'"
+        if reason := self._authorization.renew(found):
             audit_refusal("token refused", **self.log.fields, reason=reason)
             method = methods.ConnectionUpdateSecret
             error = NotAllowed("the new secret was refused, see the log of the broker")
             self._failed(Failed(0, error.at(method.class_id, method.method_id)), now)
             return False
-        self._rights = rights
-        if self._access is not None:
-            self._access.change({"scopes": rights.scopes})
         self._send(methods.ConnectionUpdateSecretOk())
         return True
 
@@ -441,7 +408,7 @@ class ServerConnection:
             self._waiting.insert(0, self._unfinished)
             self._unfinished = None
         if is_defining:
-            self._commit_definitions()
+            self._broker.context.commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)
         if unfinished_bytes := self._receiver.unfinished_bytes + self._transacted.byte_count:
@@ -449,16 +416,6 @@ class ServerConnection:
             self.has_published = True
         if unfinished_bytes > self._limits.unfinished_bytes:
             self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
-
-    def _commit_definitions(self) -> None:
-        """Have all definitions of this read synced together, before anything that it has added to
-        the outbox can be sent: in a round of reads at its end, with those of other clients.
-        """
-        context = self._broker.context
-        if context.joins_reads:
-            context.has_definitions = True
-        else:
-            context.store.commit_definitions()
 
     def _is_defining(self, method: methods.Method, was_defining: bool) -> bool:
         """Note a method before it is handled. Returns whether it, or one before it in the same
@@ -496,14 +453,15 @@ class ServerConnection:
         """Close the channel or the connection, as the kind of error demands."""
         self._column.place()
         error = failed.error
-        if isinstance(error, FatalFramingError):
-            self._log_silent_end(error)
-            self._move(ConnectionEvent.END)
-        elif self.state not in SERVED:
-            self._log_silent_end(error)
-            self._move(ConnectionEvent.FAULT)
+        if isinstance(error, FatalFramingError) or self.state not in SERVED:
+            if self.state is not ConnectionState.CLOSING and not self.is_finished:
+                extra = {"reason": str(error)}
+                self.log.warning("the connection was closed without a close method", extra=extra)
+            is_fault = isinstance(error, AmqpError)
+            self._move(ConnectionEvent.FAULT if is_fault else ConnectionEvent.END)
         elif fault := self._session.contain(failed.channel, error):
-            self._log_error(fault, failed.channel)
+            where = {"channel": failed.channel, "reason": fault.reply_text}
+            self.log.warning("connection error", extra=where)
             self._close(ConnectionEvent.FAULT, fault, now)
             if self._receiver.is_lost:
                 self._move(ConnectionEvent.END)
@@ -514,15 +472,6 @@ class ServerConnection:
         refused = refusal(error).at(publish.class_id, publish.method_id)
         self._failed(Failed(channel, refused), self._now)
 
-    def _log_silent_end(self, error: AmqpError | FatalFramingError) -> None:
-        if self.state is not ConnectionState.CLOSING and not self.is_finished:
-            extra = {"reason": str(error)}
-            self.log.warning("the connection was closed without a close method", extra=extra)
-
-    def _log_error(self, error: AmqpError, channel: int) -> None:
-        extra = {"channel": channel, "reason": error.reply_text}
-        self.log.warning("connection error", extra=extra)
-
     # Methods of class connection.
 
     def _greet(self) -> None:
@@ -530,12 +479,7 @@ class ServerConnection:
         header = self._handshake.take_header()
         if header is None:
             return
-        if header not in PROTOCOL_HEADERS:
-            extra = {"header": header.hex()}
-            if header.startswith(_TLS_RECORD):
-                self.log.warning("TLS client on a port without TLS", extra=extra)
-            else:
-                self.log.warning("not AMQP 0-9-1", extra=extra)
+        if not self._negotiation.speaks(header):
             self.outbox.add(PROTOCOL_HEADER)
             self._move(ConnectionEvent.END)
             return
@@ -566,21 +510,16 @@ class ServerConnection:
 
     def _update_secret(self, method: methods.ConnectionUpdateSecret) -> None:
         """Raises: CommandInvalid."""
-        if self._rights is None or self.on_secret is None:
+        authorization = self._authorization
+        if authorization.token is None or self.on_secret is None:
             # A password does not expire, so nothing changes for a client that is logged in with
             # one.
             self._send(methods.ConnectionUpdateSecretOk())
             return
-        if self._is_renewing:
+        if authorization.is_renewing:
             raise CommandInvalid("connection.update-secret while another one is being checked")
-        self._is_renewing = True
+        authorization.is_renewing = True
         self.on_secret(method.new_secret.decode("utf-8", "replace"))
-
-    def _impersonates(self, user: str) -> bool:
-        """Tell whether the client may publish with another user's user-id."""
-        if self._rights is None:
-            return self._may_impersonate(user)
-        return "impersonator" in self._rights.tags
 
     def _tune_ok(self, method: methods.ConnectionTuneOk, now: float) -> None:
         if not self._negotiation.tune_ok(method):
@@ -593,19 +532,16 @@ class ServerConnection:
         negotiation = self._negotiation
         user = negotiation.login.user
         try:
-            if self._rights is None:
-                access = self._broker.access(user, method.virtual_host)
-            else:
-                access = self._rights.access(method.virtual_host)
+            access = self._authorization.access(self._broker, user, method.virtual_host)
             vhost = self._broker.vhost(method.virtual_host)
             usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)
-            where = {"vhost": method.virtual_host, "reason": refused.reply_text}
-            audit_refusal("vhost refused", **self.log.fields, **where)
+            said = {**self.log.fields, "vhost": method.virtual_host, "reason": refused.reply_text}
+            audit_refusal("vhost refused", **said)
             self._close(ConnectionEvent.REFUSED, refused, now)
             return
-        envelopes = Envelopes(user, self._impersonates)
+        envelopes = Envelopes(user, self._authorization.impersonates)
         context = ChannelContext(
             name=self.name,
             log=self.log,
@@ -621,13 +557,10 @@ class ServerConnection:
             break_off=self.break_off,
             refuse=self._refuse,
         )
-        self._access = access
         limits = self._limits
         self._session = Session(context, negotiation.channel_max, limits.consumers, usage)
         self.vhost = self.log.fields["vhost"] = method.virtual_host
-        self._broker.context.churn.connection_created += 1
-        event = self._told.created(self.vhost)
-        self._broker.context.events.noted("connection opened", event, **self.log.fields)
+        self._told.opened(self.vhost)
         self._move(ConnectionEvent.OPEN)
         self._send(methods.ConnectionOpenOk())
 
@@ -658,9 +591,8 @@ class ServerConnection:
         self._unfinished = None
         session = self._session
         self._broker.context.work["connection closed"] = None
-        self._broker.context.events.happened("", self._told.closed(), by=By(self.user, ""))
-        self._broker.context.churn.connection_closed += 1
+        self._told.closed()
         # The session refers back to this connection: clearing it frees both at once.
         del self._session
-        self._access = None
+        self._authorization.close()
         session.close()

@@ -16,7 +16,7 @@ EXTERNAL = "EXTERNAL"
 @dataclass(frozen=True)
 class Login:
     """The user name and password that a client sent, not checked yet (see
-    `Connection.logged_in`). With the mechanism EXTERNAL the name is that of the certificate.
+    `AmqpConnection.logged_in`). With the mechanism EXTERNAL the name is that of the certificate.
     """
 
     user: str

@@ -12,7 +12,10 @@ from amqpstore_server.amqp.product import Product, shares_prefetch, start
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AccessRefused
 from amqpstore_server.protocol.handshake import HANDSHAKE_FRAME_BYTES
-from amqpstore_server.protocol.spec import FRAME_MIN_SIZE
+from amqpstore_server.protocol.spec import FRAME_MIN_SIZE, PROTOCOL_HEADERS
+
+_TLS_RECORD = b"\x16\x03"
+"""What the handshake of TLS begins with."""
 
 
 class Negotiation:
@@ -37,6 +40,15 @@ class Negotiation:
         self.client_properties: dict[str, Any] = {}
         """What the client says of itself."""
         self._capabilities: dict[str, Any] = {}
+
+    def speaks(self, header: bytes) -> bool:
+        """Tell whether a protocol header is that of AMQP 0-9-1; log what it is otherwise."""
+        if header in PROTOCOL_HEADERS:
+            return True
+        is_tls = header.startswith(_TLS_RECORD)
+        what = "TLS client on a port without TLS" if is_tls else "not AMQP 0-9-1"
+        self._log.warning(what, extra={"header": header.hex()})
+        return False
 
     def start(self) -> methods.ConnectionStart:
         """Return connection.start, with the server's capabilities and mechanisms."""

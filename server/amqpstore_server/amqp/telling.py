@@ -1,4 +1,4 @@
-"""The events of connections, with the routing keys and headers of RabbitMQ.
+"""Tells of connections: in the log, and as events with the routing keys and headers of RabbitMQ.
 
 What RabbitMQ writes as terms of Erlang, this broker writes as text, tables and arrays: a name of a
 connection where RabbitMQ has a process, a table of client properties. Nothing is told of
@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from amqpstore_server.amqp.arguments import plain
+from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.negotiation import Negotiation
+from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.events import BrokerEvent
 
 _PROTOCOL = "{0,9,1}"
@@ -18,16 +21,55 @@ _PROTOCOL = "{0,9,1}"
 
 
 class ConnectionEvents:
-    """The events of one connection. Args: name, of the connection; node, of the broker."""
+    """Tells and counts what happens to one connection. Args: name, of the connection."""
 
-    def __init__(self, name: str, negotiation: Negotiation, node: str, *, has_tls: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        negotiation: Negotiation,
+        log: ClientLog,
+        context: BrokerContext,
+        *,
+        has_tls: bool,
+    ) -> None:
         self._name = name
         self._negotiation = negotiation
-        self._node = node
+        self._log = log
+        self._context = context
         self._has_tls = has_tls
 
-    def login(self, *, granted: bool) -> BrokerEvent:
-        """Return the event of its login."""
+    def logged_in(self) -> None:
+        """Tell that its login was granted."""
+        self._context.logins["amqp091", True] += 1
+        fields = {**self._log.fields, "mechanism": self._negotiation.mechanism}
+        self._context.events.noted("login", self._login(granted=True), **fields)
+
+    def login_refused(self, reason: str) -> None:
+        """Tell that its login was refused. Args: reason, may be empty."""
+        self._context.logins["amqp091", False] += 1
+        negotiation = self._negotiation
+        fields = {
+            **self._log.fields,
+            "user": negotiation.login.user,
+            "mechanism": negotiation.mechanism,
+        }
+        if reason:
+            fields["reason"] = reason
+        self._context.events.refused("login refused", self._login(granted=False), **fields)
+
+    def opened(self, vhost: str) -> None:
+        """Tell that it is open."""
+        self._context.churn.connection_created += 1
+        event = self._created(vhost)
+        self._context.events.noted("connection opened", event, **self._log.fields)
+
+    def closed(self) -> None:
+        """Tell that it was open, and has ended."""
+        self._context.churn.connection_closed += 1
+        event = BrokerEvent("connection.closed", self._about())
+        self._context.events.happened("", event, by=By(self._negotiation.login.user, ""))
+
+    def _login(self, *, granted: bool) -> BrokerEvent:
         user = self._negotiation.login.user
         headers = {
             "name": user,
@@ -42,8 +84,7 @@ class ConnectionEvents:
         headers["error"] = f"user '{user}' - invalid credentials"
         return BrokerEvent("user.authentication.failure", headers)
 
-    def created(self, vhost: str) -> BrokerEvent:
-        """Return the event of its opening."""
+    def _created(self, vhost: str) -> BrokerEvent:
         negotiation = self._negotiation
         headers = {
             **self._about(),
@@ -58,16 +99,12 @@ class ConnectionEvents:
         }
         return BrokerEvent("connection.created", headers)
 
-    def closed(self) -> BrokerEvent:
-        """Return the event of its end."""
-        return BrokerEvent("connection.closed", self._about())
-
     def _about(self) -> dict[str, Any]:
         properties = plain(self._negotiation.client_properties)
         headers = {
             "name": self._name,
             "pid": self._name,
-            "node": self._node,
+            "node": self._context.node,
             "client_properties": properties,
             "user_who_performed_action": self._negotiation.login.user,
         }

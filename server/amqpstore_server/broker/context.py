@@ -103,6 +103,15 @@ class BrokerContext:
         self.flush = self.store.sync
         self.column = PublishColumn(self)
 
+    def commit_definitions(self) -> None:
+        """Have all definitions of a read synced together, before anything that was answered to it
+        can be sent: in a round of reads at its end, with those of other clients.
+        """
+        if self.joins_reads:
+            self.has_definitions = True
+        else:
+            self.store.commit_definitions()
+
     def run_timers(self) -> bool:
         """Run what is due, by either clock. Returns whether anything was due."""
         ran = self.timers.run(self.clock.monotonic_ms())

@@ -23,7 +23,7 @@ from amqpstore_server.users import Users
 
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
-    from amqpstore_server.connection import SocketConnection
+    from amqpstore_server.socket_connection import SocketConnection
 
 
 class CarriesOut(Protocol):

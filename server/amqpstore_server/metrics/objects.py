@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from prometheus_client.core import Metric
 
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.metrics.families import Described, family
@@ -67,7 +67,7 @@ def _exchanges(
 
 def _connections(
     source: MetricsSource, vhosts: Collection[str] | None
-) -> Iterator[tuple[dict[str, str], ServerConnection]]:
+) -> Iterator[tuple[dict[str, str], AmqpConnection]]:
     for one in sorted(source.connections(), key=lambda one: one.peer):
         if one.vhost and (vhosts is None or one.vhost in vhosts):
             yield {"connection": one.peer, "vhost": one.vhost}, one

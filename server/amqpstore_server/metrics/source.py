@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from amqpstore_server.alarms import Alarms
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.holds import LoopHolds
@@ -26,7 +26,7 @@ class MetricsSource:
     sampler: Sampler
     alarms: Alarms
     holds: LoopHolds
-    connections: Callable[[], Iterable[ServerConnection]]
+    connections: Callable[[], Iterable[AmqpConnection]]
     product: Product
     node: str
     max_objects: Callable[[], int]

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.counters import ExchangeCounters, OctetCounters
 from amqpstore_server.broker.queues.queue import Queue
@@ -97,7 +97,7 @@ def channel_values(channel: AmqpChannel) -> tuple[int, ...]:
     return values
 
 
-def connection_values(connection: ServerConnection) -> tuple[int, ...]:
+def connection_values(connection: AmqpConnection) -> tuple[int, ...]:
     """Return the values of `OCTETS`."""
     values: tuple[int, ...] = _octets(connection.octets)
     return values
@@ -205,9 +205,7 @@ class Sampler:
     Args: connections, returns those that there are.
     """
 
-    def __init__(
-        self, broker: Broker, connections: Callable[[], Iterable[ServerConnection]]
-    ) -> None:
+    def __init__(self, broker: Broker, connections: Callable[[], Iterable[AmqpConnection]]) -> None:
         self.totals = CounterSeries(TOTALS, len(TOTAL_FIELDS))
         self.vhosts: dict[str, CounterSeries] = {}
         self.figures = QueueSums()
@@ -244,7 +242,7 @@ class Sampler:
             if not queue.is_internal
         ]
 
-    def _all_connections(self) -> list[ServerConnection]:
+    def _all_connections(self) -> list[AmqpConnection]:
         return [one for one in self._connections() if one.vhost]
 
     def _all_channels(self) -> list[AmqpChannel]:

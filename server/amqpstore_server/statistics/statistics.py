@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
@@ -123,7 +123,7 @@ class Statistics:
         report = self._report(CHANNEL_FIELDS, channel_values(channel), _listed(series))
         return {"message_stats": report.messages((*PUBLISH, *DELIVER), ranges.msg_rates)}
 
-    def connection(self, connection: ServerConnection, ranges: SampleRanges = NO_RANGES) -> Json:
+    def connection(self, connection: AmqpConnection, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the octets of a connection, and how many reads and writes they took."""
         series = self._sampler.connections.series(connection.octets)
         report = self._report(OCTETS, connection_values(connection), _listed(series))

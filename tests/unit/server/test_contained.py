@@ -7,9 +7,9 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.connection import SocketConnection
+from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_tools.testing.broker import BrokerFailedError, MemoryBroker
 
 Patch = pytest.MonkeyPatch
@@ -30,7 +30,7 @@ def _first_only(works: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ticks_fail(patch: Patch) -> None:
-    patch.setattr(ServerConnection, "tick", _first_only(ServerConnection.tick))
+    patch.setattr(AmqpConnection, "tick", _first_only(AmqpConnection.tick))
 
 
 def writes_fail(patch: Patch) -> None:
@@ -40,7 +40,7 @@ def writes_fail(patch: Patch) -> None:
 def ends_fail(patch: Patch) -> None:
     """Giving back what the connection had fails as well."""
     ticks_fail(patch)
-    patch.setattr(ServerConnection, "_release", _first_only(ServerConnection._release))
+    patch.setattr(AmqpConnection, "_release", _first_only(AmqpConnection._release))
 
 
 def clients_are_not_made(patch: Patch) -> None:

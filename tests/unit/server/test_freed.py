@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator
 import pytest
 
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.delivery import Delivery
-from amqpstore_server.connection import SocketConnection
 from amqpstore_server.protocol.receiver import Receiver
+from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_tools.testing.broker import MemoryBroker
 from tests.conformance.wire_client import (
     BASIC_CONSUME_OK,
@@ -48,7 +48,7 @@ from tests.waiting import wait_until
 
 OF_A_CLIENT = (
     SocketConnection,
-    ServerConnection,
+    AmqpConnection,
     AmqpChannel,
     Channel,
     Consumer,

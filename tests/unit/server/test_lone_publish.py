@@ -14,7 +14,7 @@ from types import FrameType
 import pytest
 import trio
 
-import amqpstore_server.connection
+import amqpstore_server.socket_connection
 import amqpstore_server.sockets
 from amqpstore_server.app import App
 from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES
@@ -114,7 +114,7 @@ def _two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
-    monkeypatch.setattr(amqpstore_server.connection, "SUSPECT_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.socket_connection, "SUSPECT_S", 60.0)
     found = Counts()
     trio.run(counted, found)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import trio
 
 from amqpstore_server.broker.audit import audit
-from amqpstore_server.connection import SocketConnection
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.clients import (
@@ -22,6 +21,7 @@ from amqpstore_server.management.errors import not_authorised, not_found
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 from amqpstore_server.management.steps import InSteps
+from amqpstore_server.socket_connection import SocketConnection
 
 _REASON = "Closed via management plugin"
 _DATA_QUERY = ("data_rates_age", "data_rates_incr")

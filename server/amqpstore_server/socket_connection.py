@@ -14,7 +14,7 @@ from functools import partial
 import trio
 
 from amqpstore_server.alarms import Alarms
-from amqpstore_server.amqp.connection import ServerConnection
+from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin, Login
 from amqpstore_server.amqp.product import Product
@@ -119,7 +119,7 @@ class SocketConnection:
         peer = f"{self.host}:{address[1]}"
         self._tls_handshakes = tls_handshakes
         self._accepted_at = trio.current_time()
-        self.amqp = ServerConnection(
+        self.amqp = AmqpConnection(
             broker,
             limits,
             peer=peer,
@@ -433,7 +433,7 @@ class SocketConnection:
 
     async def _check_login(self, visitor: Visitor) -> None:
         visitor.identified()
-        login = self.amqp.login
+        login = self.amqp.negotiated.login
         if self._tls is None and not self._is_loopback:
             self._logins.warn(self.amqp.log.fields, login, trio.current_time())
         found = await self._checked(login)
