@@ -53,12 +53,13 @@ The modules, from the disk upwards:
   files.
 - `checkpoint`, `batch_merge`, `compaction`, `removal`: the background work; `maintenance`,
   `worker`, `space`: when it is due, the thread that does it, and the reserve for a full disk.
-- `marker`, `identity`, `expected_segments`: which directory is a store, which store it is, and
-  which segments it should have; `opening`, `recovery`, `recovered`: how it is opened, and what it
-  contains after a crash.
+- `marker`, `replacing`, `identity`, `expected_segments`: which directory is a store, which store it
+  is, and which segments it should have; `opening`, `recovery`, `recovered`: how it is opened, and
+  what it contains after a crash; `terms`: the numbers of a log whose leaders change.
 - `measures`, `figures`: how long the work takes, and what there is, for those who watch.
 - `store`: the interface to all of this; `errors`: every error.
 - `shared`: another interface, for programs with threads and without a broker: see `SharedStore`.
+- `replica`: the store of a follower, on another machine. Nothing else imports it.
 
 FORMAT.md has every byte on disk.
 """
@@ -69,6 +70,7 @@ from amqpstore.errors import (
     DurabilityError,
     ForkedError,
     FormatVersionError,
+    MembershipError,
     MessageDamagedError,
     NoMemoryError,
     NotAStoreError,
@@ -112,6 +114,7 @@ __all__ = [
     "Envelope",
     "ForkedError",
     "FormatVersionError",
+    "MembershipError",
     "Message",
     "MessageDamagedError",
     "NoMemoryError",

@@ -44,6 +44,19 @@ class StoreLockedError(StoreError):
         self.holder = holder
 
 
+class MembershipError(StoreError):
+    """The store is that of a member of a group, and was not opened as one; or the reverse."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} {reason}. Nothing was changed. What one member wrote alone, no other would "
+            "have: start the broker with the group's configuration, or have the member leave the "
+            "group."
+        )
+        self.path = path
+        self.reason = reason
+
+
 class DamageError(StoreError):
     """Bytes that were durable have changed (never a torn tail).
 

@@ -11,6 +11,10 @@ MARKER = "STORE"
 
 NEW_MARKER = "STORE.new"
 LOCK = "lock"
+MEMBER = "MEMBER"
+"""Says which member of a group the directory is of; a single node has none."""
+
+NEW_MEMBER = "MEMBER.new"
 CATALOG = "catalog"
 CATALOG_FILE = "data.mdb"
 """LMDB's own name for its file in the catalog's directory."""

@@ -15,6 +15,7 @@ from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
 from amqpstore.filenames import CATALOG, INDEX, LOCK, MARKER, NEW_MARKER, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.records import FORMAT_VERSION, READ_VERSIONS, checksum_seed
+from amqpstore.replacing import replace_file
 
 _TEXT = "amqpstore\nformat-version: {version}\nstore-id: {store_id}\n"
 _PATTERN = re.compile(r"amqpstore\nformat-version: ([0-9]{1,9})\nstore-id: ([0-9a-f]{32})\n")
@@ -87,17 +88,5 @@ def require(files: Files, directory: str) -> Marker:
 
 def write(files: Files, directory: str, store_id: uuid.UUID, version: int = FORMAT_VERSION) -> None:
     """Make a directory with a catalog a store. Durable on return."""
-    path = os.path.join(directory, MARKER)
-    new_path = os.path.join(directory, NEW_MARKER)
-    if files.exists(new_path):
-        files.remove(new_path)
-    file = files.create(new_path)
-    try:
-        file.append([_TEXT.format(version=version, store_id=store_id.hex).encode()])
-        file.datasync()
-    finally:
-        file.close()
-    # Synced before: a rename may reach the disk before the bytes do, and a crash would leave an
-    # empty marker in the place of none, or of a good one.
-    files.rename(new_path, path)
-    files.sync_directory(directory)
+    text = _TEXT.format(version=version, store_id=store_id.hex)
+    replace_file(files, directory, MARKER, text.encode())

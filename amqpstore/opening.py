@@ -9,7 +9,8 @@ from typing import NamedTuple
 from amqpstore import identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
-from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, SEGMENTS
+from amqpstore.errors import MembershipError
+from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, MEMBER, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.limits import StoreLimits
 from amqpstore.queue import Queue
@@ -18,6 +19,7 @@ from amqpstore.recovered import Recovered
 from amqpstore.recovery import recover
 from amqpstore.removal import attempt, quarantine
 from amqpstore.tables import StoreRows
+from amqpstore.terms import begin_term
 
 
 class OpenedStore(NamedTuple):
@@ -29,17 +31,27 @@ class OpenedStore(NamedTuple):
 
 
 def open_directory(
-    directory: str, files: Files, open_catalog: OpenCatalog, limits: StoreLimits
+    directory: str,
+    files: Files,
+    open_catalog: OpenCatalog,
+    limits: StoreLimits,
+    *,
+    term: int = 0,
+    is_follower: bool = False,
 ) -> OpenedStore:
     """Open the store in a directory that is locked, or create one in an empty directory.
 
     A store of an earlier format version is upgraded, once it is known that it can be read.
-    Raises: FormatVersionError, DamageError (the marker or the catalog), UnreadableLogError,
-    DurabilityError, OSError.
+    Args: term, that this member of a group leads; is_follower, of another member of a group: the
+    last segment of the log goes on.
+    Raises: MembershipError, FormatVersionError, DamageError (the marker or the catalog),
+    UnreadableLogError, DurabilityError, OSError.
     """
+    _check_member(files, directory, is_member=term > 0 or is_follower)
     found = marker.read(files, directory)
     if found is None:
-        found = marker.Marker(_make(files, directory, open_catalog), FORMAT_VERSION)
+        found = marker.Marker(uuid.uuid4(), FORMAT_VERSION)
+        make_store(files, directory, open_catalog, found.store_id)
     else:
         # The process that wrote the marker may have been killed before it was durable.
         files.sync_directory(directory)
@@ -56,7 +68,9 @@ def open_directory(
             queue_id: Queue(queue_id, definition, durable=True)
             for queue_id, definition in tables.QUEUES.read(catalog.rows).items()
         }
-        recovered = recover(backing, queues)
+        recovered = recover(backing, queues, is_follower=is_follower)
+        if term:
+            _begin_term(backing, recovered, term)
         if found.version < FORMAT_VERSION:
             give_rows_checksums(files, directory, catalog, found.store_id)
         # The rows before the files: a crash between them leaves files without a row, for the next
@@ -71,6 +85,27 @@ def open_directory(
         catalog.close()
         raise
     return OpenedStore(backing, queues, recovered)
+
+
+def _check_member(files: Files, directory: str, *, is_member: bool) -> None:
+    """Make sure that only a member of a group is opened as one. Raises: MembershipError."""
+    if files.exists(os.path.join(directory, MEMBER)) and not is_member:
+        raise MembershipError(directory, "belongs to a member of a group of replicas")
+    if is_member and not files.exists(os.path.join(directory, MEMBER)):
+        raise MembershipError(directory, f"has no file {MEMBER}, so it is not a member of a group")
+
+
+def _begin_term(backing: Backing, recovered: Recovered, term: int) -> None:
+    """Have the log go on in a term that this member leads. Raises: MembershipError."""
+    rows = StoreRows.read(backing.catalog.rows)
+    try:
+        if rows.term != term:
+            raise ValueError(f"its highest term is {rows.term or 0}")  # noqa: TRY301 - as the other
+        next_queue_id = rows.next_queue_id or 1
+        recovered.position, next_queue_id = begin_term(recovered.position, next_queue_id, term)
+    except ValueError as error:
+        raise MembershipError(backing.directory, f"cannot lead term {term}: {error}") from None
+    recovered.changes += StoreRows(next_queue_id=next_queue_id).changes()
 
 
 def _drop_lost_pages(files: Files, path: str) -> None:
@@ -90,12 +125,13 @@ def _drop_lost_pages(files: Files, path: str) -> None:
         file.close()
 
 
-def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
+def make_store(
+    files: Files, directory: str, open_catalog: OpenCatalog, store_id: uuid.UUID
+) -> None:
     """Create an empty store in a directory without a marker; the marker is written last.
 
     So a store with a marker has a catalog: if it is missing, it was lost.
     """
-    store_id = uuid.uuid4()
     files.make_directory(os.path.join(directory, SEGMENTS))
     files.make_directory(os.path.join(directory, INDEX))
     catalog_path = os.path.join(directory, CATALOG)
@@ -108,7 +144,6 @@ def _make(files: Files, directory: str, open_catalog: OpenCatalog) -> uuid.UUID:
     # LMDB syncs its file, but not its directory entry.
     files.sync_directory(catalog_path)
     marker.write(files, directory, store_id)
-    return store_id
 
 
 def give_rows_checksums(

@@ -69,21 +69,22 @@ _MAX_SEGMENT_BYTES = 1 << 32
 """More than any segment whose size is not recorded has."""
 
 
-def recover(backing: Backing, queues: dict[int, Queue]) -> Recovered:
+def recover(backing: Backing, queues: dict[int, Queue], *, is_follower: bool = False) -> Recovered:
     """Put the messages that the store holds into `queues` (by id, still empty).
 
     Nothing is changed on disk except by the last segment's `datasync`: bytes that a crashed process
     had written may be in the page cache only, and must not be served before they are durable. Bytes
     that the disk failed to write may be there too and will never be durable, so the cache is
     dropped before that segment is read.
+    Args: is_follower, of a leader that may go on in the last segment: its end is not noted.
     Raises: DamageError (the catalog, or an index file that the log refers to), UnreadableLogError,
     OSError.
     """
-    return _Recovery(backing, queues).run()
+    return _Recovery(backing, queues, is_follower=is_follower).run()
 
 
 class _Recovery:
-    def __init__(self, backing: Backing, queues: dict[int, Queue]) -> None:
+    def __init__(self, backing: Backing, queues: dict[int, Queue], *, is_follower: bool) -> None:
         files, directory, store_id, catalog, self._descriptors, self._limits = backing
         self._files = files
         self._directory = directory
@@ -91,6 +92,7 @@ class _Recovery:
         self._seed = backing.seed
         self._reader = IndexReader(files, directory, self._seed)
         self._queues = queues
+        self._is_follower = is_follower
         self._report = RecoveryReport()
         self._rows = tables.SEGMENTS.read(catalog.rows)
         self._quarantine = tables.QUARANTINE.read_keys(catalog.rows)
@@ -132,7 +134,9 @@ class _Recovery:
             position = position._replace(segment=last.number, offset=last.size)
             if last.number not in self._noted_ends:
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
-                out.changes.append(tables.SEGMENT_ENDS.put(last.number, SegmentEndRow(last.size)))
+                if not self._is_follower:
+                    end = SegmentEndRow(last.size)
+                    out.changes.append(tables.SEGMENT_ENDS.put(last.number, end))
         out.changes += self._to_quarantine()
         out.changes += self._left_rows()
         out.start = self._start

@@ -87,7 +87,7 @@ def _shown(value: object) -> str:
 def _store(key: str, row: Any) -> str:
     if key == "store_id":
         return "" if isinstance(row, bytes) and len(row) == 16 else "it is not a store id"
-    if key == "next_queue_id":
+    if key in ("next_queue_id", "term", "definitions"):
         return "" if _is_number(row) and row else f"it is {_shown(row)}"
     if key == "next_compacted":
         return "" if _is_number(row) and row > FIRST_COMPACTED else f"it is {_shown(row)}"

@@ -168,15 +168,17 @@ class Store:
         options: Options = DEFAULTS,
         worker: Worker | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        term: int = 0,
     ) -> Store:
         """Open the store in `directory`, or create one in an empty directory; recover what it
         holds.
 
         Args: worker, does the background work, a thread by default; clock, by which work is due,
-        and batches are dated.
-        Raises: NotAStoreError, FormatVersionError, StoreLockedError, DamageError (the marker or the
-        catalog is missing or cannot be read), UnreadableLogError; only the lock's text is changed
-        then. OSError.
+        and batches are dated; term, which this member of a group leads from now on; 0 for a single
+        node.
+        Raises: MembershipError, NotAStoreError, FormatVersionError, StoreLockedError, DamageError
+        (the marker or the catalog is missing or cannot be read), UnreadableLogError; only the
+        lock's text is changed then. OSError.
         """
         files = files or OsFiles()
         marker.check_directory(files, directory)
@@ -187,7 +189,7 @@ class Store:
             raise StoreLockedError(directory, str(error.strerror)) from None
         try:
             return cls._open_locked(
-                directory, lock, files, open_catalog, options, worker or ThreadWorker(), clock
+                directory, lock, files, open_catalog, options, worker or ThreadWorker(), clock, term
             )
         except BaseException:
             lock.release()
@@ -203,6 +205,7 @@ class Store:
         options: Options,
         worker: Worker,
         clock: Clock,
+        term: int,
     ) -> Store:
         opened_s = time.perf_counter()
         measures = StoreMeasures()
@@ -218,7 +221,7 @@ class Store:
             return ReservingCatalog(catalog, space, measures.commit_s)
 
         backing, queues, recovered = open_directory(
-            directory, files, open_with_reserve, options.limits
+            directory, files, open_with_reserve, options.limits, term=term
         )
         return cls(
             *(lock, backing, queues, recovered, space, options, worker, clock, measures, opened_s)

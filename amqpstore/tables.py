@@ -98,13 +98,16 @@ class StoreRows(NamedTuple):
     """The table `store`: a row for each of these that is not None, under its name.
 
     `next_queue_id` is None until a durable queue is created, `position` until the first checkpoint,
-    and `next_compacted` until the first compaction.
+    and `next_compacted` until the first compaction. `term` and `definitions` are for members of
+    groups only.
     """
 
     store_id: bytes | None = None
     next_queue_id: int | None = None
     position: Position | None = None
     next_compacted: int | None = None
+    term: int | None = None
+    definitions: int | None = None
 
     @classmethod
     def read(cls, rows_of: RowsOf) -> StoreRows:
@@ -116,6 +119,8 @@ class StoreRows(NamedTuple):
             rows.get("next_queue_id"),
             None if position is None else Position.of_row(position),
             rows.get("next_compacted"),
+            rows.get("term"),
+            rows.get("definitions"),
         )
 
     def changes(self) -> list[Change]:

@@ -230,6 +230,8 @@ def check_files(text: str) -> None:
     known = [
         filenames.MARKER,
         filenames.NEW_MARKER,
+        filenames.MEMBER,
+        filenames.NEW_MEMBER,
         filenames.LOCK,
         f"{filenames.CATALOG}/data.mdb",
         f"{filenames.CATALOG}/{filenames.DEFINITIONS}",
@@ -244,8 +246,8 @@ def check_files(text: str) -> None:
         filenames.RESERVE,
     ]
     assert listed == known
-    assert filenames.segment_path("", 12) == listed[7] % 12
-    assert filenames.index_path("", 7, 12) == listed[8] % (7, 12)
+    assert filenames.segment_path("", 12) == listed[9] % 12
+    assert filenames.index_path("", 7, 12) == listed[10] % (7, 12)
     assert f"compacted ones from {filenames.FIRST_COMPACTED} (2^31)" in text
     assert f"A file has up to {ENTRIES_A_FILE} entries." in text
 
@@ -263,6 +265,8 @@ def check_catalog_tables(text: str) -> None:
         ("store", "next_queue_id"),
         ("store", "position"),
         ("store", "next_compacted"),
+        ("store", "term"),
+        ("store", "definitions"),
         ("queues", "%020d"),
         ("prepared", "%020d"),
         ("heads", "%020d"),
@@ -274,14 +278,26 @@ def check_catalog_tables(text: str) -> None:
         ("quarantine", "%010d"),
     ]
     assert [form for table, form in keys if table == "store"] == list(StoreRows._fields)
-    assert [(one.name, one.keys.form) for one in tables.TABLES] == keys[4:]
-    for name, form in keys[4:]:
+    assert [(one.name, one.keys.form) for one in tables.TABLES] == keys[6:]
+    for name, form in keys[6:]:
         one = next(one for one in tables.TABLES if one.name == name)
         numbers = (7, 12) if form.count("%") == 2 else 7
         assert one.key(numbers) == form % numbers
         assert one.parse_key(form % numbers) == numbers
     types = [document.code(row["value"]) for row in rows]
-    assert types == ["bin", "int", "map", "int", "any", *["map"] * 6, "bin", "list", *["any"] * 6]
+    assert types == [
+        "bin",
+        "int",
+        "map",
+        "int",
+        "int",
+        "int",
+        "any",
+        *["map"] * 6,
+        "bin",
+        "list",
+        *["any"] * 6,
+    ]
     assert {one.name: one.keys for one in tables.TABLES} == shapes.KEYS
     with_file = [
         document.code(row["table"])

@@ -9,6 +9,7 @@ from amqpstore import Message, Store, filenames, marker
 from amqpstore.catalog import LmdbCatalog
 from amqpstore.files import OsFiles
 from amqpstore.records import FORMAT_VERSION
+from amqpstore.replica.membership import Membership, write_membership
 from amqpstore.tables import StoreRows
 from amqpstore.worker import InlineWorker
 from tests.format import decoder, document
@@ -24,6 +25,13 @@ def test_the_example_marker_is_what_the_engine_writes(tmp_path: Path) -> None:
     assert os.listdir(directory) == [filenames.MARKER]
 
 
+def test_the_file_of_a_member_is_as_in_the_document(tmp_path: Path) -> None:
+    write_membership(OsFiles(), str(tmp_path), Membership("0123456789abcdef"))
+    text = (tmp_path / filenames.MEMBER).read_text("ascii")
+    assert f"```\n{text}```" in document.text()
+    assert os.listdir(tmp_path) == [filenames.MEMBER]
+
+
 def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> None:
     directory = written_store(str(tmp_path))
     found = {
@@ -35,6 +43,8 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
     names = {re.sub("%0[0-9]+d", "0", document.code(name)) for name in listed}
     made_later = {
         filenames.NEW_MARKER,
+        filenames.MEMBER,
+        filenames.NEW_MEMBER,
         "transient/0.segment",
         "catalog/definitions.new",
         "quarantine/0.segment.%d",
@@ -52,7 +62,8 @@ def test_the_catalogs_rows_have_the_keys_and_values_that_the_document_names(
     for row in document.table(document.text(), "Catalog tables"):
         rows = catalog.rows(document.code(row.cells["table"]))
         kind = types[document.code(row.cells["value"])]
-        if not row.cells["key"].startswith("`"):
+        is_for_members = row.cells["written when"].startswith("A member of a group")
+        if is_for_members or not row.cells["key"].startswith("`"):
             continue
         key = document.code(row.cells["key"])
         pattern = re.sub(r"%0([0-9]+)d", r"[0-9]{\1}", key)
@@ -61,7 +72,7 @@ def test_the_catalogs_rows_have_the_keys_and_values_that_the_document_names(
         assert all(isinstance(value, kind) for value in of_key)
         if "%" in key:
             assert len(of_key) == len(rows)
-    assert catalog.rows("store").keys() == set(StoreRows._fields)
+    assert catalog.rows("store").keys() == set(StoreRows._fields) - {"term", "definitions"}
     size = os.path.getsize(filenames.segment_path(directory, 6))
     assert catalog.rows("ends") == {"0000000006": {"end": size}}
     catalog.close()

@@ -15,7 +15,16 @@ from typing import Any
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import DEFINITIONS, LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT
+from amqpstore.filenames import (
+    DEFINITIONS,
+    LOCK,
+    MARKER,
+    MEMBER,
+    NEW_MARKER,
+    NEW_MEMBER,
+    RESERVE,
+    TRANSIENT,
+)
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import beside, give_to_owner, take_place
@@ -27,7 +36,7 @@ from amqpstore_tools.transfer.lines import Line, MessageLine, QueueKey, QueueLin
 _OPTIONS = Options(reserve_bytes=0)
 _BATCH_MESSAGES = 1000
 _BATCH_BYTES = 4 << 20
-_OWN = {*FOLDERS, LOCK, MARKER, NEW_MARKER, RESERVE, TRANSIENT}
+_OWN = {*FOLDERS, LOCK, MARKER, MEMBER, NEW_MARKER, NEW_MEMBER, RESERVE, TRANSIENT}
 
 
 @dataclass

@@ -1,0 +1,53 @@
+"""Terms: each leadership of a replicated store has one, and each batch names that of its own.
+
+An LSN is a term in its top bits and a batch number in the others, which goes on by one over all
+terms. A store that is not replicated is in term 0, where an LSN is the number alone. So two
+replicas that have a batch of one LSN have the same batch, and a batch of an earlier leadership that
+was never committed is told from the one that took its place.
+"""
+
+from __future__ import annotations
+
+from amqpstore.tables import Position
+
+MAX_TERM = (1 << 18) - 1
+"""The highest term: no LSN is above 2^62."""
+
+_TERM_SHIFT = 44
+_NUMBERS = (1 << _TERM_SHIFT) - 1
+
+_IDS_A_TERM = 1 << 32
+_QUEUES_A_TERM = 1 << 16
+"""More than one batch can use. So nothing that a discarded batch named is named again."""
+
+
+def term_of(lsn: int) -> int:
+    """Return the term that a batch was written in."""
+    return lsn >> _TERM_SHIFT
+
+
+def number_of(lsn: int) -> int:
+    """Return which batch of the log it is, counted over all terms."""
+    return lsn & _NUMBERS
+
+
+def lsn_of(term: int, number: int) -> int:
+    """Return the LSN of a batch."""
+    return term << _TERM_SHIFT | number
+
+
+def begin_term(end: Position, next_queue_id: int, term: int) -> tuple[Position, int]:
+    """Return where the log of a new leader begins, and its next queue id.
+
+    Args: end of the log, and the next queue id, of the store that it takes over.
+    Raises: ValueError, if the log has this term, or a later one, already.
+    """
+    last = term_of(end.lsn - 1)
+    if not last < term <= MAX_TERM:
+        raise ValueError(f"the log is in term {last} already")
+    begun = term - last
+    position = end._replace(
+        lsn=lsn_of(term, number_of(end.lsn - 1) + 1),
+        message_id=end.message_id + begun * _IDS_A_TERM,
+    )
+    return position, next_queue_id + begun * _QUEUES_A_TERM
