@@ -2,21 +2,26 @@
 
 Under `rabbitmq_detailed_` for `/metrics/detailed`, where a request names the families that it
 wants, by RabbitMQ's names for them; under `rabbitmq_` for `/metrics/per-object`. Each family has at
-most `max_objects` series, the first ones by virtual host and name; what is left out is counted.
+most `max_objects` series, those of the oldest queues and exchanges, so that a new one does not push
+out another; what is left out is counted.
+
+There may be 100,000 samples and more, so that they are written here and not one by one by
+prometheus-client: the labels of an object are written once, the values of a group of metrics are
+read in one call, and the lines of a metric are made out of both in one go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from prometheus_client.core import Metric
-
-from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
-from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.metrics.families import Described, family
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.metrics.exposition import MetricsFormat, label, line
+from amqpstore_server.metrics.families import Described
 from amqpstore_server.metrics.source import MetricsSource
 
 DETAILED = "rabbitmq_detailed_"
@@ -25,198 +30,187 @@ CLUSTER = "rabbitmq_cluster_"
 """The prefix of what RabbitMQ says of the whole cluster."""
 
 _AT_ONCE = 500
-"""Samples in one part of a family: what is rendered before others have their turn."""
+"""Objects whose metrics are written before others have their turn."""
 
+Labelled = Iterator[tuple[str, Any]]
+"""Objects, each with the line of its samples: see `line`."""
 
-class _Measured(NamedTuple):
-    """One metric of an object: its name without prefix, what it is, and its value."""
-
-    name: str
-    help: str
-    value: Callable[[Any], float]
+Kind = Callable[[MetricsSource, Collection[str] | None], Labelled]
+"""Returns the objects of one kind in some virtual hosts, or in all."""
 
 
 class _Group(NamedTuple):
-    """A family of RabbitMQ: some metrics of objects of one kind."""
+    """A family of RabbitMQ: some metrics of objects of one kind, by their names without prefix,
+    with what they are; `values` returns all of them of one object.
+    """
 
-    objects: Callable[[MetricsSource, Collection[str] | None], Iterator[tuple[dict[str, str], Any]]]
-    metrics: tuple[_Measured, ...]
+    kind: Kind
+    metrics: dict[str, str]
+    values: Callable[[Any], Sequence[int]]
 
 
-def _queues(
-    source: MetricsSource, vhosts: Collection[str] | None
-) -> Iterator[tuple[dict[str, str], Queue]]:
-    for name, vhost in sorted(source.broker.vhosts.items()):
+def _vhosts(source: MetricsSource, vhosts: Collection[str] | None) -> Iterator[VirtualHost]:
+    for name, vhost in list(source.broker.vhosts.items()):
         if vhosts is None or name in vhosts:
-            for queue in sorted(vhost.queues.values(), key=lambda one: one.name):
-                if not queue.is_internal:
-                    yield {"vhost": name, "queue": queue.name}, queue
+            yield vhost
 
 
-def _exchanges(
+def _queues(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
+    for vhost in _vhosts(source, vhosts):
+        of_vhost = label("vhost", vhost.name)
+        for queue in list(vhost.queues.values()):
+            if not queue.is_internal:
+                yield line(f"{label('queue', queue.name)},{of_vhost}"), queue
+
+
+def _exchanges(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
+    for vhost in _vhosts(source, vhosts):
+        of_vhost = label("vhost", vhost.name)
+        for exchange in list(vhost.exchanges.values()):
+            name, kind = label("exchange", exchange.name), label("type", exchange.type)
+            yield line(f"{name},{kind},{of_vhost}"), exchange
+
+
+def _open_connections(
     source: MetricsSource, vhosts: Collection[str] | None
-) -> Iterator[tuple[dict[str, str], Exchange]]:
-    for name, vhost in sorted(source.broker.vhosts.items()):
-        if vhosts is None or name in vhosts:
-            for exchange in sorted(vhost.exchanges.values(), key=lambda one: one.name):
-                yield (
-                    {"vhost": name, "exchange": exchange.name, "type": exchange.type},
-                    exchange,
-                )
-
-
-def _connections(
-    source: MetricsSource, vhosts: Collection[str] | None
-) -> Iterator[tuple[dict[str, str], AmqpConnection]]:
-    for one in sorted(source.connections(), key=lambda one: one.peer):
+) -> Iterator[tuple[str, AmqpConnection]]:
+    for one in sorted(source.connections(), key=attrgetter("peer")):
         if one.vhost and (vhosts is None or one.vhost in vhosts):
-            yield {"connection": one.peer, "vhost": one.vhost}, one
+            yield f"{label('connection', one.peer)},{label('vhost', one.vhost)}", one
 
 
-def _channels(
-    source: MetricsSource, vhosts: Collection[str] | None
-) -> Iterator[tuple[dict[str, str], AmqpChannel]]:
-    for labels, connection in _connections(source, vhosts):
-        for channel in connection.channels:
-            yield {**labels, "channel": str(channel.number)}, channel
+def _connections(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
+    for labels, one in _open_connections(source, vhosts):
+        yield line(labels), one
 
 
-def _vhosts(
-    source: MetricsSource, vhosts: Collection[str] | None
-) -> Iterator[tuple[dict[str, str], int]]:
-    for name in sorted(source.broker.vhosts):
-        if vhosts is None or name in vhosts:
-            yield {"vhost": name}, 1
+def _channels(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
+    for labels, one in _open_connections(source, vhosts):
+        for channel in one.channels:
+            yield line(f"{label('channel', str(channel.number))},{labels}"), channel
 
 
-def _counter(name: str, field: str, help_text: str) -> _Measured:
-    return _Measured(name, help_text, lambda one: int(getattr(one.counters, field)))
+def _vhost_names(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
+    for vhost in _vhosts(source, vhosts):
+        yield line(label("vhost", vhost.name)), vhost
 
 
-_CONSUMERS = _Measured("queue_consumers", "Consumers on a queue", lambda one: len(one.consumers))
+def _lengths(queue: Queue) -> Sequence[int]:
+    ready, unacked = queue.ready_count, queue.unacked_count
+    return ready, unacked, ready + unacked
+
+
+def _memory(queue: Queue) -> Sequence[int]:
+    memory_bytes = paged = 0
+    for stored in queue.priorities:
+        memory_bytes += stored.memory_bytes
+        paged += stored.paged_count
+    return len(queue.consumers), memory_bytes, paged
+
+
+_DELIVERIES = {
+    "messages_delivered_total": ("deliver_no_ack", "Delivered without acks"),
+    "messages_delivered_ack_total": ("deliver", "Delivered, to be acked"),
+    "messages_redelivered_total": ("redeliver", "Delivered once more"),
+    "messages_acked_total": ("ack", "Acked"),
+    "get_total": ("get_no_ack", "Fetched with basic.get, without acks"),
+    "get_ack_total": ("get", "Fetched with basic.get, to be acked"),
+    "get_empty_total": ("get_empty", "Times basic.get found no message"),
+}
+"""Counters of queues and of channels: the field of `DeliveryCounters`, and what it is."""
+
+
+def _deliveries(kind: Kind, prefix: str) -> _Group:
+    metrics = {prefix + name: help_text for name, (_, help_text) in _DELIVERIES.items()}
+    return _Group(kind, metrics, _counters(*(field for field, _ in _DELIVERIES.values())))
+
+
+def _counters(*fields: str) -> Callable[[Any], Sequence[int]]:
+    """Return what reads some counters of an object."""
+    read = attrgetter(*fields)
+    return lambda one: read(one.counters)
+
+
+_CONSUMERS = {"queue_consumers": "Consumers on a queue"}
 
 GROUPS: dict[str, _Group] = {
     "queue_coarse_metrics": _Group(
         _queues,
-        (
-            _Measured("queue_messages_ready", "Messages ready", lambda one: one.ready_count),
-            _Measured("queue_messages_unacked", "Messages unacked", lambda one: one.unacked_count),
-            _Measured(
-                "queue_messages",
-                "Messages ready or unacked",
-                lambda one: one.ready_count + one.unacked_count,
-            ),
-        ),
+        {
+            "queue_messages_ready": "Messages ready",
+            "queue_messages_unacked": "Messages unacked",
+            "queue_messages": "Messages ready or unacked",
+        },
+        _lengths,
     ),
-    "queue_consumer_count": _Group(_queues, (_CONSUMERS,)),
+    "queue_consumer_count": _Group(_queues, _CONSUMERS, lambda one: (len(one.consumers),)),
     "queue_metrics": _Group(
         _queues,
-        (
-            _CONSUMERS,
-            _Measured(
-                "queue_messages_ram_bytes",
-                "Memory of ready messages",
-                lambda one: sum([priority.memory_bytes for priority in one.priorities]),
-            ),
-            _Measured(
-                "queue_messages_paged_out",
-                "Ready messages whose entries are on disk only",
-                lambda one: sum([priority.paged_count for priority in one.priorities]),
-            ),
-        ),
+        {
+            **_CONSUMERS,
+            "queue_messages_ram_bytes": "Memory of ready messages",
+            "queue_messages_paged_out": "Ready messages whose entries are on disk only",
+        },
+        _memory,
     ),
-    "queue_delivery_metrics": _Group(
-        _queues,
-        (
-            _counter("queue_messages_delivered_total", "deliver_no_ack", "Delivered without acks"),
-            _counter("queue_messages_delivered_ack_total", "deliver", "Delivered, to be acked"),
-            _counter("queue_messages_redelivered_total", "redeliver", "Delivered once more"),
-            _counter("queue_messages_acked_total", "ack", "Acked"),
-            _counter("queue_get_total", "get_no_ack", "Fetched with basic.get, without acks"),
-            _counter("queue_get_ack_total", "get", "Fetched with basic.get, to be acked"),
-            _counter("queue_get_empty_total", "get_empty", "Times basic.get found no message"),
-        ),
-    ),
+    "queue_delivery_metrics": _deliveries(_queues, "queue_"),
     "channel_queue_exchange_metrics": _Group(
         _queues,
-        (
-            _Measured(
-                "queue_messages_published_total",
-                "Messages that came into a queue",
-                lambda one: one.priorities.published_count,
-            ),
-        ),
+        {"queue_messages_published_total": "Messages that came into a queue"},
+        lambda one: (one.priorities.published_count,),
     ),
     "exchange_metrics": _Group(
         _exchanges,
-        (
-            _counter("exchange_messages_published_total", "publish_in", "Messages published to it"),
-            _counter("exchange_messages_routed_total", "publish_out", "Copies of them in queues"),
-        ),
+        {
+            "exchange_messages_published_total": "Messages published to it",
+            "exchange_messages_routed_total": "Copies of them in queues",
+        },
+        _counters("publish_in", "publish_out"),
     ),
     "connection_coarse_metrics": _Group(
         _connections,
-        (
-            _Measured(
-                "connection_incoming_bytes_total", "Bytes received", lambda one: one.octets.recv_oct
-            ),
-            _Measured(
-                "connection_outgoing_bytes_total", "Bytes sent", lambda one: one.octets.send_oct
-            ),
-        ),
+        {
+            "connection_incoming_bytes_total": "Bytes received",
+            "connection_outgoing_bytes_total": "Bytes sent",
+        },
+        attrgetter("octets.recv_oct", "octets.send_oct"),
     ),
     "connection_metrics": _Group(
         _connections,
-        (
-            _Measured(
-                "connection_incoming_packets_total", "Reads", lambda one: one.octets.recv_cnt
-            ),
-            _Measured(
-                "connection_outgoing_packets_total", "Writes", lambda one: one.octets.send_cnt
-            ),
-            _Measured("connection_channels", "Channels", lambda one: len(one.channels)),
-        ),
+        {
+            "connection_incoming_packets_total": "Reads",
+            "connection_outgoing_packets_total": "Writes",
+            "connection_channels": "Channels",
+        },
+        lambda one: (one.octets.recv_cnt, one.octets.send_cnt, len(one.channels)),
     ),
     "channel_exchange_metrics": _Group(
         _channels,
-        (
-            _counter("channel_messages_published_total", "publish", "Messages published"),
-            _counter("channel_messages_confirmed_total", "confirm", "Messages confirmed"),
-            _counter(
-                "channel_messages_unroutable_returned_total",
-                "return_unroutable",
-                "Mandatory messages without a queue, returned",
+        {
+            "channel_messages_published_total": "Messages published",
+            "channel_messages_confirmed_total": "Messages confirmed",
+            "channel_messages_unroutable_returned_total": (
+                "Mandatory messages without a queue, returned"
             ),
-            _counter(
-                "channel_messages_unroutable_dropped_total",
-                "drop_unroutable",
-                "Messages without a queue that were dropped",
+            "channel_messages_unroutable_dropped_total": (
+                "Messages without a queue that were dropped"
             ),
-        ),
+        },
+        _counters("publish", "confirm", "return_unroutable", "drop_unroutable"),
     ),
-    "channel_queue_metrics": _Group(
-        _channels,
-        (
-            _counter(
-                "channel_messages_delivered_total", "deliver_no_ack", "Delivered without acks"
-            ),
-            _counter("channel_messages_delivered_ack_total", "deliver", "Delivered, to be acked"),
-            _counter("channel_messages_redelivered_total", "redeliver", "Delivered once more"),
-            _counter("channel_messages_acked_total", "ack", "Acked"),
-            _counter("channel_get_total", "get_no_ack", "Fetched with basic.get, without acks"),
-            _counter("channel_get_ack_total", "get", "Fetched with basic.get, to be acked"),
-            _counter("channel_get_empty_total", "get_empty", "Times basic.get found no message"),
-        ),
-    ),
+    "channel_queue_metrics": _deliveries(_channels, "channel_"),
     "vhost_status": _Group(
-        _vhosts, (_Measured("vhost_status", "1 for a virtual host that is served", float),)
+        _vhost_names,
+        {"vhost_status": "1 for a virtual host that is served"},
+        lambda _: (1,),
     ),
     "exchange_names": _Group(
-        _exchanges, (_Measured("exchange_name", "1 for an exchange that exists", lambda _: 1),)
+        _exchanges, {"exchange_name": "1 for an exchange that exists"}, lambda _: (1,)
     ),
     "exchange_bindings": _Group(
         _exchanges,
-        (_Measured("exchange_bindings", "Bindings of an exchange", lambda one: len(one.bindings)),),
+        {"exchange_bindings": "Bindings of an exchange"},
+        lambda one: (len(one.bindings),),
     ),
 }
 """The metrics of single objects by RabbitMQ's name of their family."""
@@ -236,15 +230,18 @@ _OF_ALL = (
 """What `/metrics/per-object` has."""
 
 
-def per_object(source: MetricsSource) -> Iterator[list[Metric]]:
-    """Yield all metrics of single objects, each family in parts."""
-    yield from _families(source, _OF_ALL, None, PER_OBJECT)
+def per_object(source: MetricsSource, written: MetricsFormat) -> Iterator[bytes]:
+    """Yield all metrics of single objects as text, in steps."""
+    yield from _Objects(source, None, written).families(_OF_ALL, PER_OBJECT)
 
 
 def detailed(
-    source: MetricsSource, names: Sequence[str], vhosts: Collection[str] | None
-) -> Iterator[list[Metric]]:
-    """Yield the metrics of the families that a request names, each in parts. Names that do not
+    source: MetricsSource,
+    names: Sequence[str],
+    vhosts: Collection[str] | None,
+    written: MetricsFormat,
+) -> Iterator[bytes]:
+    """Yield the metrics of the families that a request names as text, in steps. Names that do not
     exist are ignored, as by RabbitMQ.
 
     Args: vhosts, of which the objects are; None for all.
@@ -252,30 +249,71 @@ def detailed(
     asked = [name for name in GROUPS if name in names]
     if "queue_metrics" in asked and "queue_consumer_count" in asked:
         asked.remove("queue_consumer_count")
-    yield from _families(source, asked, vhosts, DETAILED)
+    yield from _Objects(source, vhosts, written).families(asked, DETAILED)
 
 
-def _families(
-    source: MetricsSource, names: Sequence[str], vhosts: Collection[str] | None, prefix: str
-) -> Iterator[list[Metric]]:
-    left_out = 0
-    most = source.max_objects()
-    for name in names:
-        group = GROUPS[name]
-        named = CLUSTER if name in _OF_CLUSTER else prefix
-        shown: list[tuple[dict[str, str], Any]] = []
-        for index, found in enumerate(group.objects(source, vhosts), 1):
-            if index <= most:
-                shown.append(found)
-            else:
-                left_out += len(group.metrics)
-            if not index % _AT_ONCE:
-                yield []
-        for measured in group.metrics:
-            described = Described(named + measured.name, measured.help)
-            for first in range(0, max(len(shown), 1), _AT_ONCE):
-                part = family(described)
-                for labels, one in shown[first : first + _AT_ONCE]:
-                    part.add_sample(described.name, labels, measured.value(one))
-                yield [part]
-    source.left_out = left_out
+class _Part(NamedTuple):
+    """Some objects of one kind, and the lines of their samples."""
+
+    lines: Sequence[str]
+    objects: Sequence[Any]
+
+
+class _Shown(NamedTuple):
+    """The objects of one kind that are in an answer, and how many it had no room for."""
+
+    parts: Sequence[_Part]
+    left_out: int
+
+
+class _Objects:
+    """The objects of one answer: each kind is listed once, whatever families it is in."""
+
+    def __init__(
+        self, source: MetricsSource, vhosts: Collection[str] | None, written: MetricsFormat
+    ) -> None:
+        self._source = source
+        self._vhosts = vhosts
+        self._written = written
+        self._kinds: dict[Kind, _Shown] = {}
+
+    def families(self, names: Sequence[str], prefix: str) -> Iterator[bytes]:
+        """Yield families as text, in steps."""
+        left_out = 0
+        for name in names:
+            group = GROUPS[name]
+            if group.kind not in self._kinds:
+                yield from self._list(group.kind)
+            yield from self._family(group, CLUSTER if name in _OF_CLUSTER else prefix)
+            left_out += self._kinds[group.kind].left_out * len(group.metrics)
+        self._source.left_out = left_out
+
+    def _list(self, kind: Kind) -> Iterator[bytes]:
+        """List the objects of a kind, in steps."""
+        found = kind(self._source, self._vhosts)
+        room = self._source.max_objects()
+        parts = []
+        while part := list(islice(found, min(_AT_ONCE, room))):
+            parts.append(_Part(*zip(*part, strict=True)))
+            room -= len(part)
+            yield b""
+        left_out = 0
+        while some := sum(1 for _ in islice(found, _AT_ONCE)):
+            left_out += some
+            yield b""
+        self._kinds[kind] = _Shown(parts, left_out)
+
+    def _family(self, group: _Group, prefix: str) -> Iterator[bytes]:
+        """Yield the metrics of a group: the values of all of them are read object by object, and
+        are written metric by metric.
+        """
+        named = [Described(prefix + name, help_text) for name, help_text in group.metrics.items()]
+        heads = [self._written.head(described) for described in named]
+        written = [[head.text] for head in heads]
+        for part in self._kinds[group.kind].parts:
+            columns = zip(*map(group.values, part.objects), strict=True)
+            for pieces, head, column in zip(written, heads, columns, strict=True):
+                pieces.append(head.samples(part.lines, column))
+            yield b""
+        for pieces in written:
+            yield from pieces

@@ -11,7 +11,8 @@ from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.metrics import objects, rabbitmq, store
-from amqpstore_server.metrics.exposition import exposition
+from amqpstore_server.metrics.exposition import MetricsFormat, label, line
+from amqpstore_server.metrics.families import Described, single
 from amqpstore_server.metrics.health import troubles
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.protocol import methods
@@ -61,8 +62,9 @@ class Metered:
                 pass
 
     def text(self, accept: str = "") -> str:
+        written = MetricsFormat(accept)
         families = (*rabbitmq.families(self.source), *store.families(self.source))
-        return b"".join(exposition([[one] for one in families], accept).pieces).decode()
+        return b"".join([*map(written.family, families), written.end]).decode()
 
     def samples(self, text: str | None = None) -> dict[str, float]:
         """All samples, by their name and, if they have any, their labels."""
@@ -74,8 +76,8 @@ class Metered:
         }
 
     def detailed(self, *names: str, vhosts: tuple[str, ...] | None = None) -> dict[str, float]:
-        shown = exposition(objects.detailed(self.source, names, vhosts), "")
-        return self.samples(b"".join(shown.pieces).decode())
+        shown = objects.detailed(self.source, names, vhosts, MetricsFormat(""))
+        return self.samples(b"".join(shown).decode())
 
 
 @pytest.fixture
@@ -199,17 +201,42 @@ def test_families_of_objects(metered: Metered) -> None:
     assert found["rabbitmq_cluster_exchange_bindings amq.topic topic /"] == 0
 
 
+def test_the_queue_of_a_delayed_exchange_is_not_shown(metered: Metered) -> None:
+    metered.server.exchange("late", "x-delayed-message", x_delayed_type="fanout")
+    metered.client.publish("late", "", "a", headers={"x-delay": 1000})
+    found = metered.detailed("queue_coarse_metrics", "exchange_metrics")
+    assert (
+        found["rabbitmq_detailed_exchange_messages_published_total late x-delayed-message /"] == 1
+    )
+    assert [name for name in found if "queue_messages " in name] == [
+        "rabbitmq_detailed_queue_messages q /"
+    ]
+
+
 def test_metrics_per_object_have_the_names_of_the_totals(metered: Metered) -> None:
-    parts = exposition(objects.per_object(metered.source), "").pieces
+    parts = objects.per_object(metered.source, MetricsFormat(""))
     found = metered.samples(b"".join(parts).decode())
     assert found["rabbitmq_queue_messages q /"] == 3
 
 
-def test_hostile_names_are_escaped(metered: Metered) -> None:
-    name = 'a"b\\c\nd{}#\u00fc'
-    metered.server.queue(name.replace("\n", ""))
-    found = metered.detailed("queue_coarse_metrics")
-    assert f"rabbitmq_detailed_queue_messages {name.replace(chr(10), '')} /" in found
+@pytest.mark.parametrize("accept", ["", OPEN_METRICS])
+@pytest.mark.parametrize("name", ["messages", "messages_total"])
+def test_samples_are_those_of_prometheus_client(accept: str, name: str) -> None:
+    written, described = MetricsFormat(accept), Described(name, "Messages")
+    head = written.head(described)
+    for value in ("q", 'a"b\\c\nd{}#\u00fc%d%%', "\\n\\", ""):
+        ours = head.text + head.samples([line(label("queue", value))], [3])
+        theirs = written.family(single(described, 3, {"queue": value}))
+        assert ours == theirs.replace(b" 3.0\n", b" 3\n")
+
+
+def test_metrics_of_objects_with_hostile_names(metered: Metered) -> None:
+    name = 'a"b\\cd{}#\u00fc%d%%'
+    metered.server.queue(name)
+    shown = objects.per_object(metered.source, MetricsFormat(OPEN_METRICS))
+    found = metered.samples(b"".join(shown).decode())
+    assert found[f"rabbitmq_queue_messages {name} /"] == 0
+    assert found["rabbitmq_queue_messages q /"] == 3
 
 
 def test_series_have_a_limit_and_what_is_left_out_is_counted(metered: Metered) -> None:
@@ -228,9 +255,10 @@ def test_many_objects_come_in_parts_of_one_family(
     for number in range(9):
         metered.server.queue(f"r{number}")
     monkeypatch.setattr(objects, "_AT_ONCE", 3)
-    shown = exposition(objects.detailed(metered.source, ["queue_coarse_metrics"], None), "")
-    pieces = list(shown.pieces)
-    assert len([piece for piece in pieces if piece]) == 3 * 4
+    wanted = ["queue_coarse_metrics"]
+    pieces = list(objects.detailed(metered.source, wanted, None, MetricsFormat("")))
+    samples = [piece.count(b"}") for piece in pieces]
+    assert sorted(count for count in samples if count) == [*3 * [1], *9 * [3]]
     text = b"".join(pieces).decode()
     assert text.count("# TYPE rabbitmq_detailed_queue_messages_ready gauge") == 1
     assert len(metered.samples(text)) == 3 * 10

@@ -3,49 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from itertools import chain
 
 from amqpstore_server.management.answers import Answer, Pieces
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.routes import ApiRoute, Needs
 from amqpstore_server.management.steps import InSteps
 from amqpstore_server.metrics import objects, rabbitmq, store
-from amqpstore_server.metrics.exposition import exposition
+from amqpstore_server.metrics.exposition import MetricsFormat
 from amqpstore_server.metrics.health import troubles
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 
 async def get_metrics(call: Call) -> Answer:
     """Return the metrics of the broker as a whole."""
-    source = call.context.metrics
-    families = (*rabbitmq.families(source), *store.families(source))
-    return await _answer(call, ([family] for family in families))
+    source, written = call.context.metrics, _format(call)
+    families = chain(rabbitmq.families(source), store.families(source))
+    return await _answer(written, map(written.family, families))
 
 
 async def get_per_object(call: Call) -> Answer:
     """Return the metrics of each queue, exchange, connection and channel."""
-    return await _answer(call, objects.per_object(call.context.metrics))
+    written = _format(call)
+    return await _answer(written, objects.per_object(call.context.metrics, written))
 
 
 async def get_detailed(call: Call) -> Answer:
     """Return the metrics of the families that are asked for, of some virtual hosts or of all."""
-    query = call.request.query_params
+    query, written = call.request.query_params, _format(call)
     vhosts = query.getlist("vhost") or None
+    source = call.context.metrics
     return await _answer(
-        call, objects.detailed(call.context.metrics, query.getlist("family"), vhosts)
+        written, objects.detailed(source, query.getlist("family"), vhosts, written)
     )
 
 
-async def _answer(call: Call, parts: Iterable[list[Metric]]) -> Answer:
-    shown = exposition(parts, call.request.headers.get("accept", ""))
+def _format(call: Call) -> MetricsFormat:
+    return MetricsFormat(call.request.headers.get("accept", ""))
+
+
+async def _answer(written: MetricsFormat, texts: Iterable[bytes]) -> Answer:
     steps = InSteps()
     pieces = []
-    for piece in shown.pieces:
+    for piece in texts:
         pieces.append(piece)
         await steps.pause()
-    return Pieces(pieces, 200, {}, shown.content_type)
+    return Pieces([*pieces, written.end], 200, {}, written.content_type)
 
 
 async def get_live(call: Call) -> Answer:
