@@ -22,8 +22,9 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.vhost import DEFAULT_VHOST, VirtualHost
+from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import CatalogCommit, Operation

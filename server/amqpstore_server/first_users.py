@@ -14,7 +14,7 @@ from amqpstore_server.administration.telling import user_events
 from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.broker.vhost import DEFAULT_VHOST
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER, Users
 
 ADMINISTRATOR = "administrator"

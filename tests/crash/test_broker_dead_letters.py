@@ -8,20 +8,18 @@ routed when its delay is over however often the power goes in between (P4).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from amqpstore import Run, Store
-from amqpstore.catalog import Change
+from amqpstore_server.broker.deletion import Deletion
 from amqpstore_server.broker.messages.deaths import deaths_of
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, RecentHistoryQueue
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.transactions.transaction import Transaction
-from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -465,16 +463,15 @@ def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
 def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
     """Before what left it is durable elsewhere."""
 
-    remove = VirtualHost._remove
+    commit = Deletion.commit
 
-    def at_once(
-        self: VirtualHost, queues: Sequence[Queue], changes: list[Change], unbinding: Unbinding
-    ) -> None:
-        moved, self.context.moved = self.context.moved, Counter()
-        remove(self, queues, changes, unbinding)
-        self.context.moved = moved
+    def at_once(self: Deletion) -> None:
+        context = self._vhost.context
+        moved, context.moved = context.moved, Counter()
+        commit(self)
+        context.moved = moved
 
-    patch.setattr(VirtualHost, "_remove", at_once)
+    patch.setattr(Deletion, "commit", at_once)
 
 
 def history_is_sent_and_gone(patch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,15 @@ import pytest
 
 import amqpstore
 from amqpstore import Placement
-from amqpstore.catalog import Change
 from amqpstore_server.broker.channels.publishing import Publisher, _Promise
+from amqpstore_server.broker.deletion import Deletion
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.transactions.history import QueueHistory
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import Plan
 from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
-from amqpstore_server.broker.vhost import VirtualHost
 from tests.crash.broker_world import Client, Places, World, sync_at_once, violations
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -262,16 +260,18 @@ def forgotten_without_acks(patch: pytest.MonkeyPatch) -> None:
 def deleted_apart(patch: pytest.MonkeyPatch) -> None:
     """The history is deleted once its queue is."""
 
-    removed = VirtualHost._remove
+    committed = Deletion.commit
 
-    def remove(
-        self: VirtualHost, queues: Sequence[Queue], changes: list[Change], unbinding: Unbinding
-    ) -> None:
-        removed(self, queues[:1], changes, unbinding)
-        for other in queues[1:]:
-            removed(self, [other], [], unbinding)
+    def commit(self: Deletion) -> None:
+        first, *others = self._queues
+        self._queues = [first]
+        committed(self)
+        for other in others:
+            alone = Deletion(self._vhost)
+            alone.add_own_queues([other])
+            committed(alone)
 
-    patch.setattr(VirtualHost, "_remove", remove)
+    patch.setattr(Deletion, "commit", commit)
 
 
 HISTORY_BUGS: dict[Bug, str] = {

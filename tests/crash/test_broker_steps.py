@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amqpstore import Queue, Run, Store
-from amqpstore_server.broker.channels import channel, local_transaction
-from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels import local_transaction, unacked
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.transactions.transaction import Transaction
 from tests.crash.broker_world import Client, Meanwhile, World, violations
@@ -29,7 +29,7 @@ BODIES = [f"w{number}" for number in range(1, 10)]
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settle two deliveries with each step."""
-    monkeypatch.setattr(channel, "_SETTLED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(unacked, "AT_ONCE", AT_ONCE)
     monkeypatch.setattr(local_transaction, "_MAX_SETTLED", AT_ONCE)
     monkeypatch.setattr(local_transaction, "_MAX_ADDED", 1)
 
@@ -159,14 +159,16 @@ def test_more_images(history: Callable[[], World], seed: int) -> None:
 
 
 def the_rest_is_forgotten_when_the_channel_goes(patch: pytest.MonkeyPatch) -> None:
-    def settling(self: Channel, rest: deque[Delivery], requeue: bool | None) -> Iterator[None]:
+    def settling(
+        _context: BrokerContext, rest: deque[Delivery], settle: Callable[[Delivery], None]
+    ) -> Iterator[None]:
         while rest:
             for _ in range(min(len(rest), AT_ONCE)):
-                self.settled(rest.popleft(), requeue=requeue)
+                settle(rest.popleft())
             if rest:
                 yield
 
-    patch.setattr(Channel, "_settling", settling)
+    patch.setattr(unacked, "_settling", settling)
 
 
 def every_other_ack_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.broker.vhost import DEFAULT_VHOST
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.frames import method_frame

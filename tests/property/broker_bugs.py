@@ -15,6 +15,7 @@ from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
 from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.messages.deaths import Reason, deaths_of, is_cycle
+from amqpstore_server.broker.owned_queues import OwnedQueues
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.consumer import Consumer, Window
 from amqpstore_server.broker.queues.dispatch import Dispatch
@@ -22,7 +23,6 @@ from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
-from amqpstore_server.broker.vhost import VirtualHost
 from tests.property.broker_machine import BrokerAgainstModel
 
 Patch = pytest.MonkeyPatch
@@ -202,7 +202,7 @@ def a_purge_takes_what_is_unacked(patch: Patch) -> None:
 
 
 def exclusive_queues_outlive_their_connection(patch: Patch) -> None:
-    patch.setattr(VirtualHost, "delete_queues_of", lambda self, connection: None)
+    patch.setattr(OwnedQueues, "end", lambda self, connection: None)
 
 
 def a_freed_window_wakes_nobody(patch: Patch) -> None:

@@ -343,7 +343,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             for policy in chosen
         ]
         self._both(
-            lambda: self.world.vhost.define_policies(made, operator=operator),
+            lambda: self.world.vhost.policy_settings.define(made, operator=operator),
             lambda: self.model.define_policies(chosen, operator=operator),
         )
 

@@ -206,7 +206,7 @@ class World(SimulatedBroker):
         for channel in self.channels.values():
             if channel.connection is connection:
                 channel.close()
-        self.vhost.delete_queues_of(connection)
+        self.vhost.owned_queues.end(connection)
 
     def stop(self) -> None:
         """End the process cleanly; the connections are closed, and all is durable."""

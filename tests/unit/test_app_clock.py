@@ -9,7 +9,7 @@ import trio.testing
 from amqpstore import Store
 from amqpstore.worker import InlineWorker
 from amqpstore_server.app import App
-from amqpstore_server.broker.vhost import DEFAULT_VHOST
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.config import Config
 from tests.unit.broker.simulated import labelled
 

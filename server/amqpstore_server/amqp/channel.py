@@ -119,6 +119,7 @@ class AmqpChannel:
         """Publish messages, in steps: others may have their turn after each."""
         access = self._context.access
         broker = self._broker
+        context = broker.vhost.context
         for part, target in parts:
             publish = target.publish
             is_replay = publish.exchange == REPLAY_EXCHANGE
@@ -135,7 +136,7 @@ class AmqpChannel:
                 if access.has_topics:
                     self._topology.check_topic("write", publish.exchange, *envelope.address[1])
                 broker.publish(envelope, messages, flags)
-                if broker.is_spent:
+                if context.is_turn_spent:
                     yield
 
     def ack(self, acks: Acks) -> Iterator[None] | None:

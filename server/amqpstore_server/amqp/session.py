@@ -235,7 +235,7 @@ class Session:
         finally:
             self._usage.close()
             context.access.on_change.discard(self._recheck_permissions)
-            context.vhost.delete_queues_of(context)
+            context.vhost.owned_queues.end(context)
 
     def _send(self, number: int, method: methods.Method) -> None:
         self.context.outbox.add(method_frame(number, method.encode()))

@@ -27,7 +27,10 @@ Below them:
 
 And above them:
 
-- `vhost`, `broker`: one virtual host, and all of them; `removals`: what is left of deleted queues
-  and exchanges; `byte_limits`: limits of queues whose bytes are not counted yet.
+- `vhost`, `broker`: one virtual host, and all of them; `predeclared`: the exchanges of each;
+  `owned_queues`: those of one connection.
+- `deletion`: what goes together; `removals`: what is left of deleted queues and exchanges.
+- `policy_settings`: what queues and exchanges get from policies; `byte_limits`: limits of queues
+  whose bytes are not counted yet.
 - `rows`, `stored`: definitions in the catalog, and the check of what is found there.
 """

@@ -10,18 +10,20 @@ from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
+from amqpstore_server.broker.deletion import deleting_all
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import LOOK_COST
 from amqpstore_server.broker.permissions import Access, grants_any
 from amqpstore_server.broker.policy import Policies, Policy
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.quotas import Limits, Quotas
 from amqpstore_server.broker.removals import leftovers
 from amqpstore_server.broker.rows import name_key
 from amqpstore_server.broker.stored import is_usable, leave_out, misshapen, rows_of
-from amqpstore_server.broker.vhost import DEFAULT_VHOST, VirtualHost
+from amqpstore_server.broker.vhost import VirtualHost
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class Broker:
             store.define(changes)
         # Limits can drop messages only now, when dead-letter exchanges and their queues exist.
         for vhost in self.vhosts.values():
-            vhost.apply_policies()
+            vhost.policy_settings.apply()
         self._restore_branches()
         self._restore_purges()
         self._permissions: dict[str, dict[str, Any]] = dict(rows_of(store, "permissions"))
@@ -257,7 +259,7 @@ class Broker:
         context = self.context
         most = context.limits.max_handed_out
         for _ in range(len(context.unfinished)):
-            if context.is_spent or context.handed_out >= most:
+            if context.must_moves_wait or context.handed_out >= most:
                 return
             queue, _ = context.unfinished.popitem(last=False)
             context.touched.pop(queue, None)
@@ -330,7 +332,7 @@ class Broker:
             self.vhosts[name].policies.have(policies, operator=is_operator)
         # Taken now: a virtual host may be deleted between two steps.
         for vhost in [self.vhosts[name] for name in {name: None for name, _ in defined.policies}]:
-            yield from vhost.applying_policies()
+            yield from vhost.policy_settings.applying()
 
     def _have_permissions(self, rows: Mapping[str, dict[str, Any] | None]) -> None:
         for key, row in rows.items():
@@ -374,7 +376,7 @@ class Broker:
 
     def deleting_vhost(self, name: str) -> Iterator[None]:
         """Remove what is in a virtual host of `deleted`, in steps, and then its name."""
-        yield from self.deleted[name].deleting()
+        yield from deleting_all(self.deleted[name])
         # Last: a crash before it leaves the mark, with which the next start goes on.
         self.context.store.define([Change("vhosts", name, None)])
         self._past.add(self.deleted[name].counters)

@@ -129,7 +129,12 @@ class BrokerContext:
         return min(waits_ms, default=None)
 
     @property
-    def is_spent(self) -> bool:
+    def is_turn_spent(self) -> bool:
+        """Whether others should have their turn before more publishes are put in queues."""
+        return self.spent >= self.limits.max_turn_cost
+
+    @property
+    def must_moves_wait(self) -> bool:
         """Whether what moves or drops messages has to wait for another turn."""
         return self.is_resting or self.spent >= self.limits.max_turn_cost
 

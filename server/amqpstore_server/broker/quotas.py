@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from amqpstore_server.broker.errors import NotAllowedError
+from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
 
 MAX_CONNECTIONS = "max-connections"
 MAX_CHANNELS = "max-channels"
@@ -30,6 +30,20 @@ def is_reached(limits: Limits, name: str, count: int) -> bool:
     """Tell whether nothing may be added to `count`. What is not an integer is no limit."""
     limit = limits.get(name, -1)
     return isinstance(limit, int) and 0 <= limit <= count
+
+
+def check_may_declare(limits: Limits, limit: str, count: int, name: str, vhost: str) -> None:
+    """Make sure that there may be one more queue or exchange in a virtual host.
+
+    Args: limit, MAX_QUEUES or MAX_EXCHANGES; count, of those that are there; name, of the new one.
+    Raises: PreconditionFailedError.
+    """
+    if is_reached(limits, limit, count):
+        kind = "queue" if limit == MAX_QUEUES else "exchange"
+        raise PreconditionFailedError(
+            f"cannot declare {kind} '{name}': {kind} limit in vhost '{vhost}' ({limits[limit]}) "
+            "is reached"
+        )
 
 
 class Quotas:

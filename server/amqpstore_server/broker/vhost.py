@@ -1,30 +1,24 @@
-"""A virtual host: a namespace of exchanges, queues and bindings.
-
-Past 600 lines because whatever is deleted takes others with it, bindings, exchanges, own queues and
-histories, in one commit.
-"""
+"""A virtual host: a namespace of exchanges, queues and bindings."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore.catalog import Change
-from amqpstore_server.broker.byte_limits import ByteLimits
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.event_messages import AT_ONCE as EVENTS_AT_ONCE
 from amqpstore_server.broker.channels.event_messages import EventMessages
 from amqpstore_server.broker.channels.firehose import AT_ONCE as COPIES_AT_ONCE
-from amqpstore_server.broker.channels.firehose import TRACE_EXCHANGE, Firehose
+from amqpstore_server.broker.channels.firehose import Firehose
 from amqpstore_server.broker.channels.outlet import CLOSED
 from amqpstore_server.broker.channels.own_publishes import OwnPublishes
 from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
+from amqpstore_server.broker.deletion import Deletion
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
@@ -34,11 +28,12 @@ from amqpstore_server.broker.errors import (
 from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent
 from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.broker.exchanges.bindings import Bindings
-from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
-from amqpstore_server.broker.policy import Policies, Policy
+from amqpstore_server.broker.owned_queues import OwnedQueues
+from amqpstore_server.broker.policy import Policies
+from amqpstore_server.broker.policy_settings import PolicySettings
+from amqpstore_server.broker.predeclared import predeclared_exchanges
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import (
     QUEUE_KINDS,
@@ -55,9 +50,10 @@ from amqpstore_server.broker.quotas import (
     MAX_EXCHANGES,
     MAX_QUEUES,
     Limits,
+    check_may_declare,
     is_reached,
 )
-from amqpstore_server.broker.removals import Removals, Unbinding, binding_headers
+from amqpstore_server.broker.removals import Removals, binding_headers
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rows import (
     binding_changes,
@@ -69,13 +65,13 @@ from amqpstore_server.broker.rows import (
 )
 from amqpstore_server.broker.settings import (
     ALTERNATE_EXCHANGE,
-    CLASSIC,
     DEFAULT_QUEUE_TYPE,
     POLICY_KEYS,
     QUEUE_TYPE,
     QUORUM,
     check_arguments,
     check_quorum,
+    with_type,
 )
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.exchange_queues import ExchangeQueues
@@ -86,30 +82,6 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_VHOST = "/"
-"""The virtual host of a new broker; it has the event exchange."""
-
-_QUEUES_AT_ONCE = 100
-_MATCHES_AT_ONCE = 2000
-"""Queues or exchanges that get their settings before others have their turn, and names that are
-compared with the patterns of policies for that.
-"""
-
-_EXCLUSIVE_AT_ONCE = 512
-"""Exclusive queues of a connection that ended which are deleted before others have their turn."""
-
-_PREDECLARED = {
-    "amq.direct": "direct",
-    "amq.fanout": "fanout",
-    "amq.topic": "topic",
-    "amq.headers": "headers",
-    "amq.match": "headers",
-    REPLAY_EXCHANGE: "x-replay",
-    TRACE_EXCHANGE: "topic",
-}
-_INTERNAL = (TRACE_EXCHANGE, EVENT_EXCHANGE)
-"""Those that clients cannot publish to."""
 
 
 class VirtualHost:
@@ -128,9 +100,7 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self.counters = ChannelCounters()
         """What all of its channels have counted, closed ones among them."""
-        self._owned: dict[object, dict[Queue, None]] = {}
-        self._ended: set[object] = set()
-        """Connections that have ended, and whose queues are not all deleted yet."""
+        self.owned_queues = OwnedQueues(context, self.delete_queue)
         self._bindings = Bindings()
         self._most_bindings = 0
         """There are no more bindings than this."""
@@ -138,41 +108,29 @@ class VirtualHost:
         self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
         self.dead_letters = DeadLetters(context, self.router)
         self.policies = Policies(name)
-        self._byte_limits = ByteLimits(context, self.router.changed)
         self.histories = Histories(context, self.queues, self._create_history)
+        self.policy_settings = PolicySettings(
+            context, self.policies, self.exchanges, self.queues, self.router, self.histories
+        )
         self.replays = Replays(context, self.queues, self.histories)
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
         self._ways_out: dict[str, WayOut] = {DelayQueue.kind: self._exchange_queues.release}
         """How messages leave queues of each kind, if not as dead letters."""
-        types = {**_PREDECLARED, EVENT_EXCHANGE: "topic"}
-        for predeclared, type_name in (types if name == DEFAULT_VHOST else _PREDECLARED).items():
-            row = {
-                "name": predeclared,
-                "type": type_name,
-                "auto_delete": False,
-                "internal": predeclared in _INTERNAL,
-                "arguments": {},
-            }
+        for row in predeclared_exchanges(name):
             self.restore_exchange(row)
         self._predeclared_count = len(self.exchanges)
-        copies = self._own_publishes("the copies of the firehose", COPIES_AT_ONCE, keeps_up=True)
+        # Not counted as what clients publish.
+        own = Publisher(
+            context, self.dead_letters, self.replays, CLOSED, ChannelCounters(), ChannelCounters()
+        )
+        copies = OwnPublishes(
+            context, self.router, own, "the copies of the firehose", COPIES_AT_ONCE, keeps_up=True
+        )
         self.firehose = Firehose(name, context.node, self.exchanges, copies)
         self.branches = Branches(name, context, self.dead_letters, self.firehose)
         if exchange := self.exchanges.get(EVENT_EXCHANGE):
-            events = EventMessages(context.clock, self._own_publishes("events", EVENTS_AT_ONCE))
-            context.events.listen(exchange, events.publish)
-
-    def _own_publishes(self, what: str, at_once: int, *, keeps_up: bool = False) -> OwnPublishes:
-        # Not counted as what clients publish.
-        publisher = Publisher(
-            self.context,
-            self.dead_letters,
-            self.replays,
-            CLOSED,
-            ChannelCounters(),
-            ChannelCounters(),
-        )
-        return OwnPublishes(self.context, self.router, publisher, what, at_once, keeps_up=keeps_up)
+            events = OwnPublishes(context, self.router, own, "events", EVENTS_AT_ONCE)
+            context.events.listen(exchange, EventMessages(context.clock, events).publish)
 
     # Exchanges.
 
@@ -217,11 +175,8 @@ class VirtualHost:
             )
             return
         check_name("exchange", name, self.name, self.context.name_rule)
-        if is_reached(self.limits, MAX_EXCHANGES, len(self.exchanges) - self._predeclared_count):
-            raise PreconditionFailedError(
-                f"cannot declare exchange '{name}': exchange limit in vhost '{self.name}' "
-                f"({self.limits[MAX_EXCHANGES]}) is reached"
-            )
+        count = len(self.exchanges) - self._predeclared_count
+        check_may_declare(self.limits, MAX_EXCHANGES, count, name, self.name)
         if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
             raise PreconditionFailedError(
                 f"invalid arg '{ALTERNATE_EXCHANGE}' for exchange '{name}': {reason}"
@@ -242,7 +197,7 @@ class VirtualHost:
         else:
             self._define(changes)
         self._add_exchange(exchange)
-        self._happened(
+        self.happened(
             "exchange declared" if durable else "",
             "exchange.created",
             {**asked, "name": name, "policy": ""},
@@ -250,7 +205,7 @@ class VirtualHost:
             type=type_name,
         )
 
-    def _happened(self, line: str, key: str, headers: Mapping[str, Any], **said: str) -> None:
+    def happened(self, line: str, key: str, headers: Mapping[str, Any], **said: str) -> None:
         """Tell that something has changed here. Args: as of `BrokerEvents.happened`."""
         event = BrokerEvent(key, {**headers, "vhost": self.name})
         self.context.events.happened(line, event, by=None, vhost=self.name, **said)
@@ -271,35 +226,9 @@ class VirtualHost:
             return
         if if_unused and exchange.is_bound:
             raise PreconditionFailedError(f"exchange '{name}' in vhost '{self.name}' in use")
-        changes: list[Change] = []
-        unbinding = Unbinding(self.removals)
-        self._remove(self._take_down([exchange], changes, unbinding), changes, unbinding)
-
-    def _take_down(
-        self, exchanges: Iterable[Exchange], changes: list[Change], unbinding: Unbinding
-    ) -> list[Queue]:
-        """Remove exchanges, and every auto-delete exchange that loses its last binding as a result.
-
-        Adds to the changes to commit and to what is to be unbound, and returns the exchanges' own
-        queues, which have to be removed in the same commit.
-        """
-        going = list(exchanges)
-        own_queues = []
-        while going:
-            exchange = going.pop()
-            if self.exchanges.get(exchange.name) is not exchange:
-                continue
-            del self.exchanges[exchange.name]
-            if exchange.durable:
-                changes.append(exchange_change(self.name, exchange, add=False))
-            unbinding.add_source(exchange)
-            going += unbinding.add_destination(exchange)
-            if exchange.own_queue is not None:
-                own_queues.append(self.queues[exchange.own_queue.name])
-            line = "exchange deleted" if exchange.durable else ""
-            headers = {"name": exchange.name}
-            self._happened(line, "exchange.deleted", headers, exchange=exchange.name)
-        return own_queues
+        deletion = Deletion(self)
+        deletion.add_exchanges([exchange])
+        deletion.commit()
 
     def restore_exchange(self, row: Mapping[str, Any]) -> None:
         """Restore a durable exchange from the catalog.
@@ -329,7 +258,7 @@ class VirtualHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
-        self._apply_to_exchange(exchange)
+        self.policy_settings.apply_to_exchange(exchange)
         self.router.changed()
 
     def _give_queue(self, exchange: Exchange, changes: Sequence[Change]) -> None:
@@ -345,7 +274,7 @@ class VirtualHost:
         if isinstance(queue, DelayQueue):
             queue.exchange = exchange
         queue.settings = exchange.own_queue_settings()
-        self._apply_to_queue(queue)
+        self.policy_settings.apply_to_queue(queue)
         exchange.own_queue = queue
 
     # Queues.
@@ -380,10 +309,12 @@ class VirtualHost:
         name = without_line_ends(name)
         survives = durable and not exclusive
         if QUEUE_TYPE not in arguments and self.metadata.get(DEFAULT_QUEUE_TYPE) == QUORUM:
-            kind = QUORUM if survives and not auto_delete else CLASSIC
-            if queue := self.queues.get(name):  # declared before that was the default, perhaps
-                kind = queue.arguments.get(QUEUE_TYPE, CLASSIC)
-            arguments = {**arguments, QUEUE_TYPE: kind}
+            present = self.queues.get(name)  # declared before that was the default, perhaps
+            arguments = with_type(
+                arguments,
+                present=present.arguments if present else None,
+                may_be_quorum=survives and not auto_delete,
+            )
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.context.make_name()}"
         elif queue := self.existing_queue(name):
@@ -405,11 +336,7 @@ class VirtualHost:
         what = f"queue '{name}' in vhost '{self.name}'"
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        if is_reached(self.limits, MAX_QUEUES, len(self.queues)):
-            raise PreconditionFailedError(
-                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
-                f"({self.limits[MAX_QUEUES]}) is reached"
-            )
+        check_may_declare(self.limits, MAX_QUEUES, len(self.queues), name, self.name)
         queue = self._create_queue(
             name,
             Queue.kind,
@@ -418,7 +345,7 @@ class VirtualHost:
             arguments=arguments,
             owner=connection if exclusive else None,
         )
-        self._apply_to_queue(queue)
+        self.policy_settings.apply_to_queue(queue)
         queue.enforce()
         headers = {
             "name": name,
@@ -429,7 +356,7 @@ class VirtualHost:
             "owner_pid": "" if queue.owner is None else getattr(queue.owner, "name", ""),
         }
         line = "queue declared" if queue.durable else ""
-        self._happened(line, "queue.created", headers, queue=name)
+        self.happened(line, "queue.created", headers, queue=name)
         return queue
 
     def _create_history(self, name: str, queue: Queue) -> Queue:
@@ -475,7 +402,7 @@ class VirtualHost:
     def add_queue(
         self, store_queue: amqpstore.Queue, *, durable: bool, owner: object = None
     ) -> Queue:
-        """Add a queue from the store. `apply_policies` gives it its settings."""
+        """Add a queue from the store. `PolicySettings` gives it these."""
         definition: Any = store_queue.definition
         name = definition["name"]
         queue = QUEUE_KINDS[kind_of(definition)](
@@ -491,8 +418,7 @@ class VirtualHost:
             on_set_aside=self._set_aside,
         )
         self.queues[name] = queue
-        if owner is not None:
-            self._owned.setdefault(owner, {})[queue] = None
+        self.owned_queues.add(queue)
         self.router.changed()
         return queue
 
@@ -508,42 +434,16 @@ class VirtualHost:
         if if_empty and queue.ready_count:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' not empty")
         count = queue.ready_count
-        changes: list[Change] = []
-        unbinding = Unbinding(self.removals)
-        unbound = unbinding.add_destination(queue)
-        going = [queue, *self._take_down(unbound, changes, unbinding)]
-        if history := self.histories.of(queue.name):
-            going.append(history)
-        self._remove(going, changes, unbinding)
+        deletion = Deletion(self)
+        deletion.add_queue(queue)
+        deletion.commit()
         _end_consumers(queue)
         return count
-
-    def delete_queues_of(self, connection: object) -> None:
-        """Delete the exclusive queues of a connection that ended: those beyond some hundreds in
-        later turns. Until then they are as good as deleted.
-        """
-        deleting = self._deleting_queues_of(connection)
-        for _ in deleting:
-            self._ended.add(connection)
-            self.context.background.append(deleting)
-            return
-
-    def _deleting_queues_of(self, connection: object) -> Iterator[None]:
-        """Delete the exclusive queues of a connection, in steps."""
-        queues = list(self._owned.get(connection, ()))
-        for number, queue in enumerate(queues, 1):
-            if not (queue.is_internal or queue.is_deleted):
-                called(partial(self.delete_queue, queue))
-            if not number % _EXCLUSIVE_AT_ONCE and number < len(queues):
-                self.context.work["exclusive queues"] = None
-                yield
-        self._owned.pop(connection, None)
-        self._ended.discard(connection)
 
     def existing_queue(self, name: str) -> Queue | None:
         """Return the queue of that name, unless its connection has ended: then it is deleted."""
         queue = self.queues.get(name)
-        if queue is not None and queue.owner in self._ended and not queue.is_internal:
+        if queue is not None and self.owned_queues.is_over(queue):
             self.delete_queue(queue)
             return None
         return queue
@@ -566,35 +466,6 @@ class VirtualHost:
                 f"queue '{queue.name}' in vhost '{self.name}' is the broker's own: it can be "
                 "purged, and nothing else"
             )
-
-    def _remove(self, queues: Sequence[Queue], changes: list[Change], unbinding: Unbinding) -> None:
-        """Delete queues with their messages; the changes, and some of what is unbound, are
-        committed with them.
-        """
-        changes += unbinding.take()
-        store_queues = [one for queue in queues for one in queue.priorities]
-        while any(self.context.moved[one.id] for one in store_queues):
-            # The deletion is durable at once. Messages that moved out of the queue must be durable
-            # elsewhere before that, or a crash would lose them.
-            self.context.flush()
-        try:
-            if store_queues:
-                self.context.store.delete_queue(*store_queues, changes=changes)
-            else:
-                self._define(changes)
-        finally:
-            # Nothing knows of the other bindings any more, even if the disk is full.
-            unbinding.go_on()
-        for queue in queues:
-            del self.queues[queue.name]
-            if queue.owner is not None:
-                self._owned.get(queue.owner, {}).pop(queue, None)
-            queue.closed()
-            if not queue.kind:
-                line = "queue deleted" if queue.durable else ""
-                self._happened(line, "queue.deleted", {"name": queue.name}, queue=queue.name)
-        self.context.churn.queue_deleted += len(queues)
-        self.router.changed()
 
     def _delete_unused(self, queue: Queue) -> None:
         if not queue.is_deleted and not queue.consumers:
@@ -670,15 +541,15 @@ class VirtualHost:
         if not self._bindings.unbind(exchange, binding):
             return False
         self._rebound("unbound", "binding.deleted", exchange, binding)
-        changes = binding_changes(self.name, exchange, [binding], add=False)
-        going = [exchange] if exchange.auto_delete and not exchange.is_bound else []
-        unbinding = Unbinding(self.removals)
-        self._remove(self._take_down(going, changes, unbinding), changes, unbinding)
+        deletion = Deletion(self, binding_changes(self.name, exchange, [binding], add=False))
+        if exchange.auto_delete and not exchange.is_bound:
+            deletion.add_exchanges([exchange])
+        deletion.commit()
         return True
 
     def _rebound(self, line: str, key: str, exchange: Exchange, binding: Binding) -> None:
         is_durable = exchange.durable and binding.destination.durable
-        self._happened(
+        self.happened(
             line if is_durable else "",
             key,
             binding_headers(exchange, binding),
@@ -714,106 +585,9 @@ class VirtualHost:
         if isinstance(destination, Queue):
             self.check_usable(destination)
 
-    # Its end.
-
-    def deleting(self) -> Iterator[None]:
-        """Delete everything in the virtual host, in steps of one commit each: others may have their
-        turn after each. A crash in between leaves what is left to the next start.
-        """
-        yield from self.branches.rolling_back_all()
-        store = self.context.store
-        while True:
-            self.context.work["vhost deleted"] = None
-            store.group_definitions()
-            try:
-                is_done = self._delete_some()
-            finally:
-                store.commit_definitions()
-            if is_done:
-                return
-            yield
-
-    def _delete_some(self) -> bool:
-        """Delete some queues; the exchanges once no queue is bound to them. Returns whether nothing
-        is left.
-        """
-        # A history goes with its queue, and the own queue of an exchange with that.
-        of_clients = (queue for queue in self.queues.values() if not queue.is_internal)
-        queues = list(islice(of_clients, _QUEUES_AT_ONCE))
-        for queue in queues:
-            if not queue.is_deleted:
-                self.delete_queue(queue)
-        if queues:
-            return False
-        changes: list[Change] = []
-        exchanges = list(self.exchanges.values())[:_QUEUES_AT_ONCE]
-        unbinding = Unbinding(self.removals)
-        self._remove(self._take_down(exchanges, changes, unbinding), changes, unbinding)
-        if exchanges:
-            return False
-        left = list(self.queues.values())[:_QUEUES_AT_ONCE]
-        self._remove(left, [], Unbinding(self.removals))
-        if left:
-            return False
-        # In a virtual host of the same name, rows that are left would be bindings again.
-        for unbinding in self.removals.unfinished:
-            unbinding.step()
-            return False
-        return True
-
     def _define(self, changes: Sequence[Change]) -> None:
         if changes:
             self.context.store.define(changes)
-
-    # Policies.
-
-    def define_policies(self, policies: Sequence[Policy], *, operator: bool) -> None:
-        """Replace all policies, or all operator policies. Durable on return."""
-        self._define(self.policies.changes(policies, operator=operator))
-        self.policies.have(policies, operator=operator)
-        self.apply_policies()
-
-    def apply_policies(self) -> None:
-        """Apply the policies: give every queue and exchange its current settings."""
-        for _ in self.applying_policies():
-            pass
-
-    def applying_policies(self) -> Iterator[None]:
-        """Do as `apply_policies`, in steps: others may have their turn after each."""
-        at_once = max(1, min(_QUEUES_AT_ONCE, _MATCHES_AT_ONCE // (self.policies.count + 1)))
-        exchanges = list(self.exchanges.values())
-        for first in range(0, len(exchanges), at_once):
-            self.context.work["policies"] = None
-            for exchange in exchanges[first : first + at_once]:
-                self._apply_to_exchange(exchange)
-            yield
-        queues = list(self.queues.values())
-        for first in range(0, len(queues), at_once):
-            self.context.work["policies"] = None
-            for queue in queues[first : first + at_once]:
-                if not queue.is_deleted:
-                    self._apply_to_queue(queue)
-            # Before anybody publishes: a route has settings of its queues.
-            self.router.changed()
-            yield
-        # Only now: messages that one queue drops may go to another, which needs its settings first.
-        for first in range(0, len(queues), _QUEUES_AT_ONCE):
-            self.context.work["policies"] = None
-            for queue in queues[first : first + _QUEUES_AT_ONCE]:
-                if not queue.is_deleted:
-                    queue.enforce()
-            yield
-
-    def _apply_to_queue(self, queue: Queue) -> None:
-        if queue.is_internal:
-            queue.apply(queue.settings)
-            return
-        settings = self.policies.queue_settings(queue.name, queue.arguments)
-        queue.apply(self._byte_limits.applicable(queue, settings))
-        self.histories.apply(queue)
-
-    def _apply_to_exchange(self, exchange: Exchange) -> None:
-        exchange.alternate = self.policies.alternate(exchange.name, exchange.arguments)
 
 
 def _end_consumers(queue: Queue) -> None:

@@ -27,7 +27,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.policy import Policy
-from amqpstore_server.broker.vhost import DEFAULT_VHOST
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.users import Users
 from tests.fuzz.forged.forger import Forger
 from tests.unit.check.stores import OPTIONS

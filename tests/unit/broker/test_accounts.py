@@ -112,7 +112,7 @@ class Dice:
         elif way == 1:
             definition = rng.choice(POLICIES)
             policy = Policy("p", rng.choice(["^q$", "^[qr]$"]), definition=definition)
-            simulated.vhost.define_policies([policy], operator=False)
+            simulated.vhost.policy_settings.define([policy], operator=False)
         elif way == 2:
             simulated.pass_time(rng.randint(0, 40))
         elif way == 3 and client.channel.transaction is not None:

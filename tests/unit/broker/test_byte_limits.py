@@ -31,7 +31,7 @@ def simulated() -> SimulatedBroker:
 
 
 def limit(simulated: SimulatedBroker, *policies: Policy) -> None:
-    simulated.vhost.define_policies(policies, operator=False)
+    simulated.vhost.policy_settings.define(policies, operator=False)
 
 
 def turns(simulated: SimulatedBroker) -> int:

@@ -126,14 +126,14 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
     policies = [
         Policy("p", "^q$", definition={"overflow": one}) for one in ("drop-head", "reject-publish")
     ]
-    simulated.vhost.define_policies(
+    simulated.vhost.policy_settings.define(
         [one for one in policies if one.definition["overflow"] == overflow], operator=False
     )
     one, other = Client(simulated), Client(simulated)
     one.channel.select_transactions()
     one.publish("", "q", "a", "b")
     one.channel.commit()
-    simulated.vhost.define_policies(policies[1:], operator=False)
+    simulated.vhost.policy_settings.define(policies[1:], operator=False)
     simulated.settle()
     other.channel.select_confirms()
     other.publish("", "q", "c")
@@ -152,7 +152,7 @@ def test_what_is_dropped_in_several_turns_is_all_that_is_too_much(
     Client(simulated).publish("", "q", *bodies)
     simulated.settle()
     policy = Policy("p", "^q$", definition={"max-length": 2})
-    simulated.vhost.define_policies([policy], operator=False)
+    simulated.vhost.policy_settings.define([policy], operator=False)
     simulated.settle()
     assert simulated.ready("q") == bodies[-2:]
     assert simulated.ready("dead") == bodies[:-2]

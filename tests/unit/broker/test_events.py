@@ -162,7 +162,7 @@ def test_many_events_are_published_a_few_at_a_time(
         counts.append(queue.ready_count - before)
     assert max(counts) == event_messages.AT_ONCE
     assert sum(counts) == 3 * event_messages.AT_ONCE
-    heard.vhost.delete_queues_of(owner)
+    heard.vhost.owned_queues.end(owner)
     assert heard.keys().count("queue.deleted") == 3 * event_messages.AT_ONCE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.broker import vhost
+from amqpstore_server.broker import owned_queues
 from amqpstore_server.broker.errors import NotFoundError
 from amqpstore_server.broker.queues.queue import Queue
 from tests.simulated_broker import SimulatedBroker
@@ -16,7 +16,7 @@ NAMES = [f"q{number:02}" for number in range(35)]
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
-    monkeypatch.setattr(vhost, "_EXCLUSIVE_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(owned_queues, "_AT_ONCE", AT_ONCE)
     simulated = SimulatedBroker()
     for name in NAMES:
         declare(simulated, name, "first")
@@ -39,7 +39,7 @@ def left(simulated: SimulatedBroker) -> list[str]:
 
 
 def test_some_are_deleted_in_each_turn(simulated: SimulatedBroker) -> None:
-    simulated.vhost.delete_queues_of("first")
+    simulated.vhost.owned_queues.end("first")
     counts = [len(left(simulated))]
     while simulated.broker.has_work:
         simulated.broker.pump()
@@ -48,7 +48,7 @@ def test_some_are_deleted_in_each_turn(simulated: SimulatedBroker) -> None:
 
 
 def test_those_that_are_left_are_as_good_as_deleted(simulated: SimulatedBroker) -> None:
-    simulated.vhost.delete_queues_of("first")
+    simulated.vhost.owned_queues.end("first")
     with pytest.raises(NotFoundError):
         simulated.vhost.queue(NAMES[-1])
     mine = declare(simulated, NAMES[-2], "second")
@@ -61,7 +61,7 @@ def test_those_that_are_left_are_as_good_as_deleted(simulated: SimulatedBroker) 
 
 def test_those_of_others_stay(simulated: SimulatedBroker) -> None:
     declare(simulated, "other", "second")
-    simulated.vhost.delete_queues_of("first")
+    simulated.vhost.owned_queues.end("first")
     simulated.settle()
     assert left(simulated) == []
     simulated.vhost.queue("other").check_owner("second")

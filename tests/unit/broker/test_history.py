@@ -43,7 +43,7 @@ def policy(simulated: SimulatedBroker, **definition: Any) -> None:
     """Have one policy for all queues, or none."""
     keys = {key.replace("_", "-"): value for key, value in definition.items()}
     policies = [Policy("p", ".*", definition=keys)] if keys else []
-    simulated.vhost.define_policies(policies, operator=False)
+    simulated.vhost.policy_settings.define(policies, operator=False)
 
 
 # What enters it.
@@ -319,7 +319,7 @@ def test_it_ends_with_an_exclusive_queue(simulated: SimulatedBroker) -> None:
     )
     held = simulated.vhost.queue("amq.consumed.mine")
     assert held.owner is owner
-    simulated.vhost.delete_queues_of(owner)
+    simulated.vhost.owned_queues.end(owner)
     assert held.is_deleted
     assert list(simulated.vhost.queues) == ["q", HISTORY]
 

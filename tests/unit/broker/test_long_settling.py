@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.broker.channels import channel
+from amqpstore_server.broker.channels import unacked as unacked_module
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -14,7 +14,7 @@ BODIES = [f"{number:02}" for number in range(60)]
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
-    monkeypatch.setattr(channel, "_SETTLED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(unacked_module, "AT_ONCE", AT_ONCE)
     simulated = SimulatedBroker()
     simulated.queue("q")
     return simulated

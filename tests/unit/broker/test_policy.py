@@ -124,7 +124,7 @@ def test_a_policy_holds_at_once_for_what_is_there_and_for_what_comes() -> None:
     client = Client(simulated)
     client.publish("", "before", "a", "b", "c")
     simulated.settle()
-    simulated.vhost.define_policies([limit("p", 2, "^(before|after)$")], operator=False)
+    simulated.vhost.policy_settings.define([limit("p", 2, "^(before|after)$")], operator=False)
     assert simulated.ready("before") == ["b", "c"]
     simulated.queue("after")
     simulated.queue("other")
@@ -138,10 +138,10 @@ def test_a_policy_holds_at_once_for_what_is_there_and_for_what_comes() -> None:
 def test_a_policy_that_is_gone_holds_no_more() -> None:
     simulated = SimulatedBroker()
     simulated.queue("q")
-    simulated.vhost.define_policies([limit("p", 1)], operator=False)
+    simulated.vhost.policy_settings.define([limit("p", 1)], operator=False)
     client = Client(simulated)
     client.publish("", "q", "a", "b")
-    simulated.vhost.define_policies([], operator=False)
+    simulated.vhost.policy_settings.define([], operator=False)
     client.publish("", "q", "c", "d")
     simulated.settle()
     assert simulated.ready("q") == ["b", "c", "d"]
@@ -153,7 +153,7 @@ def test_what_a_policy_drops_becomes_a_dead_letter() -> None:
     simulated.queue("dead")
     Client(simulated).publish("", "q", "a", "b", "c")
     simulated.settle()
-    simulated.vhost.define_policies([limit("p", 1, "^q$")], operator=True)
+    simulated.vhost.policy_settings.define([limit("p", 1, "^q$")], operator=True)
     simulated.settle()
     assert simulated.ready("q") == ["c"]
     assert simulated.ready("dead") == ["a", "b"]
@@ -163,14 +163,14 @@ def test_policies_are_there_after_a_restart() -> None:
     simulated = SimulatedBroker()
     simulated.queue("q")
     simulated.exchange("e")
-    simulated.vhost.define_policies(
+    simulated.vhost.policy_settings.define(
         [
             limit("p", 2, "^q$"),
             Policy("e", "^e$", "exchanges", 0, {"alternate-exchange": "unrouted"}),
         ],
         operator=False,
     )
-    simulated.vhost.define_policies([limit("o", 1, "^q$")], operator=True)
+    simulated.vhost.policy_settings.define([limit("o", 1, "^q$")], operator=True)
     simulated.restart()
     assert simulated.vhost.queue("q").settings.max_length == 1
     assert simulated.vhost.exchange("e").alternate == "unrouted"

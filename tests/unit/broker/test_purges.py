@@ -205,7 +205,7 @@ def test_a_queue_and_a_policy_set_the_time(
     if policy is not None:
         definition = {"purge-undo-seconds": policy}
         found = Policy("p", "^set$", "queues", 0, definition)
-        broker.vhost.define_policies([found], operator=False)
+        broker.vhost.policy_settings.define([found], operator=False)
     client.publish("", "set", "a")
     broker.settle()
     broker.purge("set")

@@ -12,7 +12,6 @@ from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.direct import DirectExchange
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.spec import ReplyCode
 from tests.simulated_broker import SimulatedBroker
@@ -267,13 +266,14 @@ def test_the_exclusive_queues_of_a_connection_go_though_one_cannot(
         simulated.vhost.declare_queue(
             name, durable=False, exclusive=True, auto_delete=False, arguments={}, connection=owner
         )
-    delete = VirtualHost.delete_queue
+    closed = Queue.closed
 
-    def fail(vhost: VirtualHost, queue: Queue) -> None:
+    def fail(queue: Queue) -> None:
         if queue.name == "one":
+            simulated.vhost.queues["one"] = queue
             raise LookupError
-        delete(vhost, queue)
+        closed(queue)
 
-    monkeypatch.setattr(VirtualHost, "delete_queue", fail)
-    simulated.vhost.delete_queues_of(owner)
+    monkeypatch.setattr(Queue, "closed", fail)
+    simulated.vhost.owned_queues.end(owner)
     assert set(simulated.vhost.queues) & {"one", "two"} == {"one"}

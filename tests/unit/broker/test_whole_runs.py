@@ -50,7 +50,7 @@ def test_a_limit_in_bytes_drops_whole_runs_and_no_message_too_many(
 
     monkeypatch.setattr(simulated.store, "withdraw", counted)
     limit = Policy("p", "^q$", definition={"max-length-bytes": limit_bytes})
-    simulated.vhost.define_policies([limit], operator=False)
+    simulated.vhost.policy_settings.define([limit], operator=False)
     simulated.settle()
     left = left_by(limit_bytes)
     assert queue.backlog.ready_bytes == sum(map(len, left)) <= limit_bytes
@@ -78,7 +78,7 @@ def test_a_limit_in_messages_drops_whole_runs(
 
     monkeypatch.setattr(simulated.store, "withdraw_first", counted)
     limit = Policy("p", "^q$", definition={"max-length": count})
-    simulated.vhost.define_policies([limit], operator=False)
+    simulated.vhost.policy_settings.define([limit], operator=False)
     simulated.settle()
     assert dropped == [COUNT - count]
     assert simulated.ready("q") == BODIES[COUNT - count :]

@@ -25,7 +25,7 @@ from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
 from amqpstore.recovered import RecoveryReport
 from amqpstore_server.app import App
 from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.broker.vhost import DEFAULT_VHOST
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.config import Config
 from amqpstore_server.definitions import Definitions, Permission, User, load
 from amqpstore_server.listening import listen

@@ -1,6 +1,8 @@
 """Channels: publish, get, ack and commit for one client.
 
-- `channel`: one channel, in the order of its tags; `outlet`: the way to the client.
+- `channel`: one channel, in the order of its tags; `mode`: whether it confirms or commits;
+  `unacked`: what its client may still ack; `outlet`: the way to the client.
+- `consumer_events`: that a consumer was started, or has ended.
 - `publishing`: into queues, and the confirms; `gets`: those that may wait.
 - `firehose`: copies of what is published and delivered; `event_messages`: events as messages;
   `own_publishes`: how both are published.

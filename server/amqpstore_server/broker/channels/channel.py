@@ -1,32 +1,26 @@
-"""A channel: publishes, gets and unacked deliveries of one client, in the order of its tags.
-
-Past 600 lines because all of these share one row of delivery tags, and so do recovering, settling
-and transactions.
-"""
+"""A channel: publishes, gets and unacked deliveries of one client, in the order of its tags."""
 
 from __future__ import annotations
 
-import enum
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import amqpstore
 from amqpstore import Message, Run
-from amqpstore.runs import RunList
 from amqpstore_server.broker.ack_timeouts import TagNotes
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.channels import unacked
 from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.channels.consumer_events import ConsumerEvents
 from amqpstore_server.broker.channels.firehose import NOWHERE, Firehose, Origin
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, UncommittedBytes
+from amqpstore_server.broker.channels.mode import ChannelMode
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
 from amqpstore_server.broker.channels.publishing import Flags, Publisher
+from amqpstore_server.broker.channels.unacked import UnackedDeliveries
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
-from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
@@ -41,26 +35,6 @@ from amqpstore_server.broker.transactions.replay import Replays
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.permissions import Access
-
-_NO_REDELIVERIES: deque[Delivery] = deque()
-"""Shared by nearly all channels, and never added to: an empty deque takes 760 bytes."""
-
-
-_SETTLED_AT_ONCE = 256
-"""Deliveries that are settled before others have their turn. A client that acks in another order
-than it gets its messages has one for each gap.
-"""
-
-_FIRST_SEQUENCE = attrgetter("run.first_sequence")
-
-
-class _Mode(enum.StrEnum):
-    """The mode of a channel. It never changes again."""
-
-    PLAIN = "plain"
-    CONFIRM = "confirm"
-    TX = "tx"
-    DTX = "dtx"
 
 
 class ChannelHost(Protocol):
@@ -114,18 +88,15 @@ class Channel:
         self.reply_to = ""
         """The address of its direct replies; empty without a consumer for them."""
         self.transaction: LocalTransaction | None = None
-        self._mode = _Mode.PLAIN
+        self._mode = ChannelMode.PLAIN
+        self._consumer_events = ConsumerEvents(vhost.context.events, vhost.name, origin)
         self.counters = ChannelCounters()
         self.totals = vhost.counters
         self._probes = vhost.context.probes
         self._publisher = Publisher(
             vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals
         )
-        self._unacked: RunList[Delivery] = RunList()
-        self._redeliveries = _NO_REDELIVERIES
-        """Deliveries to send again after basic.recover; they count as unacked."""
-        self._rolled_back = _NO_REDELIVERIES
-        """Deliveries that are unacked again, and that a rollback has not put back yet."""
+        self._unacked = UnackedDeliveries()
         self.next_delivery_tag = 1
         self.tag_notes = TagNotes()
 
@@ -133,7 +104,7 @@ class Channel:
 
     def select_confirms(self) -> None:
         """Confirm each publish from now on. Raises: PreconditionFailedError."""
-        self._select(_Mode.CONFIRM)
+        self._mode = self._mode.changed_to(ChannelMode.CONFIRM)
         self._publisher.confirms = True
 
     def publish(self, envelope: ParsedEnvelope, messages: list[Message], flags: Flags) -> None:
@@ -152,12 +123,6 @@ class Channel:
             publisher.publish(route, parsed, part, flags)
             if is_traced:
                 self.firehose.published(self.origin, route.queues, part)
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether others should have their turn before more publishes are put in queues."""
-        context = self.vhost.context
-        return context.spent >= context.limits.max_turn_cost
 
     def publish_later(
         self, kind: object, routes: Routed, messages: list[Message], body_bytes: int
@@ -210,30 +175,8 @@ class Channel:
         self.consumers[tag] = consumer
         if not options.no_ack:
             self._watch_acks()
-        self._tell(
-            "consumer.created",
-            {
-                **self._about(consumer),
-                "exclusive": options.exclusive,
-                "ack_required": not options.no_ack,
-                "prefetch_count": self.consumer_window[0],
-                "arguments": dict(arguments or {}),
-            },
-        )
+        self._consumer_events.created(consumer, self.consumer_window[0], arguments or {})
         return consumer
-
-    def _about(self, consumer: Consumer) -> dict[str, Any]:
-        """Return the headers of events of a consumer."""
-        return {
-            "consumer_tag": consumer.tag,
-            "channel": self.origin.name,
-            "vhost": self.vhost.name,
-            "queue": consumer.queue.name,
-        }
-
-    def _tell(self, key: str, headers: dict[str, Any]) -> None:
-        by = By(self.origin.user, "")
-        self.vhost.context.events.happened("", BrokerEvent(key, headers), by=by)
 
     def consume_replies(self, tag: str, options: ConsumerOptions) -> None:
         """Start the consumer of this channel's direct replies.
@@ -251,7 +194,7 @@ class Channel:
     def cancel(self, tag: str) -> None:
         """Cancel a consumer, if it exists; its unacked messages stay with the client."""
         if consumer := self.consumers.pop(tag, None):
-            self._tell("consumer.deleted", self._about(consumer))
+            self._consumer_events.deleted(consumer)
             self.vhost.remove_consumer(consumer)
             if consumer.queue.name == self.reply_to:
                 self.reply_to = ""
@@ -259,7 +202,7 @@ class Channel:
     def cancelled(self, consumer: Consumer) -> None:
         """Tell the client that a queue has cancelled its consumer."""
         if self.consumers.pop(consumer.tag, None):
-            self._tell("consumer.deleted", self._about(consumer))
+            self._consumer_events.deleted(consumer)
         self.outlet.consumer_cancelled(consumer.tag)
 
     def end_consumers(self, access: Access) -> None:
@@ -299,7 +242,7 @@ class Channel:
         run = shown(queue, run)
         self.outlet.deliver(consumer, first_tag, run)
         if self.firehose.is_on:
-            self._trace(queue, run)
+            self.firehose.delivered(self.origin, queue.name, run)
 
     def _count_redelivered(self, queue: Queue, count: int) -> None:
         for counters in (self.counters, self.totals, queue.counters):
@@ -341,14 +284,8 @@ class Channel:
             self._watch_acks()
         run = shown(queue, taken.run)
         if self.firehose.is_on:
-            self._trace(queue, run)
+            self.firehose.delivered(self.origin, queue.name, run)
         return tag, run
-
-    def _trace(self, queue: Queue, run: Run) -> None:
-        redelivered = run.delivery_count > 0
-        self.firehose.delivered(
-            self.origin, queue.name, run.messages or (), redelivered=redelivered
-        )
 
     def found_nothing(self, queue: Queue) -> None:
         """Count a get that was answered without a message."""
@@ -383,21 +320,17 @@ class Channel:
     def recovering(self, *, requeue: bool) -> Iterator[None] | None:
         """Do as `recover`, in steps: see `settling_until`."""
         if requeue:
-            deliveries = [*self._take_redeliveries(), *self._unacked.clear()]
-            return self._begin_settling(deliveries, requeue=True)
-        self._redeliveries = deque(chain(self._redeliveries, self._unacked.clear()))
+            return self._begin_settling(self._unacked.take_all(), requeue=True)
+        self._unacked.send_again()
         self._redeliver()
         return None
-
-    def _take_redeliveries(self) -> deque[Delivery]:
-        redeliveries, self._redeliveries = self._redeliveries, _NO_REDELIVERIES
-        return redeliveries
 
     def _redeliver(self) -> None:
         """Send again what recover asked for, as far as the outbox has room."""
         left_out = False
-        while self._redeliveries and self.outlet.is_writable:
-            delivery = self._redeliveries.popleft()
+        redeliveries = self._unacked.redeliveries
+        while redeliveries and self.outlet.is_writable:
+            delivery = redeliveries.popleft()
             consumer = delivery.consumer
             if consumer is None or self.consumers.get(consumer.tag) is not consumer:
                 self.settled(delivery, requeue=True)
@@ -413,7 +346,7 @@ class Channel:
                 delivery.queue.unacked_count += delivery.count
                 consumer.window.add(rest.run)
                 self.window.add(rest.run)
-                self._redeliveries.appendleft(delivery)
+                redeliveries.appendleft(delivery)
             if taken is not None and delivery.queue.redeliver(taken):
                 self.deliver(consumer, taken)
             else:
@@ -435,13 +368,12 @@ class Channel:
         """
         self.vhost.context.ack_timeouts.channels.pop(self, None)
         for consumer in self.consumers.values():
-            self._tell("consumer.deleted", self._about(consumer))
+            self._consumer_events.deleted(consumer)
             self.vhost.remove_consumer(consumer)
         self.consumers.clear()
-        if self._mode is _Mode.DTX:
+        if self._mode is ChannelMode.DTX:
             self.vhost.branches.leave(self)
-        deliveries = [*self._take_redeliveries(), *self._unacked.clear(), *self._rolled_back]
-        self._rolled_back = _NO_REDELIVERIES
+        deliveries = self._unacked.take_all()
         if self.transaction is not None:
             deliveries += self.transaction.rollback()
             self.transaction = None
@@ -457,17 +389,17 @@ class Channel:
     @property
     def unacked_count(self) -> int:
         """Deliveries that are not acked."""
-        return self._unacked.count + sum([one.count for one in self._redeliveries])
+        return self._unacked.total_count
 
     @property
     def is_confirming(self) -> bool:
         """Whether its publishes are confirmed."""
-        return self._mode is _Mode.CONFIRM
+        return self._mode is ChannelMode.CONFIRM
 
     @property
     def is_transactional(self) -> bool:
         """Whether its publishes and acks wait for a commit."""
-        return self._mode in (_Mode.TX, _Mode.DTX)
+        return self._mode in (ChannelMode.TX, ChannelMode.DTX)
 
     @property
     def unconfirmed_count(self) -> int:
@@ -482,9 +414,8 @@ class Channel:
     @property
     def has_unacked(self) -> bool:
         """Whether it has deliveries that are not acked, or whose acks wait for a commit."""
-        if self._unacked.count or self._redeliveries:
-            return True
-        return self.transaction is not None and self.transaction.has_settled
+        settled = self.transaction is not None and self.transaction.has_settled
+        return settled or self._unacked.total_count > 0
 
     def _watch_acks(self) -> None:
         self.vhost.context.ack_timeouts.channels[self] = None
@@ -494,22 +425,12 @@ class Channel:
         """The tag of its oldest unacked message, and how many ms that may stay unacked; 0 if for
         ever. None if nothing is unacked.
         """
-        if not self._unacked.count:
-            return None
-        delivery = self._unacked.first
-        timeout_ms = delivery.consumer.timeout_ms if delivery.consumer else None
-        if timeout_ms is None:
-            timeout_ms = delivery.queue.settings.consumer_timeout
-        if timeout_ms is None:
-            timeout_ms = self.vhost.context.consumer_timeout_ms
-        return delivery.first_sequence, timeout_ms
+        return self._unacked.oldest(self.vhost.context.consumer_timeout_ms)
 
     def unacked_in(self, queue: object) -> Iterator[tuple[amqpstore.Queue, Run]]:
         """Yield what its client has of a queue, also what is acked in a transaction only."""
         settled = self.transaction.settled if self.transaction is not None else ()
-        for delivery in chain(self._unacked, self._redeliveries, self._rolled_back, settled):
-            if delivery.queue is queue:
-                yield delivery.store_queue, delivery.run
+        return self._unacked.of_queue(queue, settled)
 
     def ack_timed_out(self, timeout_ms: int) -> None:
         """Have the channel closed: an ack is overdue. Unacked messages are requeued."""
@@ -535,17 +456,17 @@ class Channel:
         """Have publishes and acks wait for a commit from now on. Raises:
         PreconditionFailedError.
         """
-        self._select(_Mode.TX)
+        self._mode = self._mode.changed_to(ChannelMode.TX)
         if self.transaction is None:
             self.transaction = LocalTransaction(self, self.vhost.context, self.vhost.dead_letters)
 
     def select_branches(self) -> None:
         """Allow work in branches from now on. Raises: PreconditionFailedError."""
-        self._select(_Mode.DTX)
+        self._mode = self._mode.changed_to(ChannelMode.DTX)
 
     def check_branches(self) -> None:
         """Raises: PreconditionFailedError, if the channel may not work in branches."""
-        if self._mode is not _Mode.DTX:
+        if self._mode is not ChannelMode.DTX:
             raise PreconditionFailedError("channel is not in dtx mode: dtx.select comes first")
 
     def commit(self) -> None:
@@ -572,23 +493,13 @@ class Channel:
 
     def rolling_back(self) -> Iterator[None]:
         """Do as `rollback`, in steps: see `settling_until`."""
-        self._rolled_back = deliveries = deque(self._transaction.rollback())
-        while deliveries:
-            for _ in range(min(len(deliveries), _SETTLED_AT_ONCE)):
-                self._unacked.insert(deliveries.popleft())
-            if deliveries:
-                yield
+        yield from self._unacked.putting_back(self._transaction.rollback())
 
     @property
     def _transaction(self) -> LocalTransaction:
-        if self.transaction is None or self._mode is not _Mode.TX:
+        if self.transaction is None or self._mode is not ChannelMode.TX:
             raise PreconditionFailedError("channel is not transactional")
         return self.transaction
-
-    def _select(self, mode: _Mode) -> None:
-        if self._mode not in (_Mode.PLAIN, mode):
-            raise PreconditionFailedError(f"cannot switch from {self._mode} to {mode} mode")
-        self._mode = mode
 
     # Settling (AMQP's word for ack and reject): `requeue` says how; None is an ack.
 
@@ -613,21 +524,9 @@ class Channel:
         If not all of them are taken, because the channel has gone, the rest follows in later turns.
         Args: requeue, None is an ack. Raises: PreconditionFailedError, at once.
         """
-        unacked = self._unacked
-        if tag and (tag >= self.next_delivery_tag or not unacked.count):
-            raise PreconditionFailedError(f"unknown delivery tag {tag}")
-        if not unacked.count:
-            return None
-        first = unacked.first.first_sequence
-        last = tag or self.next_delivery_tag - 1
-        if last < first:
-            raise PreconditionFailedError(f"unknown delivery tag {tag}")
-        deliveries = unacked.remove(first, last - first + 1)
-        if (
-            last - first >= _SETTLED_AT_ONCE
-            and self.transaction is None
-            and deliveries[_SETTLED_AT_ONCE : _SETTLED_AT_ONCE + 1]  # `len` would be a call
-        ):
+        deliveries = self._unacked.take_until(tag, self.next_delivery_tag)
+        most = unacked.AT_ONCE
+        if self.transaction is None and deliveries[most : most + 1]:  # `len` would be a call
             return self._begin_settling(deliveries, requeue=requeue)
         for delivery in deliveries:
             self._settle(delivery, requeue=requeue)
@@ -639,24 +538,11 @@ class Channel:
         """Settle some of the deliveries, which were removed from the unacked ones, outside of a
         transaction. Returns the steps that settle the others; None if there are none.
         """
-        if requeue and len(deliveries) > _SETTLED_AT_ONCE:
-            # Between two steps consumers may be given what is back already: the first come first.
-            deliveries.sort(key=_FIRST_SEQUENCE)
-        steps = self._settling(deque(deliveries), requeue)
-        for _ in steps:
-            return steps
-        return None
-
-    def _settling(self, rest: deque[Delivery], requeue: bool | None) -> Iterator[None]:
-        try:
-            while rest:
-                for _ in range(min(len(rest), _SETTLED_AT_ONCE)):
-                    self.settled(rest.popleft(), requeue=requeue)
-                if rest:
-                    yield
-        finally:
-            if rest:
-                self.vhost.context.background.append(self._settling(rest, requeue))
+        if requeue:
+            deliveries = unacked.in_queue_order(deliveries)
+        return unacked.settle_some(
+            self.vhost.context, deliveries, partial(self.settled, requeue=requeue)
+        )
 
     def _settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
         if self.transaction is not None:

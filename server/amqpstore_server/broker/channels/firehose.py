@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from amqpstore import Envelope, Message
+from amqpstore import Envelope, Message, Run
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, more_keys, visible
 from amqpstore_server.protocol.content import (
     BasicProperties,
@@ -88,13 +88,11 @@ class Firehose:
         for exchange, group in groupby(messages, lambda message: message.envelope.exchange):
             self._copy(f"publish.{exchange}", {}, extra, group)
 
-    def delivered(
-        self, origin: Origin, queue: str, messages: Sequence[Message], *, redelivered: bool
-    ) -> None:
+    def delivered(self, origin: Origin, queue: str, run: Run) -> None:
         """Copy messages that a client was sent."""
         if self._is_heard:
-            before: dict[str, FieldValue] = {"redelivered": int(redelivered)}
-            self._copy(f"deliver.{queue}", before, self._about(origin), messages)
+            before: dict[str, FieldValue] = {"redelivered": int(run.delivery_count > 0)}
+            self._copy(f"deliver.{queue}", before, self._about(origin), run.messages or ())
 
     @property
     def _is_heard(self) -> bool:

@@ -43,7 +43,7 @@ class OwnPublishes:
         what: str,
         at_once: int,
         *,
-        keeps_up: bool,
+        keeps_up: bool = False,
     ) -> None:
         self._context = context
         self._router = router

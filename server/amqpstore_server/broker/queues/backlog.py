@@ -195,7 +195,7 @@ class Backlog:
         dropped = most = 0
         while (excess := self.excess) and (store_queue := self.priorities.least()):
             most = most or self._most_dropped(arrived)
-            if dropped >= most or (dropped >= arrived and self._is_spent):
+            if dropped >= most or (dropped >= arrived and self._must_wait):
                 self._queue().go_on_later()
                 return
             if not self._has_room():
@@ -270,7 +270,7 @@ class Backlog:
             if not self._has_room():
                 self.expiry.set(0)
                 return False
-            if self._is_spent:
+            if self._must_wait:
                 # Without the timer, which would be due again at once.
                 self.expiry.set(0)
                 self.has_expired = True
@@ -319,9 +319,9 @@ class Backlog:
     # What moving to other queues may cost.
 
     @property
-    def _is_spent(self) -> bool:
+    def _must_wait(self) -> bool:
         """Whether messages that move to another queue have to wait for another turn."""
-        return self._queue().sends_on and self._context.is_spent
+        return self._queue().sends_on and self._context.must_moves_wait
 
     @property
     def is_late(self) -> bool:

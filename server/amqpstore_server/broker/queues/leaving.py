@@ -74,7 +74,7 @@ class Leaving:
             if not context.has_room:
                 context.wait_for_room(self._queue().touch)
                 return
-            if context.is_spent:
+            if context.must_moves_wait:
                 self._queue().go_on_later()
                 return
             taken, go = self.line.popleft()

@@ -1,0 +1,135 @@
+"""The unacked deliveries of a channel, and how very many of them are settled: in steps.
+
+A client that acks in another order than it gets its messages has a delivery for each gap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
+
+import amqpstore
+from amqpstore import Run
+from amqpstore.runs import RunList
+from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.queues.delivery import Delivery
+
+AT_ONCE = 256
+"""Deliveries that are settled before others have their turn."""
+
+_NONE: deque[Delivery] = deque()
+"""Shared by nearly all channels, and never added to: an empty deque takes 760 bytes."""
+
+_FIRST_SEQUENCE = attrgetter("run.first_sequence")
+
+
+class UnackedDeliveries(RunList[Delivery]):
+    """The deliveries that a client may still settle, by delivery tag.
+
+    Besides them, `redeliveries` are to be sent again after basic.recover; they count as unacked.
+    `rolled_back` are unacked again, and a rollback has not put them back yet.
+    """
+
+    __slots__ = ("redeliveries", "rolled_back")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redeliveries = _NONE
+        self.rolled_back = _NONE
+
+    @property
+    def total_count(self) -> int:
+        """How many messages are unacked."""
+        return self.count + sum([one.count for one in self.redeliveries])
+
+    def oldest(self, timeout_ms: int) -> tuple[int, int] | None:
+        """Return the tag of the oldest, and how many ms it may stay unacked; 0 if for ever. None if
+        there is none.
+
+        Args: timeout_ms, where neither its consumer nor its queue says another.
+        """
+        if not self.count:
+            return None
+        delivery = self.first
+        its_ms = delivery.consumer.timeout_ms if delivery.consumer else None
+        if its_ms is None:
+            its_ms = delivery.queue.settings.consumer_timeout
+        return delivery.first_sequence, timeout_ms if its_ms is None else its_ms
+
+    def of_queue(
+        self, queue: object, settled: Iterable[Delivery]
+    ) -> Iterator[tuple[amqpstore.Queue, Run]]:
+        """Yield what the client has of a queue. Args: settled, in its transaction."""
+        for delivery in chain(self, self.redeliveries, self.rolled_back, settled):
+            if delivery.queue is queue:
+                yield delivery.store_queue, delivery.run
+
+    def take_all(self) -> list[Delivery]:
+        """Remove and return all of them."""
+        taken = [*self.redeliveries, *self.clear(), *self.rolled_back]
+        self.redeliveries = self.rolled_back = _NONE
+        return taken
+
+    def take_until(self, tag: int, next_tag: int) -> list[Delivery]:
+        """Remove and return those up to a tag; 0 means all.
+
+        Args: next_tag, which no delivery has had yet. Raises: PreconditionFailedError.
+        """
+        if self.count and tag < next_tag:
+            first = self._runs[self._head].first_sequence  # as `first`: each call costs
+            if not tag or tag >= first:
+                return self.remove(first, (tag or next_tag - 1) - first + 1)
+        if tag:
+            raise PreconditionFailedError(f"unknown delivery tag {tag}")
+        return []
+
+    def send_again(self) -> None:
+        """Have all of them sent again."""
+        self.redeliveries = deque(chain(self.redeliveries, self.clear()))
+
+    def putting_back(self, deliveries: Iterable[Delivery]) -> Iterator[None]:
+        """Put back those that a transaction had settled and has rolled back, in steps."""
+        self.rolled_back = rest = deque(deliveries)
+        while rest:
+            for _ in range(min(len(rest), AT_ONCE)):
+                self.insert(rest.popleft())
+            if rest:
+                yield
+
+
+def settle_some(
+    context: BrokerContext, deliveries: list[Delivery], settle: Callable[[Delivery], None]
+) -> Iterator[None] | None:
+    """Settle some of the deliveries. Returns the steps that settle the others; None if there are
+    none.
+
+    If not all steps are taken, because the channel has gone, the rest follows in later turns.
+    """
+    steps = _settling(context, deque(deliveries), settle)
+    for _ in steps:
+        return steps
+    return None
+
+
+def _settling(
+    context: BrokerContext, rest: deque[Delivery], settle: Callable[[Delivery], None]
+) -> Iterator[None]:
+    try:
+        while rest:
+            for _ in range(min(len(rest), AT_ONCE)):
+                settle(rest.popleft())
+            if rest:
+                yield
+    finally:
+        if rest:
+            context.background.append(_settling(context, rest, settle))
+
+
+def in_queue_order(deliveries: list[Delivery]) -> list[Delivery]:
+    """Return deliveries in the order in which they go back to their queues: between two steps
+    consumers may be given what is back already, and the first come first.
+    """
+    return sorted(deliveries, key=_FIRST_SEQUENCE) if len(deliveries) > AT_ONCE else deliveries
