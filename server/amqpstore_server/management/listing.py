@@ -36,11 +36,10 @@ T_contra = TypeVar("T_contra", contravariant=True)
 class RowKind(Protocol[T_contra]):
     """How rows are made of items."""
 
-    def value(self, item: T_contra, name: str) -> Any:
-        """Return one column; ABSENT if the row does not have it."""
-
     def reader(self, path: Sequence[str]) -> Callable[[T_contra], Any]:
-        """Return what reads one column, or what is inside it, of many items."""
+        """Return what reads one column, or what is inside it, of many items; it returns ABSENT for
+        a row that does not have it.
+        """
 
     def row(self, item: T_contra, names: Sequence[str] | None) -> dict[str, Any]:
         """Return a row, with these columns or all of them."""
@@ -64,22 +63,16 @@ class Columns(Generic[T]):
         self._more = more
         self._of_more = of_more
 
-    def value(self, item: T, name: str) -> Any:
-        """Return one column; ABSENT if the row does not have it."""
-        function = self._functions.get(name)
-        if function is not None:
-            return function(item)
-        return ABSENT if self._more is None else self._more(item).get(name, ABSENT)
-
     def reader(self, path: Sequence[str]) -> Callable[[T], Any]:
         """Return what reads one column, or what is inside it, of many items."""
         name, *inside = path
         function = self._functions.get(name)
-        if function is not None and not inside:
-            return function
-        if function is None and (short := self._of_more(path)) is not None:
-            return short
-        return lambda item: _inside(self.value(item, name), inside)
+        if function is not None:
+            return (lambda item: _inside(function(item), inside)) if inside else function
+        more = self._more
+        if more is None:
+            return lambda _: ABSENT
+        return self._of_more(path) or (lambda item: _inside(more(item), path))
 
     def row(self, item: T, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return a row, with these columns or all of them."""
@@ -98,9 +91,6 @@ class Columns(Generic[T]):
 
 class _Made:
     """Rows that are made already."""
-
-    def value(self, item: Mapping[str, Any], name: str) -> Any:
-        return item.get(name, ABSENT)
 
     def reader(self, path: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
         return lambda item: _inside(item, path)
@@ -204,8 +194,8 @@ async def listed(
     found = list(items)
     total_count = len(found)
     if query.page and query.name:
-        matches = query.matches()
-        found = await steps.chosen(found, lambda item: matches(kind.value(item, "name")))
+        matches, name_of = query.matches(), kind.reader(["name"])
+        found = await steps.chosen(found, lambda item: matches(name_of(item)))
     first = (query.page - 1) * query.page_size
     if query.page > 1 and first > len(found):
         raise HttpError(
@@ -217,13 +207,8 @@ async def listed(
     end = first + query.page_size if query.page else None
     filtered_count = len(found)
     by = [*([query.sort.split(".")] if query.sort else []), *([one] for one in default_sort)]
-    readers = [kind.reader(path) for path in by]
-    found = await steps.ordered(
-        found,
-        lambda item: [_comparable(reader(item)) for reader in readers],
-        reverse=query.sort_reverse,
-        end=end,
-    )
+    columns = [await _comparable_column(steps, found, kind.reader(path)) for path in by]
+    found = await steps.ordered(found, columns, reverse=query.sort_reverse, end=end)
     if query.page:
         found = found[first:]
     rows = await steps.each(found, lambda item: shown_row(query, kind, item))
@@ -262,6 +247,17 @@ def _inside(value: Any, path: Sequence[str]) -> Any:
     for name in path:
         value = value.get(name, ABSENT) if isinstance(value, Mapping) else ABSENT
     return value
+
+
+async def _comparable_column(
+    steps: InSteps, items: Sequence[T], reader: Callable[[T], Any]
+) -> list[Any]:
+    """Return the values of a column, such that any two of them can be compared."""
+    values = await steps.each(items, reader)
+    types = set(await steps.each(values, type))
+    if types <= {str} or types <= {bool, int, float}:
+        return values
+    return await steps.each(values, _comparable)
 
 
 def _comparable(value: Any) -> tuple[int, Any]:

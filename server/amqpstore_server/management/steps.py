@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import trio
@@ -36,11 +38,11 @@ class InSteps:
 
     async def each(self, items: Iterable[T], function: Callable[[T], ResultT]) -> list[ResultT]:
         """Return what a function returns for each item."""
-        found = []
-        for index, item in enumerate(items):
-            if not index % _LOOK_AFTER:
-                await self.pause()
-            found.append(function(item))
+        left = iter(items)
+        found: list[ResultT] = []
+        while some := list(islice(left, _LOOK_AFTER)):
+            await self.pause()
+            found += map(function, some)
         return found
 
     async def chosen(self, items: Iterable[T], function: Callable[[T], bool]) -> list[T]:
@@ -54,34 +56,23 @@ class InSteps:
         return found
 
     async def ordered(
-        self, items: list[T], key: Callable[[T], Any], *, reverse: bool, end: int | None
+        self,
+        items: Sequence[T],
+        columns: Sequence[Sequence[Any]],
+        *,
+        reverse: bool,
+        end: int | None,
     ) -> list[T]:
-        """Return items by their keys, up to a position: only what is before it is put in order.
+        """Return items by their values in some columns, up to a position: only what is before it is
+        put in order. The values of one column have to be comparable with each other.
 
         A sort of many items cannot be interrupted, so it is one of parts, which are then merged.
         """
-        keys = await self.each(items, key)
-        keyed = list(zip(keys, range(len(items)), items, strict=True))
+        # No two positions are equal, so that items are never compared.
+        keyed = list(zip(*columns, range(len(items)), items, strict=True))
         parts = []
         for first in range(0, len(keyed), _SORTED_AT_ONCE):
-            part = keyed[first : first + _SORTED_AT_ONCE]
-            part.sort(key=_position, reverse=reverse)
-            parts.append(part)
             await self.pause()
-        merged: Iterator[tuple[Any, int, T]] = (
-            iter(parts[0])
-            if len(parts) == 1
-            else heapq.merge(*parts, key=_position, reverse=reverse)
-        )
-        found: list[T] = []
-        for index, (_, _, item) in enumerate(merged):
-            if index == end:
-                break
-            if not index % _LOOK_AFTER:
-                await self.pause()
-            found.append(item)
-        return found
-
-
-def _position(keyed: tuple[Any, int, Any]) -> tuple[Any, int]:
-    return keyed[:2]
+            parts.append(sorted(keyed[first : first + _SORTED_AT_ONCE], reverse=reverse))
+        merged = iter(parts[0]) if len(parts) == 1 else heapq.merge(*parts, reverse=reverse)
+        return await self.each(islice(merged, end), itemgetter(-1))

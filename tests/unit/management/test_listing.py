@@ -148,6 +148,14 @@ async def test_a_part_of_what_is_made_together_is_read_alone_if_it_can_be() -> N
 
 
 @pytest.mark.trio
+async def test_a_list_is_ordered_by_what_is_inside_a_function_s_column() -> None:
+    arguments = {"vhost": lambda _: "/", "name": str, "arguments": lambda item: {"x": -item}}
+    kind = Columns[int](arguments)
+    assert names(await asked("sort=arguments.x", [1, 3, 2], kind)) == ["3", "2", "1"]
+    assert names(await asked("sort=arguments.none", [1, 3, 2], kind)) == ["1", "2", "3"]
+
+
+@pytest.mark.trio
 async def test_a_list_of_any_length_is_ordered_in_steps() -> None:
     """As a whole, and up to a position; equal keys stay in their order."""
     items = [(number * 7919) % 10_007 // 2 for number in range(10_007)]
@@ -155,7 +163,7 @@ async def test_a_list_of_any_length_is_ordered_in_steps() -> None:
         expected = sorted(range(len(items)), key=lambda one: (items[one], one), reverse=reverse)
         for end in (None, 0, 10, 10_007, 20_000):
             found = await InSteps().ordered(
-                list(range(len(items))), items.__getitem__, reverse=reverse, end=end
+                list(range(len(items))), [items], reverse=reverse, end=end
             )
             assert found == expected[:end]
 
