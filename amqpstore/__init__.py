@@ -31,7 +31,8 @@ The modules, from the disk upwards:
 - `files`, `datasyncs`, `descriptors`, `filenames`: the interface to the operating system, datasyncs
   that the kernel does in the background, the limit of open files, and file names; `clock`: the wall
   clock and the monotonic clock.
-- `limits`: sizes that the engine chooses for itself.
+- `options`, `limits`: what the owner of a store chooses, and sizes that the engine chooses for
+  itself.
 - `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change atomically (LMDB), the check of its
   pages before they are mapped, and the encoding and the form of rows; `definitions`: a copy of the
   tables that only the catalog has; `backing`: all of this, passed to the modules above.
@@ -46,8 +47,11 @@ The modules, from the disk upwards:
   disk, retries of failed ones, and reads of large ones in parts; `browsing`: reads that leave them.
 - `memory`, `unacked`, `transient`: which ready and unacked messages stay in memory, and where
   transient messages go that must leave it; `disposal`: messages that nobody needs, freed by and by.
+- `arguments`, `publishing`: checks of published messages, and how they enter the log and their
+  queues; `withdrawals`: how messages leave their queues; `open_state`, `grouped_definitions`:
+  whether the store is open, and what is defined in it.
 - `transaction`, `acks`, `prepared`: transactions, their acks, and those that wait for a decision;
-  `purges`: purges that can be undone; `arguments`: checks of published messages.
+  `purges`: purges that can be undone.
 - `checkpoint_state`, `segment_accounts`: the state that the next checkpoint writes, for queues, and
   for live messages and garbage in each segment; `index`, `index_writer`, `index_merge`: index
   files.
@@ -88,8 +92,8 @@ from amqpstore.errors import (
     UnreadableFileError,
     UnreadableLogError,
 )
-from amqpstore.maintenance import Options
 from amqpstore.message import Envelope, Message
+from amqpstore.options import Options
 from amqpstore.prepared import Prepared, Publish
 from amqpstore.purges import Purged
 from amqpstore.queue import Placement, Queue

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from amqpstore.descriptors import is_shortage
 from amqpstore.errors import DamageError, MessageDamagedError, PartlyReadError, ReadLaterError
-from amqpstore.index import Entries, live_runs
+from amqpstore.index import Entries, PagedFile, live_runs
 from amqpstore.message import Message
-from amqpstore.queue import PagedFile, Queue
+from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.stored_runs import StoredRuns
 

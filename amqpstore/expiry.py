@@ -11,12 +11,9 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
+from amqpstore.index import PagedFile
 from amqpstore.runs import ReadyList, Run
-
-if TYPE_CHECKING:
-    from amqpstore.queue import PagedFile
 
 _FEW = 64
 """Fewer stale entries than this are not worth removing."""

@@ -130,6 +130,20 @@ class IndexState(NamedTuple):
         }
 
 
+class PagedFile(NamedTuple):
+    """Runs that are in index file `number` only: `live` messages, all that are live in it from
+    sequence `first` to before `end`. None of them expires before `expires_ms`, or ever if that is
+    0. Their bodies have `body_bytes`; None if unknown.
+    """
+
+    number: int
+    first: int
+    end: int
+    live: int
+    expires_ms: int
+    body_bytes: int | None = None
+
+
 def no_entries() -> Entries:
     """Return empty columns, to be extended."""
     return Entries(*(array(code) for code in COLUMNS))

@@ -11,13 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint, Written
 from amqpstore.clock import Clock
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
-from amqpstore.compression import Compressor
 from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
 from amqpstore.figures import CountedSegment, LogFigures
@@ -25,10 +24,10 @@ from amqpstore.filenames import index_path
 from amqpstore.files import File
 from amqpstore.index_merge import Merged
 from amqpstore.index_writer import IndexWriter
-from amqpstore.limits import LIMITS, StoreLimits
 from amqpstore.log import Log
 from amqpstore.measures import BucketHistogram
 from amqpstore.memory import Memory
+from amqpstore.options import Options, compressor_of
 from amqpstore.queue import Queue
 from amqpstore.recovered import Recovered
 from amqpstore.removal import attempt
@@ -50,50 +49,9 @@ _AVOIDED_MS = 600_000
 """Segments whose compaction failed are left alone for this time: a read error may pass."""
 
 
-class Options(NamedTuple):
-    """Options of a store. Sizes in bytes, times in ms.
-
-    `segment_bytes`: a segment of this size gets no further batch. `memory_bytes`: of messages that
-    wait in memory. A checkpoint is due after `checkpoint_bytes` of log, `checkpoint_messages`
-    changes, where messages in several queues count in each, or `checkpoint_ms`. Compaction reads
-    and writes `compaction_bytes_s` at most.
-
-    Bodies of at least `compress_from_bytes` are compressed with zstd, 0 disables it; with
-    `train_dictionary` compaction compresses small ones too, with a dictionary that is trained once.
-
-    Publishers are refused while less than `least_free_bytes` of the disk is free, and
-    `reserve_bytes` are reserved for everything else. `limits` are sizes that nobody has to change.
-    """
-
-    segment_bytes: int = 16 << 20
-    memory_bytes: int = 32 << 20
-    checkpoint_bytes: int = 64 << 20
-    checkpoint_messages: int = 32_768
-    checkpoint_ms: int = 5_000
-    compaction_bytes_s: int = 64 << 20
-    compress_from_bytes: int = 0
-    compression_level: int = 3
-    train_dictionary: bool = False
-    least_free_bytes: int = 128 << 20
-    reserve_bytes: int = 64 << 20
-    limits: StoreLimits = LIMITS
-
-
-DEFAULTS = Options()
-
-
-def compressor_of(options: Options) -> Compressor | None:
-    """Return a compressor, for one thread; None if bodies are not compressed."""
-    if not options.compress_from_bytes:
-        return None
-    return Compressor(options.compress_from_bytes, options.compression_level)
-
-
 class Maintenance:
     """Runs the maintenance of one open store. `created` and `deleted` are queue ids since the last
     checkpoint.
-
-    `is_copy_behind`: something was defined since the definitions were copied.
     """
 
     def __init__(
@@ -111,7 +69,7 @@ class Maintenance:
         self.created: list[int] = []
         self.deleted = recovered.deleted
         # A crash may have come between a definition and its copy.
-        self.is_copy_behind = True
+        self._is_copy_behind = True
         self._backing = backing
         self._log = log
         self._queues = queues
@@ -170,9 +128,9 @@ class Maintenance:
             self._space.make_room()
             work = _timed(self._new_checkpoint().run, self._log.measures.checkpoint_s)
             self._begin("checkpoint", work, self._checkpointed)
-        elif self.is_copy_behind and now_ms >= self._copy_ms:
+        elif self._is_copy_behind and now_ms >= self._copy_ms:
             # Before the copy is made: a definition that comes while it is written sets it again.
-            self.is_copy_behind = False
+            self._is_copy_behind = False
             self._space.make_room()
             self._begin("copy", self._copy_definitions, self._copied)
         elif (
@@ -203,13 +161,13 @@ class Maintenance:
         if is_needed and not self._must_wait():
             self._checkpointed(self._new_checkpoint().run())
         self._clean_up()()
-        if self.is_copy_behind:
+        if self._is_copy_behind:
             try:
                 self._copied(self._copy_definitions())
             except OSError as error:
                 _log.warning("the copy of the definitions could not be updated: %s", error)
             else:
-                self.is_copy_behind = False
+                self._is_copy_behind = False
 
     def compact(self) -> Compacted | None:
         """Run one compaction in this thread, if any frees something; None if none does.
@@ -269,6 +227,10 @@ class Maintenance:
             found.append(CountedSegment(*row, is_log=counted is None))
         return found
 
+    def defined(self) -> None:
+        """Note that something was defined: the copy of the definitions is behind."""
+        self._is_copy_behind = True
+
     def close(self) -> None:
         """Wait for running work, and close all files."""
         self._worker.close()
@@ -323,7 +285,7 @@ class Maintenance:
         except (OSError, DamageError) as error:
             # Nothing was changed. On a full disk all of it is tried again the next time.
             _log.error("background work is postponed: %s", error)
-            self.is_copy_behind = True
+            self._is_copy_behind = True
             self._copy_ms = self._clock.monotonic_ms() + self._options.checkpoint_ms
             self._is_compaction_checked = True
             if not (isinstance(error, OSError) and is_no_space(error)):
@@ -466,7 +428,7 @@ class Maintenance:
         if result.dictionary and self._compressor:
             number, dictionary = result.dictionary
             self._log.dictionaries[number] = dictionary
-            self.is_copy_behind = True
+            self._is_copy_behind = True
             self._compressor = self._compressor.with_dictionary(dictionary)
         # The commit took the rows of the old segments, but the log reads them until here: so they
         # are removed by the next clean-up. A crash before that leaves them to the next start.

@@ -12,29 +12,35 @@ from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.errors import MembershipError
 from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, MEMBER, SEGMENTS
 from amqpstore.files import Files
-from amqpstore.limits import StoreLimits
+from amqpstore.measures import StoreMeasures
+from amqpstore.options import Options
 from amqpstore.queue import Queue
 from amqpstore.records import FORMAT_VERSION
 from amqpstore.recovered import Recovered
 from amqpstore.recovery import recover
 from amqpstore.removal import attempt, quarantine
+from amqpstore.space import ReservingCatalog, Space
 from amqpstore.tables import StoreRows
 from amqpstore.terms import begin_term
 
 
 class OpenedStore(NamedTuple):
-    """A directory with its catalog, its queues by id, and the result of recovery."""
+    """A directory with its catalog, its queues by id, and the result of recovery; the room on its
+    disk, and what its work takes.
+    """
 
     backing: Backing
     queues: dict[int, Queue]
     recovered: Recovered
+    space: Space
+    measures: StoreMeasures
 
 
 def open_directory(
     directory: str,
     files: Files,
     open_catalog: OpenCatalog,
-    limits: StoreLimits,
+    options: Options,
     *,
     term: int = 0,
     is_follower: bool = False,
@@ -48,10 +54,20 @@ def open_directory(
     UnreadableLogError, DurabilityError, OSError.
     """
     _check_member(files, directory, is_member=term > 0 or is_follower)
+    measures = StoreMeasures()
+    space = Space(
+        *(files, directory),
+        least_free_bytes=options.least_free_bytes,
+        reserve_bytes=options.reserve_bytes,
+    )
+
+    def open_with_reserve(path: str, create: bool, *, plain: bool = False) -> Catalog:
+        return ReservingCatalog(open_catalog(path, create, plain=plain), space, measures.commit_s)
+
     found = marker.read(files, directory)
     if found is None:
         found = marker.Marker(uuid.uuid4(), FORMAT_VERSION)
-        make_store(files, directory, open_catalog, found.store_id)
+        make_store(files, directory, open_with_reserve, found.store_id)
     else:
         # The process that wrote the marker may have been killed before it was durable.
         files.sync_directory(directory)
@@ -60,8 +76,8 @@ def open_directory(
             if not files.exists(os.path.join(directory, name)):
                 files.make_directory(os.path.join(directory, name))
     _drop_lost_pages(files, os.path.join(directory, CATALOG, CATALOG_FILE))
-    catalog = open_catalog(os.path.join(directory, CATALOG), False, plain=found.is_plain)
-    backing = Backing.of(files, directory, found.store_id.bytes, catalog, limits)
+    catalog = open_with_reserve(os.path.join(directory, CATALOG), False, plain=found.is_plain)
+    backing = Backing.of(files, directory, found.store_id.bytes, catalog, options.limits)
     try:
         identity.check_catalog(directory, found, catalog.rows)
         queues = {
@@ -84,7 +100,7 @@ def open_directory(
     except BaseException:
         catalog.close()
         raise
-    return OpenedStore(backing, queues, recovered)
+    return OpenedStore(backing, queues, recovered, space, measures)
 
 
 def _check_member(files: Files, directory: str, *, is_member: bool) -> None:

@@ -179,7 +179,7 @@ class Prepared:
         store.ack_all(self._acks)
         store.purge(self._hidden)
         for queue, run in withheld:
-            store.when_durable(partial(store.make_ready, queue, run))
+            store.when_durable(partial(store.withdrawals.make_ready, queue, run))
         store.when_durable(partial(_remove, store, self._hidden))
 
     def rollback(self) -> list[tuple[Queue, Run]]:
@@ -224,7 +224,7 @@ class Prepared:
             run
             for queue_id, first_sequence, count in self._ranges
             if queue_id == queue.id
-            for run in self._store.withdraw_known(queue, first_sequence, count)
+            for run in self._store.withdrawals.withdraw_known(queue, first_sequence, count)
         ]
         for run in runs:
             self._acks.add(queue, run)
@@ -252,7 +252,9 @@ def put_all(store: Store, publishes: Iterable[Publish]) -> list[tuple[Queue, Run
     """Put messages in queues, where they are not ready yet: see `Store.put`. Returns the runs."""
     withheld: list[tuple[Queue, Run]] = []
     for placements, messages, priority, size, overhead in publishes:
-        store.put(placements, messages, size, overhead, priority=priority, withheld=withheld)
+        store.publishing.put(
+            placements, messages, size, overhead, priority=priority, withheld=withheld
+        )
     return withheld
 
 
@@ -286,10 +288,10 @@ def prepare(
     # marker: the next start removes both, as nothing was promised.
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
     place = [Placement(hidden)]
-    store.put(place, [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
+    store.publishing.put(place, [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
     for (_, messages, _, size, overhead), keeps_transient in kept:
         store.set_keeps_transient(hidden, keeps=keeps_transient)
-        store.put(place, messages, size, overhead)
+        store.publishing.put(place, messages, size, overhead)
     for _, run in acks.runs:
         # As after a restart: they were delivered, and nobody has them.
         run.delivery_count += 1

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import tables
 from amqpstore.catalog import Value
+from amqpstore.index import PagedFile
 from amqpstore.message import Envelope, Message
-from amqpstore.queue import PagedFile, Placement, Queue
+from amqpstore.queue import Placement, Queue
 from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.runs import Run, overhead_bytes
 from amqpstore.tables import PreparedRow
@@ -98,7 +99,7 @@ class Purged:
         for queue, _, files, runs in self._left():
             queue.bring_back(files)
             for run in runs:
-                self._store.make_ready(queue, run)
+                self._store.withdrawals.make_ready(queue, run)
         return count
 
     def end(self) -> bool:
@@ -123,7 +124,7 @@ class Purged:
         for of_queue, ranges, _, runs in self._asides:
             if of_queue is queue:
                 for span in ranges:
-                    found = self._store.withdraw_known(queue, *span)
+                    found = self._store.withdrawals.withdraw_known(queue, *span)
                     count += sum(run.count for run in found)
                     runs += found
         return count
@@ -144,7 +145,9 @@ def purge_aside(store: Store, queues: Iterable[Queue], label: Value) -> Purged |
     locked = [[queue.id, *span] for queue, ranges in found for span in ranges]
     row = PreparedRow(label, locked, [], purged=True)
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
-    store.put([Placement(hidden)], [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
+    store.publishing.put(
+        [Placement(hidden)], [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER])
+    )
     asides = []
     for queue, ranges in found:
         files = list(queue.paged)

@@ -16,24 +16,10 @@ from typing import NamedTuple
 
 from amqpstore.errors import DamageError
 from amqpstore.expiry import ExpiryHeap, earliest
-from amqpstore.index import IndexState
+from amqpstore.index import IndexState, PagedFile
 from amqpstore.index_merge import Merged
 from amqpstore.runs import ReadyList, Run
 from amqpstore.transient import FIRST_TRANSIENT
-
-
-class PagedFile(NamedTuple):
-    """Runs that are in index file `number` only: `live` messages, all that are live in it from
-    sequence `first` to before `end`. None of them expires before `expires_ms`, or ever if that is
-    0. Their bodies have `body_bytes`; None if unknown.
-    """
-
-    number: int
-    first: int
-    end: int
-    live: int
-    expires_ms: int
-    body_bytes: int | None = None
 
 
 class Placement(NamedTuple):

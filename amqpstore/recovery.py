@@ -44,10 +44,10 @@ from amqpstore.filenames import (
     segment_path,
 )
 from amqpstore.identity import SegmentHeader
-from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, live_runs
+from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, PagedFile, live_runs
 from amqpstore.keys import IndexKey
 from amqpstore.log_batch import BatchSummary
-from amqpstore.queue import PagedFile, Queue
+from amqpstore.queue import Queue
 from amqpstore.records import (
     Gap,
     Kind,

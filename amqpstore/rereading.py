@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 from amqpstore.clock import Clock
 from amqpstore.errors import ReadLaterError
+from amqpstore.index import PagedFile
 from amqpstore.message import Message
-from amqpstore.queue import PagedFile, Queue
+from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.segments import Unread
 

@@ -6,79 +6,67 @@ enter the open batch of the log; they are durable once that batch is. A caller t
 something registers with `when_durable` and then either calls `sync`, or drives the batches itself:
 `seal`, `write`, `complete` (see `log`), and `housekeep` now and then.
 
-Past 600 lines because it is one interface: each method says in its docstring what it promises, and
-a seam within it would cost a call for each delivery.
+Past 600 lines because it is one interface: each method says in its docstring what it promises.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 
 from amqpstore import marker, tables
 from amqpstore.acks import GatheredAcks
 from amqpstore.arguments import check_messages, publish_bytes
-from amqpstore.backing import Backing
-from amqpstore.catalog import Catalog, Change, LmdbCatalog, OpenCatalog, Value, check_change
+from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
 from amqpstore.compression import Decompressor
 from amqpstore.disposal import Disposal
 from amqpstore.errors import (
-    DamageError,
     DiskFullError,
     DurabilityError,
-    MessageDamagedError,
-    NoMemoryError,
     ReadLaterError,
-    StoreClosedError,
     StoreLockedError,
 )
 from amqpstore.figures import CountedSegment, StoreFigures
 from amqpstore.filenames import LOCK
 from amqpstore.files import SPARE, Files, Lock, OsFiles
+from amqpstore.grouped_definitions import GroupedDefinitions
 from amqpstore.log import Log
-from amqpstore.maintenance import DEFAULTS, Maintenance, Options, compressor_of
-from amqpstore.measures import StoreMeasures
+from amqpstore.maintenance import Maintenance
 from amqpstore.memory import Memory
 from amqpstore.message import Message
-from amqpstore.opening import open_directory
+from amqpstore.open_state import OpenState
+from amqpstore.opening import OpenedStore, open_directory
+from amqpstore.options import DEFAULTS, Options, compressor_of
 from amqpstore.prepared import Prepared, restore
 from amqpstore.provenance import GoesOn, IsCopy, ProvenanceReader
+from amqpstore.publishing import Publishing
 from amqpstore.purges import Purged, purge_aside
-from amqpstore.queue import PagedFile, Placement, Queue
+from amqpstore.queue import Placement, Queue
 from amqpstore.records import (
     MAX_COUNT,
     OPERATION,
     MessageDecoder,
     Operation,
     OperationKind,
-    SpreadEnqueue,
 )
-from amqpstore.recovered import Recovered
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
-from amqpstore.space import ReservingCatalog, Space, is_no_space
 from amqpstore.stored_runs import StoredRuns
 from amqpstore.tables import SegmentEndRow, StoreRows
 from amqpstore.transaction import Transaction
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
+from amqpstore.withdrawals import Withdrawals
 from amqpstore.worker import ThreadWorker, Worker
 
 _log = logging.getLogger(__name__)
 
-# Each look-up in an enumeration takes 50 ns, and there is one for each publish, delivery and ack.
-_ENQUEUE, _ACK, _DELIVERED = OperationKind.ENQUEUE, OperationKind.ACK, OperationKind.DELIVERED
-
-_MAX_PEEKED = 64
-"""Messages that are read back with the one at the head."""
-
+# Each look-up in an enumeration takes 50 ns, and there is one for each delivery and ack.
+_ACK, _DELIVERED = OperationKind.ACK, OperationKind.DELIVERED
 
 _SHORT_MEMORY_BYTES = 1 << 20
 """What messages may take while memory is short: about what is on the way to consumers."""
@@ -89,24 +77,21 @@ class Store:
 
     `queues` has all queues by id, including those of transactions in `prepared`, which hold their
     messages, and of purges in `purged`, under the same ids: see `is_hidden`. `next_queue_id` is the
-    id of the next queue. `stored` reads the messages of runs that are on disk. `clock` is the one
-    passed to `open`; `measures` is what the work of the store took; `store_id` tells it from every
-    other store.
+    id of the next queue. `stored` reads the messages of runs that are on disk; `publishing` and
+    `withdrawals` are how messages enter queues and leave them. `clock` is the one passed to `open`;
+    `measures` is what the work of the store took; `store_id` tells it from every other store.
     """
 
     def __init__(
         self,
         lock: Lock,
-        backing: Backing,
-        queues: dict[int, Queue],
-        recovered: Recovered,
-        space: Space,
+        opened: OpenedStore,
         options: Options,
         worker: Worker,
         clock: Clock,
-        measures: StoreMeasures,
-        opened_s: float,
+        began_s: float,
     ) -> None:
+        backing, queues, recovered, space, measures = opened
         self.directory = backing.directory
         self.measures = measures
         self.store_id = backing.store_id
@@ -141,22 +126,24 @@ class Store:
         self._maintenance = Maintenance(
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
         )
+        self._state = OpenState(backing.directory, self._log)
+        self._definitions = GroupedDefinitions(
+            *(backing.directory, backing.catalog, self._log, space, self._state),
+            committed=self._maintenance.defined,
+        )
+        limits = options.limits
         self.stored = StoredRuns(backing, self._log, self._transient, self._memory, clock)
+        self.publishing = Publishing(self._log, self._memory, limits.joined_bytes)
+        self.withdrawals = Withdrawals(self.stored, self._memory, limits.split_messages)
         self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
         self.purged: dict[int, Purged] = {}
-        self._joined_bytes = options.limits.joined_bytes
-        self._split_messages = options.limits.split_messages
-        self._failure: DurabilityError | None = None
-        self._is_closed = False
-        self._is_grouping = False
-        self._grouped: list[Change] = []
         SPARE.fill()
         restore(self, is_unread=recovered.is_unread)
         for queue in queues.values():
             if queue.quarantined.count or queue.unread:
                 self.stored.retry(queue)
-        self._opening_s = time.perf_counter() - opened_s
+        self._opening_s = time.perf_counter() - began_s
 
     @classmethod
     def open(
@@ -180,6 +167,7 @@ class Store:
         (the marker or the catalog is missing or cannot be read), UnreadableLogError; only the
         lock's text is changed then. OSError.
         """
+        began_s = time.perf_counter()
         files = files or OsFiles()
         marker.check_directory(files, directory)
         files.make_directory(directory)
@@ -188,44 +176,11 @@ class Store:
         except BlockingIOError as error:
             raise StoreLockedError(directory, str(error.strerror)) from None
         try:
-            return cls._open_locked(
-                directory, lock, files, open_catalog, options, worker or ThreadWorker(), clock, term
-            )
+            opened = open_directory(directory, files, open_catalog, options, term=term)
+            return cls(lock, opened, options, worker or ThreadWorker(), clock, began_s)
         except BaseException:
             lock.release()
             raise
-
-    @classmethod
-    def _open_locked(
-        cls,
-        directory: str,
-        lock: Lock,
-        files: Files,
-        open_catalog: OpenCatalog,
-        options: Options,
-        worker: Worker,
-        clock: Clock,
-        term: int,
-    ) -> Store:
-        opened_s = time.perf_counter()
-        measures = StoreMeasures()
-        space = Space(
-            files,
-            directory,
-            least_free_bytes=options.least_free_bytes,
-            reserve_bytes=options.reserve_bytes,
-        )
-
-        def open_with_reserve(path: str, create: bool, *, plain: bool = False) -> Catalog:
-            catalog = open_catalog(path, create, plain=plain)
-            return ReservingCatalog(catalog, space, measures.commit_s)
-
-        backing, queues, recovered = open_directory(
-            directory, files, open_with_reserve, options.limits, term=term
-        )
-        return cls(
-            *(lock, backing, queues, recovered, space, options, worker, clock, measures, opened_s)
-        )
 
     # Definitions: durable on return, unless they are grouped.
 
@@ -236,26 +191,24 @@ class Store:
         about them before. Little may happen in between. While the disk is nearly full nothing
         waits, so that what does not fit is refused.
         """
-        self._is_grouping = True
+        self._definitions.begin_group()
 
     def commit_definitions(self) -> None:
         """Commit the definitions since `group_definitions`, all of them or, after a crash, none.
 
         Raises: DurabilityError.
         """
-        self._is_grouping = False
-        self._commit_grouped()
+        self._definitions.end_group()
 
     def definitions(self, table: str) -> dict[str, Value]:
         """Return all rows of one of the catalog's tables of definitions, by key."""
-        self._commit_grouped()
-        return self._catalog.rows(table)
+        return self._definitions.rows(table)
 
     def define(self, changes: Sequence[Change]) -> None:
         """Change definitions, atomically. Raises: DiskFullError (nothing is changed),
         DurabilityError.
         """
-        self._define(changes)
+        self._definitions.define(changes)
 
     def create_queue(
         self, definition: Value, *, durable: bool = True, changes: Sequence[Change] = ()
@@ -271,9 +224,9 @@ class Store:
             # catalog does not have. The counter goes with it, as an id in the log must never be
             # given again.
             counter = StoreRows(next_queue_id=self.next_queue_id).changes()
-            self._define([*counter, tables.QUEUES.put(queue.id, definition), *changes])
+            self._definitions.define([*counter, tables.QUEUES.put(queue.id, definition), *changes])
         else:
-            self._define(changes)
+            self._definitions.define(changes)
         self.queues[queue.id] = queue
         if durable:
             self._maintenance.created.append(queue.id)
@@ -291,7 +244,7 @@ class Store:
         rows = [tables.QUEUES.remove(one.id) for one in queues if one.durable]
         # The rows first: after a crash from here on the messages belong to no queue, and recovery
         # and the next checkpoints release them. The log is told nothing.
-        self._define([*rows, *changes])
+        self._definitions.define([*rows, *changes])
         for purged in ending:
             del self.purged[purged.hidden.id]
         for one in queues:
@@ -349,7 +302,7 @@ class Store:
         whole_bytes = body_bytes(messages)
         needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
         self.check_writable(publishing=True, needed_bytes=needed_bytes)
-        return self.put(
+        return self.publishing.put(
             placements, messages, whole_bytes, overhead_bytes(messages), priority=priority
         )
 
@@ -374,117 +327,7 @@ class Store:
         if needed_bytes:
             needed_bytes += len(places) * OPERATION.size
         self.check_writable(publishing=True, needed_bytes=needed_bytes)
-        columns = [
-            messages if len(at) == len(messages) else [messages[index] for index in at]
-            for at in places.values()
-        ]
-        is_shared = len(columns) > 1 and sum(map(len, columns)) > len(messages)
-        next_id = 0
-        if messages[0].envelope.persistent and next(iter(places)).durable:
-            logged = messages
-            if len(columns) > 1 and not is_shared:
-                # No queue shares one with another: those of each have contiguous ids.
-                logged = list(chain.from_iterable(columns))
-            next_id = self._log.append_messages(logged, whole_bytes)
-        is_logged = next_id != 0
-        append = self._log.append_operation
-        for (queue, indexes), placed in zip(places.items(), columns, strict=True):
-            sequence, count = queue.next_sequence, len(placed)
-            queue.next_sequence = sequence + count
-            placed_bytes = whole_bytes if placed is messages else body_bytes(placed)
-            run = Run(
-                sequence,
-                count,
-                first_id=next_id,
-                messages=placed,
-                body_bytes=placed_bytes,
-                memory_bytes=placed_bytes + overhead_bytes(placed),
-                priority=priority,
-            )
-            if is_logged and (not is_shared or placed is messages):
-                append(Operation(_ENQUEUE, count, queue.id, sequence, next_id, 0, priority))
-                if not is_shared:
-                    next_id += count
-            elif is_logged:
-                run.ids = array("Q", [next_id + index for index in indexes])
-                run.first_id = run.ids[0]
-                append(SpreadEnqueue(queue.id, sequence, run.ids, priority))
-            self._append(queue, run)
-        return is_logged
-
-    def _append(self, queue: Queue, run: Run) -> None:
-        """Make a run that was just published ready."""
-        ready, memory = queue.ready, self._memory
-        if memory.is_excess(queue):
-            # What leaves memory soon is not joined to what may stay.
-            ready.append(run)
-            memory.add(queue, run, run.memory_bytes)
-        else:
-            joined = ready.append_new(run, self._joined_bytes)
-            memory.add(queue, joined, run.memory_bytes)
-
-    def put(
-        self,
-        placements: Sequence[Placement],
-        messages: list[Message],
-        whole_bytes: int,
-        whole_overhead: int,
-        *,
-        priority: int = 0,
-        withheld: list[tuple[Queue, Run]] | None = None,
-    ) -> bool:
-        """Enqueue messages that were checked before: a transaction must not stop half-way.
-
-        Args: whole_bytes, of all bodies; whole_overhead, see `overhead_bytes`; withheld, a list
-        that the runs are added to instead of being ready, until `make_ready`.
-        """
-        first_id = 0
-        persistent = messages[0].envelope.persistent
-        whole = len(messages)
-        for queue, expires_ms, most in placements:
-            count, placed, placed_bytes, overhead = whole, messages, whole_bytes, whole_overhead
-            if most is not None and most < whole:
-                count, placed = most, messages[:most]
-                placed_bytes, overhead = body_bytes(placed), overhead_bytes(placed)
-            if not count:
-                continue
-            logged_id = 0
-            if queue.durable and (persistent or queue.keeps_transient):
-                if not first_id:
-                    logged = messages if most is None else _logged(placements, messages)
-                    first_id = self._log.append_messages(
-                        logged, whole_bytes if logged is messages else body_bytes(logged)
-                    )
-                logged_id = first_id
-                self._log.append_operation(
-                    Operation(
-                        _ENQUEUE,
-                        count,
-                        queue.id,
-                        queue.next_sequence,
-                        first_id,
-                        expires_ms,
-                        priority,
-                    )
-                )
-            run = Run(
-                queue.next_sequence,
-                count,
-                first_id=logged_id,
-                messages=placed,
-                body_bytes=placed_bytes,
-                memory_bytes=placed_bytes + overhead,
-                expires_ms=expires_ms,
-                priority=priority,
-            )
-            queue.next_sequence += count
-            if withheld is not None:
-                withheld.append((queue, run))
-            else:
-                self._append(queue, run)
-                if expires_ms:
-                    queue.watch((run,))
-        return first_id != 0
+        return self.publishing.spread(places, messages, whole_bytes, priority=priority)
 
     def transaction(self) -> Transaction:
         """Begin a transaction: see `Transaction`."""
@@ -510,7 +353,7 @@ class Store:
         of them holds up others. While more is taken than the memory budget allows, `housekeep` and
         `free_memory` drop the messages of unacked runs from memory: see `bring_back`.
         """
-        run = self._remove(queue, limit, first_sequence, in_parts=in_parts)
+        run = self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
         if not isinstance(run, Run):
             return run
         if acked:
@@ -531,43 +374,13 @@ class Store:
 
         None if nothing is ready, or it cannot be read: `take` then says so.
         """
-        if queue.is_head_paged:
-            file = queue.paged[0]
-            try:
-                runs = self.stored.runs_of(queue, file)
-            except (DamageError, OSError, MemoryError):
-                return None
-            queue.paged_in(file, runs)
-        if first_sequence:
-            return self.stored.peek_behind(queue, first_sequence)
-        if not queue.ready.count:
-            return None
-        run = queue.ready.first
-        if run.first_id >= FIRST_TRANSIENT:
-            # It was written to `transient/`, and would be once more, at once if memory is short.
-            return self.stored.read_one(run, 0)
-        if run.messages is None:
-            # Some messages after it are read too, as they are likely to be next.
-            found = self.stored.read_back(run, 0, min(run.count, _MAX_PEEKED))
-            if not isinstance(found, list):
-                return None
-            run = self._cut(queue, run, 0, len(found))
-            self.stored.fill(run, found)
-            self.make_ready(queue, run)
-        return run.messages[0] if run.messages else None
+        return self.withdrawals.peek(queue, first_sequence)
 
     def peek_many(self, queue: Queue, limit: int, first_sequence: int = 0) -> Sequence[Message]:
         """Return up to `limit` messages that one `take` returns next, and leave them; empty if
         `peek` returns None.
         """
-        head = self.peek(queue, first_sequence)
-        if head is None:
-            return ()
-        if not first_sequence and queue.ready.count:
-            messages = queue.ready.first.messages
-            if messages is not None and messages[0] is head:
-                return messages[:limit]
-        return (head,)
+        return self.withdrawals.peek_many(queue, limit, first_sequence)
 
     def withdraw(
         self, queue: Queue, limit: int, *, first_sequence: int = 0, in_parts: bool = False
@@ -577,7 +390,7 @@ class Store:
         The run is then acked, by itself or in a transaction, or put back. After a crash before that
         it is ready.
         """
-        return self._remove(queue, limit, first_sequence, in_parts=in_parts)
+        return self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
 
     def withdraw_first(self, queue: Queue, limit: int) -> Run | ReadLaterError | None:
         """Withdraw messages at the head of a queue, which are not needed: they are not read. The
@@ -585,20 +398,7 @@ class Store:
 
         Returns: None, if nothing is ready.
         """
-        while queue.is_head_paged:
-            error = self.stored.page_in(queue, queue.paged[0])
-            if isinstance(error, ReadLaterError):
-                return error
-            if error:
-                _log.error("%s", error)
-        ready = queue.ready
-        if not ready.count:
-            return None
-        if ready.first.count > limit:
-            self._split_first(queue, limit)
-        run = self._cut(queue, ready.first, 0, min(limit, ready.first.count))
-        self._memory.let_go(queue, run.memory_bytes)
-        return run
+        return self.withdrawals.withdraw_first(queue, limit)
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
         """Withdraw the existing ones of `count` messages from a sequence on.
@@ -606,28 +406,7 @@ class Store:
         Bodies are not read: a run has its messages only if they are in memory.
         Raises: ReadLaterError; nothing is withdrawn then.
         """
-        end = first_sequence + count
-        for file in queue.paged_between(first_sequence, end):
-            error = self.stored.page_in(queue, file)
-            if isinstance(error, ReadLaterError):
-                raise error
-            if error:
-                _log.error("%s", error)
-        return self.withdraw_known(queue, first_sequence, count)
-
-    def withdraw_known(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
-        """Withdraw those of `count` messages from a sequence on that are not in an index file
-        only.
-        """
-        runs = queue.ready.remove(first_sequence, count)
-        if runs:
-            self._recount_before(queue, runs[0])
-        for run in runs:
-            self._memory.let_go(queue, run.memory_bytes)
-        if any(run.expires_ms for run in runs):
-            before = queue.ready.at(first_sequence - 1)
-            queue.watch((before,) if before else ())
-        return runs + queue.quarantined.remove(first_sequence, count)
+        return self.withdrawals.withdraw_range(queue, first_sequence, count)
 
     def withdraw_expired(
         self, queue: Queue, now_ms: int, *, bodies: bool, in_parts: bool = False
@@ -637,17 +416,7 @@ class Store:
         Args: now_ms, since 1970; bodies, whether messages are needed: otherwise they are not read,
         and the run has them only if they are in memory; in_parts, as of `take`.
         """
-        while (found := queue.first_to_expire()) and found.expires_ms <= now_ms:
-            if isinstance(found, PagedFile):
-                if error := self.stored.page_in(queue, found):
-                    return error
-            elif found.messages is None and bodies:
-                return self._remove_stored(queue, found, 0, found.count, in_parts=in_parts)
-            else:
-                run = self._cut(queue, found, 0, found.count)
-                self._memory.let_go(queue, run.memory_bytes)
-                return run
-        return None
+        return self.withdrawals.withdraw_expired(queue, now_ms, bodies=bodies, in_parts=in_parts)
 
     def next_expiry(self, queue: Queue) -> int:
         """Return when, ms since 1970, the first ready message expires; 0 if none ever does.
@@ -669,7 +438,7 @@ class Store:
                 run.bring_back(run.messages)
         else:
             run.let_go()
-        self.make_ready(queue, run)
+        self.withdrawals.make_ready(queue, run)
 
     def ack(self, queue: Queue, run: Run) -> None:
         """Remove a run that was taken or withdrawn for good."""
@@ -717,7 +486,7 @@ class Store:
         Args: label, which is stored with it.
         Raises: DiskFullError (nothing is done then), DurabilityError.
         """
-        self._check_open()
+        self._state.check()
         return purge_aside(self, queues, label)
 
     def clear(self, queue: Queue) -> list[Run]:
@@ -741,7 +510,7 @@ class Store:
 
         To be called about once a second. Returns how many messages of which queues are ready again.
         """
-        found = self.stored.read_again(self.make_ready)
+        found = self.stored.read_again(self.withdrawals.make_ready)
         for queue in found:
             # Before anybody can take them.
             for prepared in self.prepared.values():
@@ -759,98 +528,6 @@ class Store:
             if isinstance(error := self.stored.page_in(queue, queue.paged[0]), ReadLaterError):
                 raise error
 
-    def _remove(
-        self, queue: Queue, limit: int, first_sequence: int, *, in_parts: bool = False
-    ) -> Run | Unread | None:
-        """Remove up to `limit` ready messages, from a sequence on; with bodies."""
-        if limit < 1:
-            return None
-        ready = queue.ready
-        if first_sequence:
-            while file := queue.paged_before(first_sequence):
-                if error := self.stored.page_in(queue, file):
-                    return error
-            run = ready.at_or_after(first_sequence)
-            if run is None:
-                return None
-            skipped = max(first_sequence - run.first_sequence, 0)
-            if run.messages is None:
-                return self._remove_stored(queue, run, skipped, limit, in_parts=in_parts)
-            run = self._cut(queue, run, skipped, min(limit, run.count - skipped))
-        else:
-            # This is the hot path: nothing that is known is asked again.
-            paged = queue.paged
-            if paged and queue.is_head_paged and (error := self.stored.page_in(queue, paged[0])):
-                return error
-            if not ready.count:
-                return None
-            run = ready.first
-            if run.count > limit:
-                self._split_first(queue, limit)
-                run = ready.first
-            if run.messages is None:
-                return self._remove_stored(queue, run, 0, limit, in_parts=in_parts)
-            run = ready.take_first(limit)
-            if run.expires_ms:
-                queue.watch(())
-        self._memory.let_go(queue, run.memory_bytes)
-        # If its envelope was counted in another run, the rest takes over more than it has.
-        queue.taken_bytes += max(run.memory_bytes, 0)
-        return run
-
-    def _split_first(self, queue: Queue, limit: int) -> None:
-        """Split a part off the first run if that is long and no more than `limit` of it are to be
-        removed: each removal would copy all that it leaves in the run.
-        """
-        if not queue.ready.first.count > 2 * self._split_messages > 2 * limit:
-            return
-        part = queue.ready.split_first(self._split_messages)
-        if part.is_short and part.messages is not None:
-            # A ready run counts its envelope itself.
-            counted_bytes = part.memory_bytes
-            part.bring_back(part.messages)
-            self._memory.add(queue, part, part.memory_bytes - counted_bytes)
-        if part.expires_ms:
-            queue.watch((part,))
-
-    def _remove_stored(
-        self, queue: Queue, run: Run, skipped: int, limit: int, *, in_parts: bool = False
-    ) -> Run | Unread:
-        """Remove messages of a run that is on disk, after the first `skipped`; with bodies."""
-        count = min(limit, run.count - skipped)
-        found = self.stored.read_back(run, skipped, count, in_parts=in_parts)
-        if isinstance(found, ReadLaterError):
-            return found
-        if isinstance(found, MessageDamagedError):
-            run = self._cut(queue, run, skipped, 1)
-            found.body_bytes = self.stored.body_bytes(queue, run)
-            self.stored.quarantine(queue, run)
-            return found
-        run = self._cut(queue, run, skipped, len(found))
-        self.stored.fill(run, found)
-        queue.taken_bytes += run.memory_bytes
-        return run
-
-    def _cut(self, queue: Queue, run: Run, skipped: int, count: int) -> Run:
-        """Remove part of a ready run: `count` messages after the first `skipped`."""
-        (part,) = queue.ready.remove(run.first_sequence + skipped, count)
-        if skipped:
-            self._recount_before(queue, part)
-        if part.expires_ms:
-            before = queue.ready.at(part.first_sequence - 1) if skipped else None
-            # Of what is left, only the end is watched already.
-            queue.watch((before,) if before else ())
-        return part
-
-    def _recount_before(self, queue: Queue, removed: Run) -> None:
-        """Count an envelope that a run shared with removed messages after it for the run."""
-        before = queue.ready.at(removed.first_sequence - 1)
-        if before and before.messages is not None and removed.messages is not None:
-            memory_bytes = before.memory_bytes
-            before.bring_back(before.messages)
-            removed.memory_bytes -= before.memory_bytes - memory_bytes
-            removed.is_short = True
-
     # Durability.
 
     @property
@@ -864,7 +541,7 @@ class Store:
 
     def sync(self) -> None:
         """Make everything done so far durable. Raises: DurabilityError."""
-        self._check_open()
+        self._state.check()
         if batch := self._log.seal(self.clock.wall_ms()):
             self._log.write(batch)
             self._log.complete(batch)
@@ -876,13 +553,13 @@ class Store:
         To be called after batches became durable, and at least about once a second while any are.
         Raises: DurabilityError, DamageError (a segment that compaction has just written).
         """
-        self._check_open()
+        self._state.check()
         SPARE.fill()
-        if self._grouped:
-            self._commit_grouped()
+        if self._definitions.waiting:
+            self._definitions.commit_group()
         if self._disposal.runs or self._disposal.lists:
             self._disposal.free()
-        with self._working():
+        with self._state.working():
             self._memory.drop_excess(self._log.position.message_id)
             self._maintenance.housekeep()
 
@@ -906,9 +583,9 @@ class Store:
 
         Raises: DurabilityError; OSError, if it could not be made and can be tried again.
         """
-        self._check_open()
-        self._commit_grouped()
-        with self._working():
+        self._state.check()
+        self._definitions.commit_group()
+        with self._state.working():
             self._maintenance.checkpoint()
 
     def compact(self) -> Iterator[Compacted]:
@@ -918,8 +595,8 @@ class Store:
         Raises: DurabilityError; OSError, DamageError, if one could not be made.
         """
         while True:
-            self._check_open()
-            with self._working():
+            self._state.check()
+            with self._state.working():
                 compacted = self._maintenance.compact()
             if compacted is None:
                 return
@@ -931,7 +608,7 @@ class Store:
         After a DurabilityError, here or before, it is the same as `abandon`.
         """
         try:
-            if not self._is_closed and not self.failure:
+            if not self._state.is_closed and not self.failure:
                 self.sync()
                 try:
                     self.checkpoint()
@@ -945,7 +622,7 @@ class Store:
                     with contextlib.suppress(DiskFullError):
                         # Last, as a noted end tells the next start that nothing before it can be
                         # torn. On a full disk the next start finds the end of the log by itself.
-                        self._commit(
+                        self._definitions.commit(
                             [tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.size))]
                         )
         finally:
@@ -953,9 +630,9 @@ class Store:
 
     def abandon(self) -> None:
         """Close the files and write nothing more: this leaves what a crash would leave."""
-        if self._is_closed:
+        if self._state.is_closed:
             return
-        self._is_closed = True
+        self._state.is_closed = True
         self._maintenance.close()
         self._transient.close()
         self._log.close()
@@ -971,25 +648,7 @@ class Store:
     @property
     def failure(self) -> DurabilityError | None:
         """The error that ended all writing, if any."""
-        return self._failure or self._log.failure
-
-    @contextlib.contextmanager
-    def _working(self) -> Iterator[None]:
-        """Run checkpoints and compaction: an unexpected error of theirs ends all writing.
-
-        They can be tried again after an OSError or damage. After any other, such as a MemoryError,
-        it is unknown how far they came; the data on disk is right.
-        """
-        try:
-            yield
-        except DurabilityError as error:
-            self._failure = error
-            raise
-        except (OSError, DamageError):
-            raise
-        except Exception as error:
-            self._failure = DurabilityError(self.directory, error)
-            raise self._failure from error
+        return self._state.failure
 
     def set_limits(self, *, memory_bytes: int, least_free_bytes: int) -> None:
         """Change two of the options of the open store. What exceeds a smaller memory limit is
@@ -1050,78 +709,9 @@ class Store:
 
         Args: needed_bytes, of the log, beyond what is not written yet.
         """
-        self._check_open()
+        self._state.check()
         if publishing:
             self._space.check(needed_bytes + self._log.pending_bytes)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreClosedError(f"the store in {self.directory} is closed")
-        if error := self._failure or self._log.failure:
-            raise StoreClosedError(
-                f"the store in {self.directory} has stopped after an error: {error}"
-            )
-
-    def make_ready(self, queue: Queue, run: Run) -> None:
-        """Insert a run in its place in its queue: it can be taken."""
-        if queue.deleted:
-            if run.messages is None:
-                self.stored.release_transient(run)
-            return
-        queue.ready.insert(run)
-        if run.expires_ms:
-            queue.watch((run,))
-        if run.messages is not None:
-            self._memory.add(queue, run, run.memory_bytes)
-
-    def _define(self, changes: Sequence[Change]) -> None:
-        """Commit definitions, or add them to the group."""
-        self._check_open()
-        if self._is_grouping and not self._space.is_low:
-            for change in changes:
-                check_change(change)
-            self._grouped += changes
-            # A crash must not leave operations in the log on a queue whose row is missing.
-            self._log.before_seal = self._commit_grouped
-        else:
-            self._commit(changes)
-
-    def _commit_grouped(self) -> None:
-        """Raises: DurabilityError, also if the disk is full: others may have seen these definitions
-        already, so none can be refused any more.
-        """
-        if not self._grouped:
-            return
-        grouped, self._grouped = self._grouped, []
-        self._log.before_seal = None
-        try:
-            self._commit(grouped)
-        except DiskFullError:
-            self._space.give_up()
-            try:
-                self._commit(grouped)
-            except DiskFullError as error:
-                self._failure = DurabilityError(self.directory, error)
-                raise self._failure from error
-
-    def _commit(self, changes: Sequence[Change]) -> None:
-        self._check_open()
-        self._commit_grouped()
-        if not changes:
-            return
-        try:
-            self._catalog.commit(changes)
-        except DurabilityError as error:
-            self._failure = error
-            raise
-        except OSError as error:
-            if is_no_space(error):
-                raise self._space.error() from error
-            if error.errno == errno.ENOMEM:
-                raise NoMemoryError(self.directory, str(error.strerror)) from error
-            self._failure = DurabilityError(self.directory, error)
-            raise self._failure from error
-        self._maintenance.is_copy_behind = True
 
     def _log_delivered(self, queue: Queue, run: Run) -> None:
         # An index file has four bytes for it, and nobody counts further.
@@ -1136,14 +726,3 @@ class Store:
             self._log.append_operation(
                 Operation(kind, run.count, queue.id, run.first_sequence, 0, detail)
             )
-
-
-def _logged(placements: Sequence[Placement], messages: list[Message]) -> list[Message]:
-    """Return the messages that go to any durable queue. The log holds no others."""
-    count = 0
-    for queue, _, most in placements:
-        if queue.durable:
-            if most is None:
-                return messages
-            count = max(count, most)
-    return messages[:count]

@@ -18,12 +18,12 @@ from amqpstore.clock import Clock
 from amqpstore.descriptors import is_shortage
 from amqpstore.errors import DamageError, MessageDamagedError, PartlyReadError, ReadLaterError
 from amqpstore.filenames import index_path
-from amqpstore.index import Entries, IndexReader, live_runs
+from amqpstore.index import Entries, IndexReader, PagedFile, live_runs
 from amqpstore.large_reads import LargeReads
 from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
-from amqpstore.queue import PagedFile, Queue
+from amqpstore.queue import Queue
 from amqpstore.rereading import Rereading
 from amqpstore.runs import Run, body_bytes
 from amqpstore.segments import Unread

@@ -82,7 +82,7 @@ class Transaction:
         self._store.ack_all(self._acks)
         # Only now: messages that are not in the log wait for those that are.
         for queue, run in withheld:
-            self._store.when_durable(partial(self._store.make_ready, queue, run))
+            self._store.when_durable(partial(self._store.withdrawals.make_ready, queue, run))
 
     def merging_acks(self) -> Iterator[None]:
         """Do the part of `prepare` that takes long if there are many acks, in steps."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from amqpstore.catalog import LmdbCatalog, OpenCatalog
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.files import Files
-from amqpstore.maintenance import DEFAULTS, Options
 from amqpstore.message import MAX_NAME_BYTES
+from amqpstore.options import DEFAULTS, Options
 from amqpstore.recovered import RecoveryReport
 from amqpstore.shared.history import Consumed, HistoryLimits
 from amqpstore.shared.housekeeping import Housekeeping

@@ -17,8 +17,9 @@ import pytest
 
 import amqpstore.transaction
 import amqpstore_server.broker.channels.publishing
-from amqpstore import Message, Queue, Run, Store
+from amqpstore import Message, Queue, Run
 from amqpstore.acks import GatheredAcks
+from amqpstore.publishing import Publishing
 from amqpstore.queue import Placement
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
@@ -375,10 +376,10 @@ def test_a_transaction_that_is_none_is_caught(bug: Bug, monkeypatch: pytest.Monk
 
 
 def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
-    put = Store.put
+    put = Publishing.put
 
     def placed(
-        self: Store,
+        self: Publishing,
         placements: Sequence[Placement],
         messages: list[Message],
         whole_bytes: int,
@@ -398,10 +399,12 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
                 priority=priority,
                 withheld=withheld,
             )
-            sync_at_once(self)
+            if self._log.is_idle and (batch := self._log.seal(1)):
+                self._log.write(batch)
+                self._log.complete(batch)
         return logged
 
-    patch.setattr(Store, "put", placed)
+    patch.setattr(Publishing, "put", placed)
 
 
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqpstore import DurabilityError, Envelope, Message, Placement, Queue, SharedStore, Store
-from amqpstore.log import Log
+from amqpstore.log_batch import Batch
 from amqpstore.message import MAX_PROPERTIES_BYTES
 from amqpstore.records import MAX_COUNT
 from amqpstore.runs import Run
@@ -186,7 +186,7 @@ def test_a_batch_that_cannot_be_encoded_ends_the_store(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "_encode", fail)
+        patch.setattr(Batch, "encode", fail)
         with pytest.raises(DurabilityError, match="MemoryError"):
             store.sync()
     assert store.failure is not None

@@ -7,9 +7,8 @@ import pytest
 
 from amqpstore import Placement, Queue, Run, Store
 from amqpstore.browsing import Browser
-from amqpstore.index import Entries
+from amqpstore.index import Entries, PagedFile
 from amqpstore.limits import StoreLimits
-from amqpstore.queue import PagedFile
 from tests.unit.engine.stores import TRANSIENT, Disk, messages, queue_named
 
 A_FILE = 16

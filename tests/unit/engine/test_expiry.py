@@ -8,9 +8,8 @@ import pytest
 
 from amqpstore import Message, MessageDamagedError, Queue, Run, Store
 from amqpstore.expiry import ExpiryHeap, earliest
-from amqpstore.index import IndexState
+from amqpstore.index import IndexState, PagedFile
 from amqpstore.limits import StoreLimits
-from amqpstore.queue import PagedFile
 from amqpstore.runs import ReadyList
 from amqpstore.segments import Segment, Unread
 from tests.unit.engine.stores import (

@@ -156,7 +156,7 @@ class FailingCatalog(RowsCatalog):
 
 def test_a_queue_whose_row_could_not_be_committed_is_not_there(disk: Disk) -> None:
     store = disk.open()
-    store._catalog = FailingCatalog()
+    store._definitions._catalog = FailingCatalog()
     with pytest.raises(DurabilityError):
         store.create_queue("q")
     assert store.queues == {}
@@ -167,7 +167,7 @@ def test_a_queue_that_could_not_be_deleted_is_still_there(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     store.publish([queue], messages(b"one"))
-    store._catalog = FailingCatalog()
+    store._definitions._catalog = FailingCatalog()
     with pytest.raises(DurabilityError):
         store.delete_queue(queue)
     assert store.queues == {queue.id: queue}

@@ -25,6 +25,7 @@ from amqpstore import (
     StoreLockedError,
     TransactionEndedError,
 )
+from amqpstore.publishing import Publishing
 from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send
 
@@ -217,7 +218,7 @@ def test_an_exception_in_the_midst_of_the_engine_stops_the_store(
     def interrupted(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Store, "put", interrupted)
+    monkeypatch.setattr(Publishing, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         send(shared, "q", b"two")
     with pytest.raises(StoreClosedError, match="interrupted"):
