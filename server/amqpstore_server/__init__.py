@@ -23,7 +23,7 @@
   same for Prometheus.
 - `administration`: what operators do with users, virtual hosts, permissions and policies;
   `admin_socket`: their door in the data directory; `management`: their door over HTTP.
-- `cluster`: what a replica decides; nothing runs it yet but its simulation.
+- `cluster`: what a replica decides; `etcd`: what it asks of etcd; nothing runs them yet but tests.
 - `message_trail`: where a message came from and what became of it, for all who show it.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
 - `recovery_reports`: what a start found after a crash; `reports`: the files of these, and of

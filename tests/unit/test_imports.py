@@ -82,6 +82,8 @@ FLOORS = {
 FILE_MODULES = ("amqpstore.files", "amqpstore.datasyncs", "amqpstore.catalog", "amqpstore.store")
 # How properties of messages are kept, whatever protocol they came through.
 MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
+# A client of etcd knows what it is asked for, and nothing else of the broker.
+ETCD_MODULES = ("amqpstore_server.etcd", "amqpstore_server.cluster")
 OFFLINE_MODULES = (
     *MESSAGE_MODULES,
     "amqpstore_server.protocol.errors",
@@ -157,6 +159,12 @@ def test_every_package_was_read() -> None:
         ("amqpstore_server.cluster.bad", "import time"),
         ("amqpstore_server.cluster.bad", "import random"),
         ("amqpstore_server.cluster.bad", "from amqpstore import Store"),
+        ("amqpstore_server.etcd.bad", "import trio"),
+        ("amqpstore_server.etcd.bad", "from amqpstore import Store"),
+        ("amqpstore_server.etcd.bad", "from amqpstore_server.config import Config"),
+        ("amqpstore_server.app", "from amqpstore_server.etcd.client import EtcdClient"),
+        ("amqpstore_server.app", "import urllib3"),
+        ("amqpstore_server.cluster.bad", "from amqpstore_server.etcd.client import EtcdClient"),
         ("amqpstore_server.broker.bad", "import trio"),
         ("amqpstore_server.broker.bad", "import socket"),
         ("amqpstore_server.broker.bad", "import time"),
@@ -227,6 +235,10 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
             "amqpstore_server.broker.good",
             "from amqpstore_server.protocol.content import BasicProperties",
         ),
+        (
+            "amqpstore_server.etcd.good",
+            "import time, urllib3\nfrom amqpstore_server.cluster.keys import View",
+        ),
         ("amqpstore_server.broker.good", "from datetime import timedelta"),
         ("amqpstore_tools.pika.good", "import pika\nfrom amqpstore_tools.pika.xid import Xid"),
         ("amqpstore_tools.good", "from amqpstore import Store\nimport trio"),
@@ -292,7 +304,7 @@ def is_forbidden(module: str, imported: str) -> bool:
     def among(*names: str) -> bool:
         return any(is_within(imported, name) for name in names)
 
-    if is_upward(module, imported):
+    if is_upward(module, imported) or is_forbidden_around_etcd(module, imported):
         return True
     if is_within(module, "amqpstore"):
         return among("amqpstore_server", "amqpstore_tools", "trio", "socket", "asyncio")
@@ -328,6 +340,16 @@ def is_forbidden(module: str, imported: str) -> bool:
         protocol = among("amqpstore_server.protocol") and not among(*MESSAGE_MODULES)
         return protocol or among("socket", "time", "random", "amqpstore_server.amqp")
     return False
+
+
+def is_forbidden_around_etcd(module: str, imported: str) -> bool:
+    """Tell whether the client of etcd knows too much, or is imported by a single node."""
+    if not is_within(module, "amqpstore_server.etcd"):
+        names = ("amqpstore_server.etcd", "urllib3")
+        return any(is_within(imported, name) for name in names)
+    ours = is_within(imported, "amqpstore_server") and imported != "amqpstore_server"
+    is_known = any(is_within(imported, name) for name in ETCD_MODULES)
+    return (ours and not is_known) or is_within(imported, "amqpstore")
 
 
 def is_upward(module: str, imported: str) -> bool:

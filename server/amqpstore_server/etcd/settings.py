@@ -1,0 +1,54 @@
+"""Where etcd is, and who this is."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+DEFAULT_PORT = 2379
+
+
+@dataclass(frozen=True)
+class EtcdSettings:
+    """How to reach etcd.
+
+    `endpoints` are URLs, as `endpoint_url` accepts them. `ca`, `certificate` and `key` are PEM
+    files; without `ca`, the system's are trusted, and without `key`, it is in the certificate's
+    file. etcd's gateway does not take a user's name from a certificate: where etcd asks for one,
+    `user` and `password` are needed as well.
+    """
+
+    endpoints: tuple[str, ...]
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise ValueError("etcd needs at least one endpoint")
+        for url in self.endpoints:
+            endpoint_url(url)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return what checks etcd's certificate, and shows one's own; the files are read now.
+
+        Raises: OSError, ssl.SSLError if a file cannot be read or is not what it should be.
+        """
+        context = ssl.create_default_context(cafile=self.ca or None)
+        if self.certificate:
+            context.load_cert_chain(self.certificate, self.key or None)
+        return context
+
+
+def endpoint_url(text: str) -> str:
+    """Return an endpoint's URL with its port. Raises: ValueError, which says what is wrong."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is not http://HOST:PORT or https://HOST:PORT")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(f"{text!r} has more than a host and a port")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or DEFAULT_PORT}"

@@ -1,0 +1,178 @@
+"""Real etcd processes, started, killed and stopped by tests."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from typing import Any, Self
+
+import urllib3
+
+from amqpstore_server.etcd.settings import EtcdSettings
+from tests.interop.external_client import need
+from tests.waiting import wait_until
+
+START_TRIES = 3
+INSTALL = "apt-get install etcd-server, and then `systemctl disable --now etcd`"
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class EtcdProcess:
+    """One member of an etcd. Its ports and its data outlive the process."""
+
+    def __init__(self, directory: str, name: str = "one", arguments: Sequence[str] = ()) -> None:
+        self.name = name
+        self.directory = os.path.join(directory, name)
+        self.client_port, self.peer_port = free_port(), free_port()
+        self.scheme = "http"
+        self.peers: list[EtcdProcess] = [self]
+        self._program = need("etcd", INSTALL)
+        self._arguments = list(arguments)
+        self._log_path = os.path.join(directory, f"{name}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.client_port}"
+
+    @property
+    def peer_url(self) -> str:
+        return f"http://127.0.0.1:{self.peer_port}"
+
+    def begin(self) -> None:
+        """Start the process, and do not wait until it answers."""
+        command = [
+            *[self._program, "--name", self.name, "--data-dir", self.directory],
+            *["--listen-client-urls", self.url, "--advertise-client-urls", self.url],
+            *["--listen-peer-urls", self.peer_url],
+            *["--initial-advertise-peer-urls", self.peer_url],
+            "--initial-cluster",
+            ",".join(f"{one.name}={one.peer_url}" for one in self.peers),
+            *["--logger", "zap", "--log-level", "warn"],
+            *self._arguments,
+        ]
+        with open(self._log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        if self._process is not None:
+            self.resume()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Stop the process: its sockets still accept, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def log(self) -> str:
+        with open(self._log_path, "rb") as log:
+            return log.read().decode(errors="replace")[-3000:]
+
+
+class EtcdCluster:
+    """One member or several, each with ports of its own."""
+
+    def __init__(self, directory: str, size: int = 1, arguments: Sequence[str] = ()) -> None:
+        for attempt in range(START_TRIES):
+            place = os.path.join(directory, f"etcd-{attempt}")
+            os.makedirs(place)
+            self.members = [
+                EtcdProcess(place, f"member-{number}", arguments) for number in range(size)
+            ]
+            for one in self.members:
+                one.peers = self.members
+            try:
+                self.start()
+            except AssertionError:
+                # Somebody else took one of the ports meanwhile.
+                self.close()
+                if attempt == START_TRIES - 1:
+                    raise
+                shutil.rmtree(place)
+            else:
+                return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(one.url for one in self.members)
+
+    @property
+    def settings(self) -> EtcdSettings:
+        return EtcdSettings(self.urls)
+
+    def start(self) -> None:
+        """Start all members that do not run, and return when all of them answer."""
+        for one in self.members:
+            if one._process is None:
+                one.begin()
+        for one in self.members:
+            self.wait_for(one)
+
+    def wait_for(self, member: EtcdProcess) -> None:
+        """Return when a member answers linearizable reads."""
+        wait_until(
+            lambda: member.has_ended() or _is_healthy(member.url), lambda: f"etcd: {member.log()}"
+        )
+        assert not member.has_ended(), member.log()
+
+    def kill(self) -> None:
+        """End all members as a power failure would."""
+        for one in self.members:
+            one.kill()
+
+    close = kill
+
+    def leader(self) -> EtcdProcess:
+        """The member that leads now."""
+        for one in self.members:
+            with contextlib.suppress(urllib3.exceptions.HTTPError):
+                said = _post(one.url, "/v3/maintenance/status")
+                if said["leader"] == said["header"]["member_id"]:
+                    return one
+        raise AssertionError("etcd has no leader")
+
+
+def _is_healthy(url: str) -> bool:
+    with contextlib.suppress(urllib3.exceptions.HTTPError):
+        answer = urllib3.request("GET", f"{url}/health", retries=False, timeout=1.0)
+        return bool(answer.status == 200 and answer.json()["health"] == "true")
+    return False
+
+
+def _post(url: str, path: str, body: dict[str, str] | None = None) -> Any:
+    answer = urllib3.request("POST", url + path, json=body or {}, retries=False, timeout=1.0)
+    return answer.json()
+
+
+def compact(url: str, revision: int) -> None:
+    """Have etcd forget all older revisions."""
+    _post(url, "/v3/kv/compaction", {"revision": str(revision)})
