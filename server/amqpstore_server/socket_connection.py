@@ -25,7 +25,7 @@ from amqpstore_server.doors import Visitor
 from amqpstore_server.first_users import is_loopback
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.logins import Logins
-from amqpstore_server.protocol.states import ENDED
+from amqpstore_server.protocol.states import ENDED, ConnectionState
 from amqpstore_server.read_size import LONG_BYTES, SMALLEST_BYTES, SUSPECT_S, ReadSize, part_of
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
@@ -37,6 +37,10 @@ _SENT_IN_A_TURN_BYTES = 2 << 20
 this process sends could otherwise hold up everybody.
 """
 _LAST_WORDS_S = 5.0
+_LEAVING_S = 2.0
+"""How long a client that has closed its connection may take to close its socket, before it sees the
+end of it.
+"""
 _DRAINED_BYTES = 64 << 20
 _STRANGERS_DRAINED_BYTES = 1 << 20
 """The most bytes that are still read from a client that keeps writing after the end, and from one
@@ -542,7 +546,9 @@ class SocketConnection:
         """Give the client some seconds to read the last bytes, such as a close method.
 
         And to close its side: closing a socket with unread input resets the connection, so the
-        client would fail on its next write, and lose the close method.
+        client would fail on its next write, and lose the close method. A client that has closed
+        the connection itself does so first: one whose threads close it at once would otherwise
+        take the end of the socket for a failure.
         """
         with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
             self.send_now(trio.current_time())
@@ -550,13 +556,21 @@ class SocketConnection:
                 await trio.lowlevel.wait_writable(self._socket)
                 self._send(trio.current_time())
                 self.send_now(trio.current_time())
-            self._socket.shutdown(socket.SHUT_WR)
-            while drained_bytes > 0 and not self._is_broken:
-                await trio.lowlevel.wait_readable(self._socket)
-                read = self._socket.recv(_DRAINING_READ_BYTES)
-                if not read:
+            if self.amqp.state is ConnectionState.CLOSED:
+                with trio.move_on_after(_LEAVING_S):
+                    await self._drop_input(drained_bytes)
                     return
-                drained_bytes -= len(read)
+            self._socket.shutdown(socket.SHUT_WR)
+            await self._drop_input(drained_bytes)
+
+    async def _drop_input(self, most_bytes: int) -> None:
+        """Read until the client has closed its side, or has written too much."""
+        while most_bytes > 0 and not self._is_broken:
+            await trio.lowlevel.wait_readable(self._socket)
+            read = self._socket.recv(_DRAINING_READ_BYTES)
+            if not read:
+                return
+            most_bytes -= len(read)
 
 
 def _without(buffers: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:

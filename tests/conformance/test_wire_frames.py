@@ -259,14 +259,22 @@ def test_octets_after_connection_close_are_ignored(url: str) -> None:
 def test_who_goes_on_writing_after_connection_close_is_not_reset(url: str) -> None:
     """C019: amqplib, for one, puts its close in front of publishes that still wait to be written.
 
-    The end of the server's side comes with close-ok, and what is written behind it is read.
+    They are read. A client that never closes its socket sees the end of it some seconds later.
     """
     with WireClient.connected(url, channels=1) as client:
         client.send(connection_close())
         client.expect(CONNECTION_CLOSE_OK)
-        client.expect_closed()
         for _ in range(20):
             client.send(publish(1, "nowhere", bytes(10_000)) * 10)
+        client.expect_closed()
+
+
+def test_who_has_closed_the_connection_closes_its_socket_first(url: str) -> None:
+    """C019: to a client whose threads all close it, the end of the socket would be a failure."""
+    with WireClient.connected(url, channels=1) as client:
+        client.send(connection_close())
+        client.expect(CONNECTION_CLOSE_OK)
+        assert not client.has_frame(0.2)
         client.finish()
 
 

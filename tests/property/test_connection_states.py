@@ -83,7 +83,8 @@ WAYS[ConnectionState.OPENING] = [*WAYS[ConnectionState.TUNING], ConnectionEvent.
 WAYS[ConnectionState.OPEN] = [*WAYS[ConnectionState.OPENING], ConnectionEvent.OPEN]
 WAYS[ConnectionState.BLOCKED] = [*WAYS[ConnectionState.OPEN], ConnectionEvent.BLOCK]
 WAYS[ConnectionState.CLOSING] = [*WAYS[ConnectionState.OPEN], ConnectionEvent.FAULT]
-WAYS[ConnectionState.DRAINING] = [*WAYS[ConnectionState.OPEN], ConnectionEvent.CLOSE]
+WAYS[ConnectionState.CLOSED] = [*WAYS[ConnectionState.OPEN], ConnectionEvent.CLOSE]
+WAYS[ConnectionState.DRAINING] = [*WAYS[ConnectionState.OPEN], ConnectionEvent.END]
 WAYS[ConnectionState.ABANDONED] = [*WAYS[ConnectionState.OPEN], ConnectionEvent.ABANDON]
 
 

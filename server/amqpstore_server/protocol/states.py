@@ -11,7 +11,7 @@
                      <--   connection.open-ok           OPEN
                      <--   connection.blocked           BLOCKED, until connection.unblocked
     close            -->
-                     <--   connection.close-ok          DRAINING
+                     <--   connection.close-ok          CLOSED: the client closes its socket
                      <--   connection.close             CLOSING: all is ignored but close, close-ok
     close-ok         -->                                DRAINING
 
@@ -22,13 +22,14 @@ House rules:
    lasts, and no other field repeats the state.
 2. An event of the client that the table does not have ends the connection: before OPEN without a
    close method, as section 2.2.4 demands, and with 503 or 504 from then on. After the end, in
-   CLOSING, DRAINING and ABANDONED, and on a channel that is FAILING or CLOSING, it is dropped.
+   CLOSING, CLOSED, DRAINING and ABANDONED, and on a channel that is FAILING or CLOSING, it is
+   dropped.
 3. Events of the server, from FAULT on, must be in the table wherever they can happen: a KeyError
    there is an internal error, and closes the connection with 541.
 4. Each end is reached once. A connection sends one connection.close at most, on its way to CLOSING
    or for a login that is REFUSED, and releases everything it holds when it leaves OPEN and BLOCKED.
-   From DRAINING and ABANDONED only ABANDONED can follow: in DRAINING the outbox is still sent, and
-   input is read and dropped; in ABANDONED neither.
+   From CLOSED and DRAINING only ABANDONED can follow: in both the outbox is still sent, and input
+   is read and dropped; in ABANDONED neither. In CLOSED the client closes its socket first.
 5. A channel that failed first keeps its promises: FAILING lasts until what it published is durable
    and confirmed, CLOSING from channel.close to the client's close-ok. If the client's own close
    crosses that channel.close, it is answered, and the channel still waits for its close-ok.
@@ -52,6 +53,7 @@ class ConnectionState(enum.Enum):
     OPEN = "open"
     BLOCKED = "blocked"
     CLOSING = "closing"
+    CLOSED = "closed by its client"
     DRAINING = "draining"
     ABANDONED = "abandoned"
 
@@ -89,7 +91,7 @@ _ENDS = {
 _SERVED = {
     ConnectionEvent.UPDATE_SECRET: ConnectionState.OPEN,
     ConnectionEvent.CHANNEL_FRAME: ConnectionState.OPEN,
-    ConnectionEvent.CLOSE: ConnectionState.DRAINING,
+    ConnectionEvent.CLOSE: ConnectionState.CLOSED,
     ConnectionEvent.FAULT: ConnectionState.CLOSING,
     ConnectionEvent.SHUT_DOWN: ConnectionState.CLOSING,
     ConnectionEvent.END: ConnectionState.DRAINING,
@@ -118,10 +120,14 @@ CONNECTION: dict[ConnectionState, dict[ConnectionEvent, ConnectionState]] = {
         ConnectionEvent.UNBLOCK: ConnectionState.OPEN,
     },
     ConnectionState.CLOSING: {
-        ConnectionEvent.CLOSE: ConnectionState.DRAINING,
+        ConnectionEvent.CLOSE: ConnectionState.CLOSED,
         ConnectionEvent.CLOSE_OK: ConnectionState.DRAINING,
         **_ENDS,
         ConnectionEvent.SHUT_DOWN: ConnectionState.CLOSING,
+    },
+    ConnectionState.CLOSED: {
+        **dict.fromkeys(_ENDS, ConnectionState.CLOSED),
+        ConnectionEvent.ABANDON: ConnectionState.ABANDONED,
     },
     ConnectionState.DRAINING: _ENDS,
     ConnectionState.ABANDONED: dict.fromkeys(_ENDS, ConnectionState.ABANDONED),
@@ -149,7 +155,7 @@ SERVED = tuple(
 FRAMED = (*SERVED, ConnectionState.CLOSING)
 """The states in which any frame may arrive."""
 
-ENDED = (ConnectionState.DRAINING, ConnectionState.ABANDONED)
+ENDED = (ConnectionState.CLOSED, ConnectionState.DRAINING, ConnectionState.ABANDONED)
 """The states in which input from the client is ignored."""
 
 DUE: dict[ConnectionState, type[methods.Method]] = {
