@@ -9,8 +9,11 @@ and each change of the list of in-sync replicas.
 - `keys`: what is kept in etcd, and the transactions on it
 - `frames`: what members send each other
 - `effects`: what a member asks of its driver
+- `replica_log`: what a member knows of its log on disk
 - `following`: a follower's stream and promises
 - `electing`: a candidacy
-- `leading`: whom a leader waits for, and until when it may serve
+- `tenure`: a leader's key in etcd, and until when it holds
+- `in_sync`: the list of in-sync replicas, and whom a leader waits for
+- `leading`: what a leader ships and commits, and whom it lets in
 - `member`: the one state machine of a process, over these three
 """

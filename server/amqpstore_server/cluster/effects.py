@@ -1,29 +1,43 @@
-"""What a member asks of its driver, and by which of its methods the answer is handed in."""
+"""What a member asks of its driver, and by which of its methods the answer is handed in.
+
+Effects are carried out in order. Those of the disk (from `Persist` on) are one queue: none is begun
+before the one before it is durable, except that one sync may cover many batches in a row.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
-from amqpstore_server.cluster.frames import Frame, ReplicaPosition, ShippedBatch
+from amqpstore_server.cluster.frames import (
+    Definition,
+    Frame,
+    ReplicaPosition,
+    ShippedBatch,
+    Snapshot,
+    StoreCopy,
+)
 from amqpstore_server.cluster.keys import EtcdTransaction
+
+# etcd.
 
 
 class ReadKeys(NamedTuple):
-    """Read all keys of the group, linearizably: answered by `Member.viewed`."""
+    """Read all keys of the group, linearizably: answered by `GroupMember.viewed`."""
 
 
 class Grant(NamedTuple):
-    """Grant a lease of `lease_s`: answered by `Member.granted`."""
+    """Grant a lease of `lease_s`: answered by `GroupMember.granted` or `grant_failed`."""
 
 
 class Attempt(NamedTuple):
-    """Carry out a transaction, once: answered by `Member.attempted`."""
+    """Carry out a transaction, once: answered by `GroupMember.attempted`."""
 
     transaction: EtcdTransaction
 
 
 class KeepAlive(NamedTuple):
-    """Renew a lease: answered by `Member.kept_alive`."""
+    """Renew a lease: answered by `GroupMember.kept_alive`, or not at all."""
 
     lease: int
 
@@ -34,14 +48,28 @@ class Revoke(NamedTuple):
     lease: int
 
 
+class ShowAlive(NamedTuple):
+    """Put the key `alive/<id>` under a lease of 10 s; nobody waits for it."""
+
+    value: Mapping[str, Any]
+
+
+# Connections.
+
+
 class Dial(NamedTuple):
-    """Connect to the leader: answered by `Member.connected`, or not at all."""
+    """Connect to the leader: answered by `GroupMember.connected`, or not at all.
+
+    All writes that were asked for before are durable when the answer is given: what a follower says
+    it has must be on its disk.
+    """
 
     member: str
+    address: str
 
 
 class HangUp(NamedTuple):
-    """Close a connection: nothing comes from it any more."""
+    """Close a connection, behind what was sent on it: nothing comes from it any more."""
 
     link: int
 
@@ -51,45 +79,93 @@ class Send(NamedTuple):
     frame: Frame
 
 
+class CatchUp(NamedTuple):
+    """Send a follower a `Snapshot` of the definitions, and then all batches behind a position up to
+    the batch `number`, with the `seq` 0. All of them are on this member's disk.
+
+    If `behind` is None the follower gets a `StoreCopy` in place of the batches.
+    """
+
+    link: int
+    behind: ReplicaPosition | None
+    number: int
+
+
+# The disk.
+
+
 class Persist(NamedTuple):
-    """Make the term durable: answered by `Member.persisted`."""
+    """Make the term durable: answered by `GroupMember.persisted`."""
 
     term: int
 
 
 class Append(NamedTuple):
-    """Write a batch behind what is there, and sync it: answered by `Member.appended`.
-
-    Answers come in the order of the batches; one sync may cover many.
-    """
+    """Write a batch behind what is there, and sync it: answered by `GroupMember.synced`."""
 
     batch: ShippedBatch
 
 
-class Discard(NamedTuple):
-    """Remove what is behind a position, into quarantine: answered by `Member.discarded`."""
+class Define(NamedTuple):
+    """Commit a change of definitions: answered by `GroupMember.synced`."""
 
-    behind: ReplicaPosition
+    definition: Definition
 
 
-class CatchUp(NamedTuple):
-    """Send a follower what the log has behind a position, up to the frame `seq`."""
+class Restore(NamedTuple):
+    """Replace all definitions by the leader's; nobody waits for it."""
 
-    link: int
-    behind: ReplicaPosition
+    snapshot: Snapshot
+
+
+class Adopt(NamedTuple):
+    """Put a copy of the leader's store in the place of this one, whose files go into quarantine:
+    nobody waits for it.
+    """
+
+    copy: StoreCopy
+
+
+class Sync(NamedTuple):
+    """Answer with `GroupMember.synced` once all that was asked for before is durable."""
+
+    term: int
     seq: int
 
 
+class Discard(NamedTuple):
+    """Discard what the log has behind a position: answered by `GroupMember.discarded`.
+
+    It goes into quarantine, and what was in it into a report. No checkpoint covers it.
+    """
+
+    behind: ReplicaPosition
+
+
+class CheckpointUpTo(NamedTuple):
+    """Batches up to this number are committed: a checkpoint may cover those of them that are here,
+    and never more. Until the first of these in a term, none may be made.
+    """
+
+    number: int
+
+
+# The broker.
+
+
 class Open(NamedTuple):
-    """Recover the store and serve clients: answered by `Member.opened`."""
+    """Recover the store and serve clients, publishers too: answered by `GroupMember.opened`."""
 
     term: int
 
 
 class Committed(NamedTuple):
-    """All frames of the term up to `seq` may be confirmed."""
+    """All frames of this leader's term up to `seq`, and so all batches up to `number`: they may be
+    confirmed, and declarations in them answered.
+    """
 
     seq: int
+    number: int
 
 
 class BlockPublishers(NamedTuple):
@@ -99,9 +175,21 @@ class BlockPublishers(NamedTuple):
 
 
 class StepDown(NamedTuple):
-    """Close clients and the store at once: answered by `Member.closed`."""
+    """Close clients and the store at once: answered by `GroupMember.closed`."""
 
     reason: str
+
+
+class Exit(NamedTuple):
+    """End the process at once: its disk or its event loop hangs. A supervisor starts it again."""
+
+    reason: str
+
+
+class Report(NamedTuple):
+    """Log what an operator should know."""
+
+    text: str
 
 
 Effect: TypeAlias = (
@@ -110,15 +198,23 @@ Effect: TypeAlias = (
     | Attempt
     | KeepAlive
     | Revoke
+    | ShowAlive
     | Dial
     | HangUp
     | Send
+    | CatchUp
     | Persist
     | Append
+    | Define
+    | Restore
+    | Adopt
+    | Sync
     | Discard
-    | CatchUp
+    | CheckpointUpTo
     | Open
     | Committed
     | BlockPublishers
     | StepDown
+    | Exit
+    | Report
 )

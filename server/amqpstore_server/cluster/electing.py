@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from math import inf
 
 from amqpstore_server.cluster.effects import Attempt, Effect, Grant, ReadKeys, Revoke
-from amqpstore_server.cluster.keys import LEADER, View, election
-from amqpstore_server.cluster.leading import Leadership, Outcome
+from amqpstore_server.cluster.keys import MemberIdentity, View, election, forced_election
+from amqpstore_server.cluster.tenure import Leadership, Outcome
 from amqpstore_server.cluster.timing import Timing
 
 
@@ -40,21 +40,19 @@ class Electing:
 
     def __init__(
         self,
-        member: str,
-        incarnation: str,
+        identity: MemberIdentity,
         timing: Timing,
         effects: list[Effect],
         make_request: Callable[[], str],
-        addresses: Mapping[str, str],
     ) -> None:
         self.state = Candidacy.NONE
-        self._member = member
-        self._incarnation = incarnation
+        self._identity = identity
         self._timing = timing
         self._effects = effects
         self._make_request = make_request
-        self._addresses = addresses
         self._view: View | None = None
+        self._term = 0
+        self._is_forced = False
         self._request = ""
         self._lease = 0
         self._asked_at = -inf
@@ -66,10 +64,12 @@ class Electing:
             raise ValueError(f"a candidacy cannot go from {self.state.name} to {state.name}")
         self.state = state
 
-    def stand(self, view: View, now: float) -> None:
-        """Begin, on what a read has returned."""
+    def stand(self, view: View, term: int, now: float, *, is_forced: bool = False) -> None:
+        """Begin to stand for a term, on what a read has returned."""
         self._go(Candidacy.GRANTING)
         self._view = view
+        self._term = term
+        self._is_forced = is_forced
         self._asked_at = now
         self._effects.append(Grant())
 
@@ -86,17 +86,9 @@ class Electing:
         self._dead_at = now + self._timing.lease_s
         self._request = self._make_request()
         self._go(Candidacy.ATTEMPTING)
+        make = forced_election if self._is_forced else election
         self._effects.append(
-            Attempt(
-                election(
-                    self._view,
-                    self._member,
-                    self._incarnation,
-                    lease,
-                    self._request,
-                    self._addresses,
-                )
-            )
+            Attempt(make(self._view, self._identity, self._term, lease, self._request))
         )
 
     def grant_failed(self) -> None:
@@ -123,7 +115,7 @@ class Electing:
         if row is not None and row.value["request"] == self._request:
             self._go(Candidacy.NONE)
             until = self._asked_at + self._timing.lease_s - self._timing.margin_s
-            return Leadership(view.term, view.rows[LEADER].created, self._lease, until, view)
+            return Leadership(self._term, row, self._lease, until, view)
         if self.state is Candidacy.CONFIRMING:
             # It was won, and the lease is gone already.
             self._go(Candidacy.NONE)

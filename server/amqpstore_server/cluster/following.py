@@ -10,27 +10,40 @@ from enum import Enum
 from math import inf
 
 from amqpstore_server.cluster.effects import (
+    Adopt,
     Append,
+    CheckpointUpTo,
+    Define,
     Dial,
     Discard,
     Effect,
     HangUp,
     Persist,
     ReadKeys,
+    Report,
+    Restore,
     Send,
+    Sync,
 )
 from amqpstore_server.cluster.frames import (
+    PROTOCOL,
     Ack,
     Beat,
+    CaughtUp,
+    Definition,
     Hello,
+    Join,
     Promise,
     Ready,
+    Refused,
     Resign,
     ShippedBatch,
+    Snapshot,
+    StoreCopy,
     Welcome,
 )
-from amqpstore_server.cluster.keys import View
-from amqpstore_server.cluster.leading import ReplicaLog
+from amqpstore_server.cluster.keys import MemberIdentity, View
+from amqpstore_server.cluster.replica_log import ReplicaLog
 from amqpstore_server.cluster.timing import Timing
 
 
@@ -50,7 +63,7 @@ NEXT = {
     Stream.NONE: {Stream.DIALLED},
     Stream.DIALLED: {Stream.GREETED, Stream.NONE},
     Stream.GREETED: {Stream.VERIFYING, Stream.PERSISTING, Stream.NONE},
-    Stream.VERIFYING: {Stream.DISCARDING, Stream.NONE},
+    Stream.VERIFYING: {Stream.DISCARDING, Stream.PERSISTING, Stream.NONE},
     Stream.DISCARDING: {Stream.PERSISTING, Stream.NONE},
     Stream.PERSISTING: {Stream.STREAMING, Stream.NONE},
     Stream.STREAMING: {Stream.NONE},
@@ -63,27 +76,30 @@ class Following:
 
     def __init__(
         self,
-        member: str,
-        incarnation: str,
+        identity: MemberIdentity,
         term: int,
         log: ReplicaLog,
         timing: Timing,
         effects: list[Effect],
-        promised_until: float = -inf,
     ) -> None:
         self.term = term
         self.state = Stream.NONE
-        self.promised_until = promised_until
+        self.promised_until = -inf
         """Until then this member does not stand for election."""
         self.has_resigned = False
         """Whether the leader has given up, and asked to be followed."""
-        self._member = member
-        self._incarnation = incarnation
+        self._identity = identity
         self._log = log
         self._timing = timing
         self._effects = effects
         self._link: int | None = None
         self._welcome: Welcome | None = None
+        self._join = Join.STREAM
+        self._number = 0
+        """The last batch that was taken."""
+        self._definitions = 0
+        self._seq = 0
+        self._committed_number = 0
         self._dialled_at = -inf
         self._heard_at = -inf
 
@@ -107,14 +123,11 @@ class Following:
         if self.state is not Stream.NONE:
             # A dial or a greeting that nobody has answered.
             self.hang_up()
-        if (
-            view is not None
-            and view.leader is not None
-            and view.leader.value["member"] != self._member
-        ):
+        leader = view.leader.value if view is not None and view.leader is not None else None
+        if leader is not None and leader["member"] != self._identity.member:
             self._dialled_at = now
             self._go(Stream.DIALLED)
-            self._effects.append(Dial(str(view.leader.value["member"])))
+            self._effects.append(Dial(str(leader["member"]), str(leader["replicate"])))
 
     def connected(self, link: int) -> None:
         """The connection stands: say who this is, and what is on disk here."""
@@ -123,7 +136,15 @@ class Following:
             return
         self._link = link
         self._go(Stream.GREETED)
-        hello = Hello(self._member, self._incarnation, self.term, self._log.positions())
+        identity = self._identity
+        hello = Hello(
+            identity.member,
+            identity.incarnation,
+            identity.store_id,
+            PROTOCOL,
+            self.term,
+            self._log.tail(),
+        )
         self._effects.append(Send(link, hello))
 
     def disconnected(self, link: int) -> None:
@@ -144,6 +165,12 @@ class Following:
 
     # The handshake.
 
+    def refused(self, link: int, refused: Refused) -> None:
+        """The leader does not take this member."""
+        if link == self._link:
+            self._effects.append(Report(f"this member is refused: {refused.reason}"))
+            self.hang_up()
+
     def welcome(self, link: int, welcome: Welcome) -> None:
         """Hear where the log goes on."""
         if link != self._link or self.state is not Stream.GREETED:
@@ -153,11 +180,15 @@ class Following:
             self._effects.append(ReadKeys())
             return
         self._welcome = welcome
-        if welcome.is_destructive:
+        self._join = welcome.join
+        if welcome.join is Join.REPLACE and welcome.common.number < self._log.checkpoint():
+            # Behind a checkpoint nothing can be taken back: the leader was made one by force.
+            self._join = Join.COPY
+        if self._join is Join.STREAM:
+            self._persist(welcome)
+        else:
             self._go(Stream.VERIFYING)
             self._effects.append(ReadKeys())
-        else:
-            self._persist(welcome)
 
     def viewed(self, view: View) -> None:
         """Discard only what a leader that etcd names has not: nothing goes because of a rumour."""
@@ -168,9 +199,11 @@ class Following:
         same = (named.get("member"), named.get("incarnation"), named.get("term"))
         if same != (welcome.member, welcome.incarnation, welcome.term):
             self.hang_up()
-            return
-        self._go(Stream.DISCARDING)
-        self._effects.append(Discard(welcome.common))
+        elif self._join is Join.COPY:
+            self._persist(welcome)
+        else:
+            self._go(Stream.DISCARDING)
+            self._effects.append(Discard(welcome.common))
 
     def discarded(self) -> None:
         """What was behind the common position is in quarantine."""
@@ -189,21 +222,70 @@ class Following:
             return
         self._go(Stream.STREAMING)
         self._heard_at = now
+        self._number = welcome.common.number
+        self._definitions = self._seq = self._committed_number = 0
         if self._link is not None:
-            self._effects.append(Send(self._link, Ack(term, welcome.seq)))
-            self._effects.append(Send(self._link, Ready(term, welcome.common)))
+            self._effects.append(Send(self._link, Ready(term, self._join, welcome.common)))
 
     # The stream.
 
+    def snapshot(self, link: int, snapshot: Snapshot) -> None:
+        """Take all definitions."""
+        if self._is_stream(link, snapshot.term):
+            self._definitions = snapshot.number
+            self._effects.append(Restore(snapshot))
+
+    def copy(self, link: int, copy: StoreCopy) -> None:
+        """Take a whole copy of the leader's store, if that was asked for."""
+        if not self._is_stream(link, copy.term):
+            return
+        if self._join is not Join.COPY:
+            self._object("a copy of its store, which nobody asked for")
+            return
+        self._number = copy.position.number
+        self._effects += (Adopt(copy), Sync(copy.term, 0))
+
     def batch(self, link: int, batch: ShippedBatch) -> None:
         """Write a batch."""
-        if self._is_stream(link, batch.term):
+        if not self._is_stream(link, batch.term):
+            return
+        position = batch.position
+        if position.number != self._number + 1 or position.term > batch.term:
+            self._object(f"the batch {position} behind batch {self._number}")
+        elif self._is_next(batch.seq):
+            self._number = position.number
             self._effects.append(Append(batch))
+            self._commit(batch.committed)
 
-    def appended(self, batch: ShippedBatch) -> None:
-        """A batch, and all before it, is on disk."""
-        if self._link is not None and self._is_stream(self._link, batch.term):
-            self._effects.append(Send(self._link, Ack(batch.term, batch.seq)))
+    def definition(self, link: int, definition: Definition) -> None:
+        """Commit a change of definitions; the snapshot may have it already."""
+        if not self._is_stream(link, definition.term) or not self._is_next(definition.seq):
+            return
+        if definition.number <= self._definitions:
+            self._effects.append(Sync(definition.term, definition.seq))
+        elif definition.number == self._definitions + 1:
+            self._definitions = definition.number
+            self._effects.append(Define(definition))
+        else:
+            self._object(f"definitions {definition.number} behind {self._definitions}")
+            return
+        self._commit(definition.committed)
+
+    def caught_up(self, link: int, caught_up: CaughtUp) -> None:
+        """All that was missing has been sent."""
+        if not self._is_stream(link, caught_up.term):
+            return
+        if self._seq not in (0, caught_up.seq):
+            self._object(f"{caught_up.seq} as its last frame behind {self._seq}")
+            return
+        self._seq = caught_up.seq
+        self._effects.append(Sync(caught_up.term, caught_up.seq))
+        self._commit(caught_up.committed)
+
+    def synced(self, term: int, seq: int) -> None:
+        """All that was asked for up to a frame is on disk."""
+        if self._link is not None and self._is_stream(self._link, term):
+            self._effects.append(Send(self._link, Ack(term, seq)))
 
     def beat(self, link: int, beat: Beat, now: float) -> None:
         """Promise not to stand for election for a while."""
@@ -211,6 +293,7 @@ class Following:
             self._heard_at = now
             self.promised_until = max(self.promised_until, now + self._timing.promise_s)
             self._effects.append(Send(link, Promise(beat.term, beat.number)))
+            self._commit(beat.committed)
 
     def resigned(self, link: int, resign: Resign) -> None:
         """The leader gives up: no promise holds any longer."""
@@ -219,6 +302,25 @@ class Following:
             self.has_resigned = True
             self.hang_up()
             self._effects.append(ReadKeys())
+
+    def _commit(self, number: int) -> None:
+        if number > self._committed_number:
+            self._committed_number = number
+            self._effects.append(CheckpointUpTo(number))
+
+    def _is_next(self, seq: int) -> bool:
+        """Tell whether this frame follows those before it. 0: it is not one of this term's."""
+        if seq and self._seq and seq != self._seq + 1:
+            self._object(f"frame {seq} behind frame {self._seq}")
+            return False
+        self._seq = seq or self._seq
+        return True
+
+    def _object(self, what: str) -> None:
+        """Hang up on a leader that sends what cannot be."""
+        leader = self._welcome.member if self._welcome is not None else "the leader"
+        self._effects.append(Report(f"{leader} has sent {what}: connecting anew"))
+        self.hang_up()
 
     def _is_stream(self, link: int, term: int) -> bool:
         return (

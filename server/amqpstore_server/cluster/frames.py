@@ -1,93 +1,199 @@
-"""What members send each other. On the wire each is a length, a type, a header and raw bytes; here,
-what they mean.
+"""What members send each other: `codec` puts it on the wire.
+
+A leader numbers what it ships in one term: 1 is the beginning of the term, which stands for all
+that its log had then, and each batch and each change of definitions is the next *frame*. 0 is what
+a frame has that only brings a follower nearer to the live stream.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from enum import Enum
+from typing import Annotated, NamedTuple, TypeAlias
+
+from msgspec import Meta, Struct
+
+PROTOCOL = 1
+"""The version of these frames. A leader sends the one that etcd has for the group."""
+MAX_TERM = (1 << 19) - 1
+"""Terms up to this keep LSNs positive in 64 signed bits."""
+MAX_TAIL = 4096
+"""Positions that a follower names at most: of its newest segments."""
+_NUMBER_BITS = 44
+
+Term = Annotated[int, Meta(ge=0, le=MAX_TERM)]
+Number = Annotated[int, Meta(ge=0, lt=1 << _NUMBER_BITS)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Checksum = Annotated[int, Meta(ge=0, lt=1 << 32)]
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Reason = Annotated[str, Meta(max_length=1000)]
 
 
 class ReplicaPosition(NamedTuple):
-    """A place in the log: a batch of a term. Two replicas that both have it have the same batch."""
+    """A place in the log: the batch `number` was sealed in a term. Numbers go on by one over all
+    terms. Two replicas that both have a position have the same batch there.
+    """
 
-    term: int
-    number: int
+    term: Term
+    number: Number
+
+    @property
+    def lsn(self) -> int:
+        """The batch's LSN: the term in its top bits."""
+        return self.term << _NUMBER_BITS | self.number
+
+    @classmethod
+    def of_lsn(cls, lsn: int) -> ReplicaPosition:
+        """Return the position of a batch's LSN."""
+        return cls(lsn >> _NUMBER_BITS, lsn & (1 << _NUMBER_BITS) - 1)
 
 
 START = ReplicaPosition(0, 0)
 """The position of an empty log."""
 
 
-class Hello(NamedTuple):
-    """A follower names itself and what it has, newest position first."""
+class HeldBatch(NamedTuple):
+    """A batch that a replica has: its position, and the CRC-32C of its TRANSACTION."""
 
-    member: str
-    incarnation: str
-    term: int
-    positions: tuple[ReplicaPosition, ...]
-
-
-class Welcome(NamedTuple):
-    """The leader tells a follower where its log goes on: behind `common`, with frame `seq` + 1.
-
-    `is_destructive`: the follower has something behind `common` that was never committed, and has
-    to discard it, after it has asked etcd whether this really is the leader.
-    """
-
-    member: str
-    incarnation: str
-    term: int
-    common: ReplicaPosition
-    is_destructive: bool
-    seq: int
-
-
-class Ready(NamedTuple):
-    """A follower has discarded what it had to, and asks for all that is behind `behind`."""
-
-    term: int
-    behind: ReplicaPosition
-
-
-class ShippedBatch(NamedTuple):
-    """A sealed batch. `seq` counts the frames of a term; `committed` is the last committed one.
-
-    Batches of former terms, which a follower catches up with, have the `seq` 0.
-    """
-
-    term: int
-    seq: int
     position: ReplicaPosition
-    content: object
-    committed: int
+    checksum: Checksum
 
 
-class Beat(NamedTuple):
+class Join(Enum):
+    """What a follower has to do before it takes the stream."""
+
+    STREAM = "stream"
+    """Nothing: the leader's log goes on where its own ends."""
+    REPLACE = "replace"
+    """Discard what it has behind the common position: it was never committed."""
+    COPY = "copy"
+    """Take a whole copy of the store: the leader has no longer what it lacks."""
+
+
+class _Frame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    pass
+
+
+class Hello(_Frame, frozen=True, tag=1):
+    """A follower names itself and what it has on disk, newest batch first."""
+
+    member: Name
+    incarnation: Name
+    store_id: Name
+    protocol: Count
+    """The highest version that it speaks."""
+    term: Term
+    tail: Annotated[tuple[HeldBatch, ...], Meta(max_length=MAX_TAIL)]
+
+
+class Refused(_Frame, frozen=True, tag=2):
+    """The leader does not take this follower. Nothing comes behind it."""
+
+    reason: Reason
+
+
+class Welcome(_Frame, frozen=True, tag=3):
+    """The leader tells a follower where its log goes on: behind `common`."""
+
+    member: Name
+    incarnation: Name
+    protocol: Count
+    term: Term
+    join: Join
+    common: ReplicaPosition
+
+
+class Ready(_Frame, frozen=True, tag=4):
+    """A follower has done what it had to, and asks for all that is behind `common`, or a copy."""
+
+    term: Term
+    join: Join
+    common: ReplicaPosition
+
+
+class Snapshot(_Frame, frozen=True, tag=5):
+    """All definitions, as the leader has them: they replace the follower's."""
+
+    term: Term
+    number: Count
+    """How many changes of definitions there have been."""
+    content: bytes
+
+
+class StoreCopy(_Frame, frozen=True, tag=6):
+    """A whole copy of the leader's store, up to and with a batch, complete and checked.
+
+    On the wire it is many files; the driver puts them beside the store, and hands this in.
+    """
+
+    term: Term
+    position: ReplicaPosition
+    content: bytes
+
+
+class ShippedBatch(_Frame, frozen=True, tag=7):
+    """A sealed batch.
+
+    layout: where in which segment it lies, and what its records are; for the store only.
+    content: its bytes as the leader's log has them. committed: the number of the last batch that is
+    committed. Batches that a follower catches up with have the `seq` 0.
+    """
+
+    term: Term
+    seq: Count
+    position: ReplicaPosition
+    committed: Number
+    layout: bytes
+    content: bytes
+
+
+class Definition(_Frame, frozen=True, tag=8):
+    """A change of definitions: queues, exchanges, bindings, users and the like."""
+
+    term: Term
+    seq: Count
+    number: Count
+    committed: Number
+    content: bytes
+
+
+class CaughtUp(_Frame, frozen=True, tag=9):
+    """All frames up to `seq` have been sent; what follows is live."""
+
+    term: Term
+    seq: Count
+    committed: Number
+
+
+class Beat(_Frame, frozen=True, tag=10):
     """A sign of life; the answer is a promise. `number` says which beat is answered."""
 
-    term: int
-    number: int
-    committed: int
+    term: Term
+    number: Count
+    committed: Number
 
 
-class Resign(NamedTuple):
+class Resign(_Frame, frozen=True, tag=11):
     """The leader gives up: promises are void."""
 
-    term: int
+    term: Term
 
 
-class Ack(NamedTuple):
-    """All frames up to `seq` are on the follower's disk."""
+class Ack(_Frame, frozen=True, tag=12):
+    """All frames up to `seq` are on the follower's disk; with 0, something is."""
 
-    term: int
-    seq: int
+    term: Term
+    seq: Count
 
 
-class Promise(NamedTuple):
+class Promise(_Frame, frozen=True, tag=13):
     """The follower will not stand for election for some seconds."""
 
-    term: int
-    number: int
+    term: Term
+    number: Count
 
 
-Frame: TypeAlias = Hello | Welcome | Ready | ShippedBatch | Beat | Resign | Ack | Promise
+FromFollower: TypeAlias = Hello | Ready | Ack | Promise
+FromLeader: TypeAlias = (
+    Refused | Welcome | Snapshot | StoreCopy | ShippedBatch | Definition | CaughtUp | Beat | Resign
+)
+Frame: TypeAlias = FromFollower | FromLeader

@@ -16,6 +16,12 @@ STATE = "state"
 LEADER = "leader"
 IN_SYNC = "in_sync"
 HANDOVER = "handover"
+_MEMBERS = "members/"
+
+
+def member_key(member: str) -> str:
+    """Return the key that makes a member one of the group."""
+    return f"{_MEMBERS}{member}"
 
 
 def alive_key(member: str) -> str:
@@ -35,7 +41,7 @@ class View(NamedTuple):
     """All keys of a group, as one linearizable read returned them."""
 
     cluster: int
-    """Which etcd cluster it was: one that was restored from a backup has another number."""
+    """Which etcd cluster answered: one that was made anew or restored has another number."""
     revision: int
     rows: Mapping[str, EtcdRow]
 
@@ -69,8 +75,49 @@ class View(NamedTuple):
         row = self.rows.get(GROUP)
         return int(row.value["min_in_sync"]) if row else 1
 
+    @property
+    def protocol(self) -> int:
+        """The least version of the frames that all members speak."""
+        row = self.rows.get(GROUP)
+        return int(row.value["protocol"]) if row else 0
+
+    @property
+    def voters(self) -> frozenset[str]:
+        """The members that may be in the list: all but observers."""
+        return frozenset(
+            key.removeprefix(_MEMBERS)
+            for key, row in self.rows.items()
+            if key.startswith(_MEMBERS) and row.value["sync"]
+        )
+
+    @property
+    def handover(self) -> str:
+        """The member that an operator, or the leader of this term, wants to lead next."""
+        row = self.rows.get(HANDOVER)
+        return str(row.value["to"]) if row and row.value["term"] == self.term else ""
+
+    def has_member(self, member: str) -> bool:
+        return member_key(member) in self.rows
+
     def is_alive(self, member: str) -> bool:
         return alive_key(member) in self.rows
+
+
+class MemberIdentity(NamedTuple):
+    """Who a member is. `incarnation` is another one in each process; the others are kept beside the
+    store and never copied.
+    """
+
+    member: str
+    incarnation: str
+    store_id: str
+    cluster: int
+    """The etcd cluster that it belongs to. It has nothing to do with any other."""
+    replicate: str = ""
+    """Where other members reach it: host:port."""
+    amqp: str = ""
+    is_damaged: bool = False
+    """Whether its last recovery found damage: it stands for election last."""
 
 
 class Compare(NamedTuple):
@@ -102,31 +149,54 @@ class EtcdTransaction(NamedTuple):
 
 
 def election(
-    view: View,
-    member: str,
-    incarnation: str,
-    lease: int,
-    request: str,
-    addresses: Mapping[str, str],
+    view: View, identity: MemberIdentity, term: int, lease: int, request: str
 ) -> EtcdTransaction:
     """Return the transaction with which a member of the in-sync list becomes the leader.
 
     It also takes back the member's own key, which an incarnation left that is gone: whoever holds
     the lock of the directory knows that.
     """
-    own = view.leader is not None and view.leader.value["member"] == member
-    leader = view.changed(LEADER) if own else 0
-    term = view.term + 1
+    own = view.leader is not None and view.leader.value["member"] == identity.member
+    return _taking_over(
+        view,
+        view.changed(LEADER) if own else 0,
+        _succession(view, identity.member),
+        identity,
+        term,
+        lease,
+        request,
+    )
+
+
+def forced_election(
+    view: View, identity: MemberIdentity, term: int, lease: int, request: str
+) -> EtcdTransaction:
+    """Return the transaction with which a person makes a member the leader that is not in the list:
+    all that are in it are gone for good, and with them what only they had.
+    """
+    return _taking_over(view, 0, (identity.member,), identity, term, lease, request)
+
+
+def _taking_over(
+    view: View,
+    leader_revision: int,
+    members: tuple[str, ...],
+    identity: MemberIdentity,
+    term: int,
+    lease: int,
+    request: str,
+) -> EtcdTransaction:
     value = {
-        "member": member,
-        "incarnation": incarnation,
+        "member": identity.member,
+        "incarnation": identity.incarnation,
         "term": term,
+        "replicate": identity.replicate,
+        "amqp": identity.amqp,
         "request": request,
-        **addresses,
     }
     return EtcdTransaction(
         (
-            Compare(LEADER, "changed", leader),
+            Compare(LEADER, "changed", leader_revision),
             Compare(STATE, "changed", view.changed(STATE)),
             # The list is compared in the transaction that decides: an older copy of it may still
             # name a member that the leader has gone on without.
@@ -134,11 +204,8 @@ def election(
         ),
         (
             Put(LEADER, value, lease),
-            Put(STATE, {"term": term, "leader": member, "request": request}),
-            Put(
-                IN_SYNC,
-                {"members": list(_succession(view, member)), "term": term, "request": request},
-            ),
+            Put(STATE, {"term": term, "leader": identity.member, "request": request}),
+            Put(IN_SYNC, {"members": list(members), "term": term, "request": request}),
         ),
         request=request,
     )
@@ -179,6 +246,12 @@ def regain(
     )
 
 
-def resignation(fence: int, request: str) -> EtcdTransaction:
-    """Return the transaction with which a leader gives up."""
-    return EtcdTransaction((Compare(LEADER, "created", fence),), (), (LEADER,), request)
+def resignation(fence: int, term: int, successor: str, request: str) -> EtcdTransaction:
+    """Return the transaction with which a leader gives up, and names who is to stand first."""
+    handover = {"to": successor, "term": term, "request": request}
+    return EtcdTransaction(
+        (Compare(LEADER, "created", fence),),
+        (Put(HANDOVER, handover),) if successor else (),
+        (LEADER,),
+        request,
+    )

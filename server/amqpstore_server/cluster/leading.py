@@ -1,94 +1,66 @@
-"""A leader: whom it waits for before it confirms, and until when it may serve.
-
-The in-sync list in etcd names the members of which any may be elected. The leader waits for a set
-that always contains every other member of the list *as etcd may have it*:
-
-- A member is waited for before it is offered to etcd for the list. Otherwise it could be elected in
-  between without what was confirmed meanwhile.
-- A member is waited for until a transaction without it is known to have happened. Otherwise it
-  could be elected after a confirm that it has not seen.
-- If a member was offered and the answer was lost, it is waited for until a later transaction on the
-  list is known to have happened: the lost one may be carried out at any time, and put it in the
-  list after all.
-
-Let a member be elected at some revision of etcd. It was in the list then, so the former leader
-waited for it at each commit, and it has all that was ever confirmed. From that revision on all
-changes of the list by the former leader fail on the fence. So a former leader can confirm nothing
-that the new one lacks, however late it learns of it. No clock occurs in this: leases and promises
-decide only how soon somebody takes over, and how long a former leader may still deliver.
-"""
+"""A leader: what it ships, what is committed, and until when it may serve."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import inf
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
 from amqpstore_server.cluster.effects import (
-    Attempt,
     BlockPublishers,
     CatchUp,
+    CheckpointUpTo,
     Committed,
     Effect,
-    Grant,
     HangUp,
-    KeepAlive,
     ReadKeys,
-    Revoke,
+    Report,
     Send,
 )
 from amqpstore_server.cluster.frames import (
     START,
     Ack,
     Beat,
+    CaughtUp,
+    Definition,
     Hello,
+    Join,
     Promise,
     Ready,
+    Refused,
     ReplicaPosition,
     Resign,
     ShippedBatch,
     Welcome,
 )
-from amqpstore_server.cluster.keys import (
-    LEADER,
-    STATE,
-    View,
-    list_change,
-    regain,
-    resignation,
-)
-from amqpstore_server.cluster.timing import Timing
-
-Outcome = Literal["done", "refused", "unknown"]
-"""What became of a transaction. Without an answer it is unknown: it may happen later."""
-
-
-class ReplicaLog(Protocol):
-    """What a member has on disk."""
-
-    def positions(self) -> tuple[ReplicaPosition, ...]:
-        """Return durable positions, newest first: enough of them for another member to find a
-        common one.
-        """
-
-    def has(self, position: ReplicaPosition) -> bool:
-        """Tell whether a batch is there."""
-
-    def last(self) -> ReplicaPosition:
-        """Return the position of the last batch."""
+from amqpstore_server.cluster.in_sync import InSyncList
+from amqpstore_server.cluster.keys import MemberIdentity, View
+from amqpstore_server.cluster.replica_log import ReplicaLog
+from amqpstore_server.cluster.tenure import Leadership, Outcome, Tenure
+from amqpstore_server.cluster.timing import Health, Timing
 
 
 class Deposed(NamedTuple):
-    """Why a leader has to step down."""
+    """Why a leader has to step down. `is_unfit`: its machine hangs, and the process has to end."""
 
     reason: str
+    is_unfit: bool = False
 
 
 class _Follower:
     """One follower, as the leader sees it; it outlives its connections."""
 
-    __slots__ = ("acked", "heard_at", "is_streaming", "link", "promised_until")
+    __slots__ = (
+        "acked",
+        "dropped_at",
+        "has_lost",
+        "heard_at",
+        "is_streaming",
+        "link",
+        "may_enter_at",
+        "promised_until",
+    )
 
     def __init__(self) -> None:
         self.link: int | None = None
@@ -97,41 +69,38 @@ class _Follower:
         self.heard_at = -inf
         """When it last acked something."""
         self.promised_until = -inf
+        self.has_lost = False
+        """Whether it came back with less than it had acked."""
+        self.dropped_at: list[float] = []
+        self.may_enter_at = -inf
 
 
-class _Change(NamedTuple):
-    """A change of the list that etcd has been asked for."""
+class _Sealed(NamedTuple):
+    """A frame that is not committed. `number`: of the last batch up to it."""
 
-    request: str
-    members: tuple[str, ...]
-    offered: str
-    """The member that it adds; empty if it removes one."""
-    list_revision: int
-    """The revision of the list that it replaces."""
+    seq: int
+    number: int
+    at: float
+    frame: ShippedBatch | Definition
 
 
-class Leadership(NamedTuple):
-    """What an election won."""
+class _Handover(NamedTuple):
+    """A leadership that is to be given to another member as soon as everything is committed.
 
-    term: int
-    fence: int
-    """The `create_revision` of the key `leader`: compared by each change of the list."""
-    lease: int
-    lease_until: float
-    view: View
-    """The group's keys after the election."""
+    `to` is empty if nobody is there to take it. `is_stopping`: it is given up in any case.
+    """
+
+    to: str
+    until: float
+    is_stopping: bool
 
 
 class Leader:
-    """Leads one term.
-
-    Effects are appended to `effects`. Args: make_request, returns another string each time.
-    """
+    """Leads one term. Effects are appended to `effects`."""
 
     def __init__(
         self,
-        member: str,
-        incarnation: str,
+        identity: MemberIdentity,
         won: Leadership,
         log: ReplicaLog,
         timing: Timing,
@@ -140,61 +109,54 @@ class Leader:
         now: float,
     ) -> None:
         self.term = won.term
-        self.members = won.view.in_sync
         self.committed = 0
+        """The last frame that is committed."""
         self.deposed: Deposed | None = None
         self.is_open = False
-        self._member = member
-        self._incarnation = incarnation
+        self._identity = identity
         self._log = log
         self._timing = timing
         self._effects = effects
-        self._make_request = make_request
-        self._fence = won.fence
-        self._leader_row = won.view.rows[LEADER]
-        self._state_revision = won.view.changed(STATE)
-        self._min_in_sync = won.view.min_in_sync
-        self._list_revision = won.view.changed("in_sync")
-        self._lease = won.lease
-        self._lease_until = won.lease_until
-        self._lease_asked: dict[int, float] = {}
+        self._view = won.view
+        self._tenure = Tenure(identity, won, timing, effects, make_request, now)
+        self._list = InSyncList(identity.member, won.term, won.view, effects, make_request)
         self._followers: dict[str, _Follower] = {}
         self._names: dict[int, str] = {}
         self._waiting: list[tuple[int, Hello]] = []
-        self._growing: dict[str, int] = {}
-        """Members that are waited for, but not offered yet: with the last frame when that began."""
-        self._offered: dict[str, int] = {}
-        """Members that were offered, with the revision of the list that a lost request compares."""
-        self._change: _Change | None = None
         self._is_unsure = False
         """Whether a request has failed, or its answer was lost, and etcd was not read since."""
-        self._regaining = ""
-        self._grant_asked: float | None = None
-        self._base = START
+        self._read_at = now
         self._seq = 0
-        self._local = 0
-        self._sealed: deque[tuple[int, float]] = deque()
-        """Frames that are not committed, with the time when they were sealed."""
-        self._is_blocked = False
+        self._number = 0
+        self._base_number = 0
+        """The last batch of the log when the term began: committed with the frame 1."""
+        self._committed_number = 0
+        self._sealed: deque[_Sealed] = deque()
+        self._unsynced: deque[_Sealed] = deque()
         self._stalled_since: float | None = None
+        self._is_blocked = False
+        self._handover: _Handover | None = None
         self._beats: dict[int, float] = {}
         self._beat = 0
         self._beat_at = now
-        self._keep_alive_at = now
-        self._read_at = now
 
     # What the driver asks.
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """The in-sync list, oldest first, as etcd had it for certain."""
+        return self._list.members
+
+    @property
     def waits_for(self) -> frozenset[str]:
         """The members without whose ack nothing is committed."""
-        return frozenset({*self.members, *self._growing, *self._offered} - {self._member})
+        return self._list.waits_for
 
     def may_serve(self, now: float) -> bool:
         """Tell whether nobody else can lead yet: by the lease, or by the promises of all
         candidates.
         """
-        return now < self.serves_until()
+        return self.deposed is None and now < self.serves_until()
 
     def serves_until(self) -> float:
         """Return the time until which this leader may deliver and accept clients."""
@@ -205,49 +167,81 @@ class Leader:
             ),
             default=inf,
         )
-        return max(self._lease_until, promised)
+        return max(self._tenure.until, promised)
 
     # The log.
 
     def opened(self, now: float) -> None:
         """The store is recovered, and clients are served."""
         self.is_open = True
-        self._base = self._log.last()
+        self._seq = 1
+        self._base_number = self._number = self._log.last().number
+        self._commit(now)
         waiting, self._waiting = self._waiting, []
         for link, hello in waiting:
             self.hello(link, hello, now)
 
-    def seal(self, content: object, now: float) -> ShippedBatch:
-        """Ship a batch to all followers that are streaming. Returns it, for the own disk."""
+    def seal(self, layout: bytes, content: bytes, now: float) -> ShippedBatch:
+        """Ship a batch, which is about to be written here. Returns it; `synced` has to follow."""
+        self._number += 1
         self._seq += 1
-        position = ReplicaPosition(self.term, self._base.number + self._seq)
-        batch = ShippedBatch(self.term, self._seq, position, content, self.committed)
-        self._sealed.append((self._seq, now))
-        for follower in self._followers.values():
-            if follower.link is not None and follower.is_streaming:
-                self._effects.append(Send(follower.link, batch))
+        batch = ShippedBatch(
+            self.term,
+            self._seq,
+            ReplicaPosition(self.term, self._number),
+            self._committed_number,
+            layout,
+            content,
+        )
+        self._unsynced.append(self._ship(batch, now))
         return batch
 
-    def appended(self, seq: int) -> None:
-        """The leader's own disk has all frames up to this one."""
-        self._local = max(self._local, seq)
-        self._commit()
+    def define(self, number: int, content: bytes, now: float) -> Definition:
+        """Ship a change of definitions, the next `number`, which is durable here already."""
+        self._seq += 1
+        definition = Definition(self.term, self._seq, number, self._committed_number, content)
+        self._ship(definition, now)
+        self._commit(now)
+        return definition
 
-    def _commit(self) -> None:
-        if len(self.members) < self._min_in_sync:
+    def _ship(self, frame: ShippedBatch | Definition, now: float) -> _Sealed:
+        sealed = _Sealed(self._seq, self._number, now, frame)
+        self._sealed.append(sealed)
+        for follower in self._followers.values():
+            if follower.link is not None and follower.is_streaming:
+                self._effects.append(Send(follower.link, frame))
+        return sealed
+
+    def synced(self, seq: int, now: float) -> None:
+        """The leader's own disk has all frames up to this one."""
+        while self._unsynced and self._unsynced[0].seq <= seq:
+            self._unsynced.popleft()
+        self._commit(now)
+
+    def _durable(self) -> int:
+        """Return the last frame that this leader's disk has, and all before it."""
+        return self._unsynced[0].seq - 1 if self._unsynced else self._seq
+
+    def _commit(self, now: float) -> None:
+        if len(self.members) < self._view.min_in_sync or not self.is_open:
             return
         acked = [
             self._followers[one].acked if one in self._followers else 0 for one in self.waits_for
         ]
-        durable = min([self._local, *acked])
+        durable = min([self._durable(), *acked])
         if durable <= self.committed:
             return
         self.committed = durable
-        while self._sealed and self._sealed[0][0] <= durable:
-            self._sealed.popleft()
+        self._committed_number = max(self._committed_number, self._base_number)
+        while self._sealed and self._sealed[0].seq <= durable:
+            self._committed_number = self._sealed.popleft().number
         self._stalled_since = None
-        self._effects.append(Committed(durable))
+        self._effects += (
+            Committed(durable, self._committed_number),
+            CheckpointUpTo(self._committed_number),
+        )
         self._block(is_blocked=False)
+        self._look_at_handover(now)
 
     # Followers.
 
@@ -256,6 +250,9 @@ class Leader:
         if hello.term > self.term:
             # It follows somebody who was elected later, so this leader has been deposed.
             self._effects += (HangUp(link), ReadKeys())
+            return
+        if reason := self._refusal(hello):
+            self._effects += (Send(link, Refused(reason)), HangUp(link), ReadKeys())
             return
         if not self.is_open:
             self._waiting.append((link, hello))
@@ -266,24 +263,51 @@ class Leader:
             self._effects.append(HangUp(follower.link))
         follower.link, follower.is_streaming, follower.heard_at = link, False, now
         self._names[link] = hello.member
-        common = next((one for one in hello.positions if self._log.has(one)), START)
-        is_destructive = bool(hello.positions) and hello.positions[0] != common
+        common = next((one.position for one in hello.tail if self._log.has(one)), START)
+        if hello.member in self.members and common.number < self._committed_number:
+            self._expel(hello.member, common)
+        last = hello.tail[0].position if hello.tail else START
+        join = Join.STREAM if common == last else Join.REPLACE
+        if not self._log.keeps_behind(common):
+            join = Join.COPY
         welcome = Welcome(
-            self._member, self._incarnation, self.term, common, is_destructive, self.seq_of(common)
+            self._identity.member,
+            self._identity.incarnation,
+            self._view.protocol,
+            self.term,
+            join,
+            common,
         )
         self._effects.append(Send(link, welcome))
 
-    def seq_of(self, position: ReplicaPosition) -> int:
-        return position.number - self._base.number if position.term == self.term else 0
+    def _refusal(self, hello: Hello) -> str:
+        """Return why a member cannot follow; empty if it can."""
+        if hello.store_id != self._identity.store_id:
+            return (
+                f"this group's store is {self._identity.store_id}, and {hello.member} has "
+                f"{hello.store_id}: let it join with an empty data directory"
+            )
+        if hello.protocol < self._view.protocol:
+            return (
+                f"this group speaks version {self._view.protocol} of the protocol, and "
+                f"{hello.member} only {hello.protocol}: upgrade it"
+            )
+        if not self._view.has_member(hello.member):
+            return f"{hello.member} is not a member of this group: let it join first"
+        return ""
 
-    def ack(self, link: int, ack: Ack, now: float) -> None:
-        """A follower has all frames up to one on disk."""
-        follower = self._follower(link)
-        if follower is None or ack.term != self.term:
-            return
-        follower.acked = max(follower.acked, ack.seq)
-        follower.heard_at = now
-        self._commit()
+    def _expel(self, name: str, common: ReplicaPosition) -> None:
+        """Let a member leave the list that has less than it acked, however few are left: it could
+        be elected without what was confirmed.
+        """
+        follower = self._followers[name]
+        follower.has_lost, follower.acked = True, 0
+        self._effects.append(
+            Report(
+                f"{name} has acked batch {self._committed_number} and has no more than "
+                f"{common.number} now: its disk has lost data. It leaves the in-sync list."
+            )
+        )
 
     def ready(self, link: int, ready: Ready, now: float) -> None:
         """A follower wants what it lacks, and then all that comes."""
@@ -292,7 +316,22 @@ class Leader:
             return
         follower.is_streaming = True
         follower.heard_at = now
-        self._effects.append(CatchUp(link, ready.behind, self._seq))
+        written = self._unsynced[0].number - 1 if self._unsynced else self._number
+        behind = None if ready.join is Join.COPY else ready.common
+        self._effects.append(CatchUp(link, behind, written))
+        for one in self._sealed:
+            if one.seq > self._durable():
+                self._effects.append(Send(link, one.frame))
+        self._effects.append(Send(link, CaughtUp(self.term, self._seq, self._committed_number)))
+
+    def ack(self, link: int, ack: Ack, now: float) -> None:
+        """A follower has all frames up to one on disk."""
+        follower = self._follower(link)
+        if follower is None or ack.term != self.term or ack.seq > self._seq:
+            return
+        follower.acked = max(follower.acked, ack.seq)
+        follower.heard_at = now
+        self._commit(now)
 
     def promise(self, link: int, promise: Promise) -> None:
         """A follower will not stand for election for a while, counted from the beat."""
@@ -319,69 +358,83 @@ class Leader:
     def _tend_list(self, now: float) -> None:
         """Ask etcd for the next change of the list, one at a time."""
         for name, follower in self._followers.items():
-            if name not in self.waits_for and self._is_live(follower, now):
-                self._growing[name] = self._seq
-        if self._change is not None or self._is_unsure:
+            if name not in self.waits_for and self._may_enter(name, follower, now):
+                self._list.wait_for(name, self._seq)
+        if self._list.is_changing or self._is_unsure:
             return
-        overdue = [one for one in reversed(self.members) if self._is_overdue(one, now)]
-        if overdue and len(self.members) - 1 >= self._min_in_sync:
-            self._ask_for(tuple(one for one in self.members if one != overdue[0]), "")
-            return
-        for name in [one for one in (*self._growing, *self._offered) if one not in self.members]:
+        fence = self._tenure.fence
+        for name in reversed(self.members):
+            if self._has_to_leave(name, now):
+                self._list.drop(name, fence)
+                return
+        for name, seq in self._list.newcomers():
             if self._is_gone(name, now):
-                # It was not offered, or no request that offers it can be carried out any more.
-                self._growing.pop(name, None)
-                if name in self._offered:
-                    self._ask_for(self.members, "")
-                    return
-            elif self._followers[name].acked >= self._growing.get(name, 0):
-                self._ask_for((*self.members, name), name)
+                self._list.give_up(name, fence)
+                return
+            if self._followers[name].acked >= seq:
+                self._list.offer(name, fence)
                 return
 
-    def _is_live(self, follower: _Follower, now: float) -> bool:
-        """Tell whether a follower is at most a second behind."""
-        if not (follower.is_streaming and self.is_open):
+    def _may_enter(self, name: str, follower: _Follower, now: float) -> bool:
+        """Tell whether a follower is a voter, and at most a second behind."""
+        if name not in self._view.voters or not follower.is_streaming:
             return False
-        behind = next((at for seq, at in self._sealed if seq > follower.acked), now)
+        behind = next((one.at for one in self._sealed if one.seq > follower.acked), now)
         # What is committed already is not among the sealed ones.
-        return follower.acked >= self.committed and now - behind < 1.0
+        return (
+            follower.acked >= max(self.committed, 1)
+            and now - behind < 1.0
+            and now >= follower.may_enter_at
+        )
+
+    def _has_to_leave(self, name: str, now: float) -> bool:
+        """Tell whether a member of the list has lost data, is overdue, or no longer of the group.
+
+        The list is never shrunk below the minimum: nothing is committed below it, and it would cost
+        candidates. Only who has lost data leaves in any case.
+        """
+        if name == self._identity.member:
+            return False
+        if name in self._followers and self._followers[name].has_lost:
+            return True
+        is_unwanted = self._is_overdue(name, now) or name not in self._view.voters
+        return is_unwanted and len(self.members) > self._view.min_in_sync
 
     def _is_overdue(self, name: str, now: float) -> bool:
-        if name == self._member:
-            return False
         follower = self._followers.get(name)
         acked, heard = (follower.acked, follower.heard_at) if follower else (0, -inf)
-        oldest = next((at for seq, at in self._sealed if seq > acked), None)
+        oldest = next((one.at for one in self._sealed if one.seq > acked), None)
         return oldest is not None and now - max(oldest, heard) > self._timing.ack_timeout_s
 
     def _is_gone(self, name: str, now: float) -> bool:
-        follower = self._followers[name]
-        return not follower.is_streaming or self._is_overdue(name, now)
+        return not self._followers[name].is_streaming or self._is_overdue(name, now)
 
-    def _ask_for(self, members: tuple[str, ...], offered: str) -> None:
-        request = self._make_request()
-        if offered:
-            self._growing.pop(offered, None)
-            self._offered[offered] = self._list_revision
-        self._change = _Change(request, members, offered, self._list_revision)
-        self._effects.append(
-            Attempt(list_change(self._fence, self._list_revision, members, self.term, request))
-        )
+    def _dropped(self, name: str, now: float) -> None:
+        """A follower has left the list. Hang up, so that it notices; if that happens often, let it
+        wait before it enters again.
+        """
+        follower = self._followers.setdefault(name, _Follower())
+        follower.has_lost = False
+        if follower.link is not None:
+            self._effects.append(HangUp(follower.link))
+        timing = self._timing
+        recent = [at for at in follower.dropped_at if at > now - timing.drops_within_s]
+        follower.dropped_at = [*recent, now]
+        if len(recent) >= 2:
+            wait_s = min(timing.first_wait_s * 2 ** (len(recent) - 2), timing.longest_wait_s)
+            follower.may_enter_at = now + wait_s
 
     # Answers of etcd.
 
     def attempted(self, request: str, outcome: Outcome, revision: int, now: float) -> None:
         """Hear what became of a transaction; `revision` is that of etcd after it."""
-        if self._change is not None and request == self._change.request:
-            change, self._change = self._change, None
-            if outcome == "done":
-                for name in set(self.members) - set(change.members):
-                    self._hang_up(name)
-                self._adopt(change.members, revision)
-            else:
-                self._look(now)
-        elif request == self._regaining:
-            self._regaining = ""
+        before = self.members
+        done = self._list.attempted(request, outcome, revision)
+        if done:
+            for name in set(before) - set(self.members):
+                self._dropped(name, now)
+            self._commit(now)
+        elif done is False or self._tenure.attempted(request):
             self._look(now)
 
     def _look(self, now: float) -> None:
@@ -390,92 +443,53 @@ class Leader:
         self._read_at = now + self._timing.read_every_s
         self._effects.append(ReadKeys())
 
-    def _hang_up(self, name: str) -> None:
-        """Close the connection of a follower that did not ack in time, so that it notices."""
-        follower = self._followers.get(name)
-        if follower is not None and follower.link is not None:
-            self._effects.append(HangUp(follower.link))
-
-    def _adopt(self, members: tuple[str, ...], revision: int) -> None:
-        """Take over the list that etcd has for certain."""
-        self.members = members
-        self._list_revision = revision
-        # Requests that compare an older revision of the list can never be carried out again.
-        self._offered = {
-            name: compared for name, compared in self._offered.items() if compared >= revision
-        }
-        for name in members:
-            self._growing.pop(name, None)
-        self._commit()
-
     def viewed(self, view: View, now: float) -> None:
         """Compare what etcd has with what this leader knows."""
-        if view.revision < self._list_revision:
-            # Answers overtake each other: this one is older than a list that was written since.
+        if reason := self._tenure.viewed(view):
+            self.deposed = Deposed(reason)
             return
+        self._view = view
         self._is_unsure = False
-        row = view.leader
-        if view.term != self.term or view.last_leader != self._member:
-            self.deposed = Deposed(f"term {view.term} has begun")
-            return
-        if row is None:
-            self._lease_until = -inf
-            if not self._regaining and self._grant_asked is None:
-                self._grant_asked = now
-                self._effects.append(Grant())
-        elif row.created != self._fence:
-            if row.value["incarnation"] != self._incarnation:
-                self.deposed = Deposed("another incarnation of this member leads")
-                return
-            self._fence = row.created
-            self._leader_row = row
-        self._min_in_sync = view.min_in_sync
-        if view.changed("in_sync") != self._list_revision and self._change is None:
-            self._adopt(view.in_sync, view.changed("in_sync"))
+        self._list.viewed(view)
+        self._commit(now)
         self._give_way(view, now)
+        if view.handover not in ("", self._identity.member):
+            self.hand_over(view.handover, now)
 
     def granted(self, lease: int) -> None:
         """There is a new lease, to regain the leader's key with."""
-        if self._grant_asked is None:
-            return
-        self._lease, self._grant_asked = lease, None
-        self._regaining = self._make_request()
-        self._effects.append(
-            Attempt(regain(self._state_revision, self._leader_row.value, lease, self._regaining))
-        )
+        self._tenure.granted(lease)
 
-    def grant_failed(self) -> None:
+    def grant_failed(self, now: float) -> None:
         """No lease was granted: look at etcd again, and ask again if the key is still missing."""
-        self._grant_asked = None
-        self._is_unsure = True
+        self._tenure.grant_failed()
+        self._look(now)
 
-    def kept_alive(self, lease: int, asked_at: float, is_alive: bool) -> None:
+    def kept_alive(self, lease: int, asked_at: float, now: float, *, is_alive: bool) -> None:
         """The lease was renewed by a request of that time; or it is gone."""
-        if lease != self._lease:
-            return
         if is_alive:
-            until = asked_at + self._timing.lease_s - self._timing.margin_s
-            self._lease_until = max(self._lease_until, until)
-        else:
-            self._is_unsure = True
-            self._effects.append(ReadKeys())
+            self._tenure.kept_alive(lease, asked_at)
+        elif self._tenure.is_lost_with(lease):
+            self._look(now)
 
     # Time.
 
-    def tick(self, now: float) -> None:
-        """Do what is due."""
+    def tick(self, now: float, health: Health) -> None:
+        """Do what is due. Renewals and beats are given by a machine that is fit only."""
         if not self.may_serve(now):
             self.deposed = Deposed("neither the lease nor the followers' promises hold any longer")
+            return
+        if not health.is_fit(now, self._timing):
+            self.resign("the disk or the event loop of this machine hangs", is_unfit=True)
             return
         if now >= self._beat_at:
             self._beat_at = now + self._timing.beat_s
             self._send_beat(now)
-        if now >= self._keep_alive_at:
-            self._keep_alive_at = now + self._timing.keep_alive_s
-            self._effects.append(KeepAlive(self._lease))
+        self._tenure.tick(now)
         if self.is_open:
             self._tend_list(now)
             self._look_for_stalls(now)
+            self._look_at_handover(now)
         is_stalled = self._stalled_since is not None
         if (self._is_unsure or is_stalled) and now >= self._read_at:
             self._read_at = now + self._timing.read_every_s
@@ -487,14 +501,13 @@ class Leader:
         self._beats.pop(self._beat - 20, None)
         for follower in self._followers.values():
             if follower.link is not None and follower.is_streaming:
-                self._effects.append(
-                    Send(follower.link, Beat(self.term, self._beat, self.committed))
-                )
+                beat = Beat(self.term, self._beat, self._committed_number)
+                self._effects.append(Send(follower.link, beat))
 
     def _look_for_stalls(self, now: float) -> None:
         """Block publishers while nothing can be committed."""
-        too_few = len(self.members) < self._min_in_sync
-        late = bool(self._sealed) and now - self._sealed[0][1] > self._timing.ack_timeout_s
+        too_few = len(self.members) < self._view.min_in_sync
+        late = bool(self._sealed) and now - self._sealed[0].at > self._timing.ack_timeout_s
         if too_few or late:
             if self._stalled_since is None:
                 self._stalled_since = now
@@ -504,6 +517,7 @@ class Leader:
             self._block(is_blocked=False)
 
     def _block(self, *, is_blocked: bool) -> None:
+        is_blocked = is_blocked or self._handover is not None
         if self._is_blocked != is_blocked:
             self._is_blocked = is_blocked
             self._effects.append(BlockPublishers(is_blocked))
@@ -512,18 +526,59 @@ class Leader:
         """Resign if others could commit, and this leader has not been able to for a while."""
         if self._stalled_since is None or now - self._stalled_since < self._timing.stall_s:
             return
-        others = [one for one in self.members if one != self._member and view.is_alive(one)]
-        if len(others) >= max(self._min_in_sync - 1, 1) and not self._hears(others):
+        others = [one for one in self.members if self._is_other(one) and view.is_alive(one)]
+        enough = len(others) >= max(view.min_in_sync - 1, 1)
+        if enough and not all(self._is_streaming(one) for one in others):
             self.resign("the others are alive, and out of reach")
 
-    def _hears(self, members: Iterable[str]) -> bool:
-        return all(one in self._followers and self._followers[one].is_streaming for one in members)
+    def _is_other(self, name: str) -> bool:
+        return name != self._identity.member
 
-    def resign(self, reason: str) -> None:
+    def _is_streaming(self, name: str) -> bool:
+        return name in self._followers and self._followers[name].is_streaming
+
+    # Giving up.
+
+    def stop(self, now: float) -> None:
+        """Give leadership to the oldest follower that is there, and up in any case: an orderly
+        stop.
+        """
+        ready = [one for one in self.members if self._is_other(one) and self._is_streaming(one)]
+        self._hand_over(_Handover(ready[0] if ready else "", self._until(now), is_stopping=True))
+
+    def hand_over(self, to: str, now: float) -> None:
+        """Give leadership to a member, once everything is committed; not if it is not in sync."""
+        if self._handover is not None:
+            return
+        if to in self.members and self._is_streaming(to):
+            self._hand_over(_Handover(to, self._until(now), is_stopping=False))
+
+    def _until(self, now: float) -> float:
+        return now + self._timing.hand_over_s
+
+    def _hand_over(self, handover: _Handover) -> None:
+        self._handover = handover
+        self._block(is_blocked=True)
+
+    def _look_at_handover(self, now: float) -> None:
+        handover = self._handover
+        if handover is None:
+            return
+        if not self._sealed and self.committed == self._seq:
+            self.resign("leadership is handed over", handover.to)
+        elif now > handover.until and handover.is_stopping:
+            self.resign("this member stops, and not everything could be committed", handover.to)
+        elif now > handover.until:
+            self._handover = None
+            self._block(is_blocked=False)
+            self._effects.append(
+                Report(f"leadership stays here: {handover.to} has not acked everything in time")
+            )
+
+    def resign(self, reason: str, successor: str = "", *, is_unfit: bool = False) -> None:
         """Give up, and let a follower stand at once."""
-        self._effects.append(Attempt(resignation(self._fence, self._make_request())))
+        self._tenure.resign(successor)
         for follower in self._followers.values():
             if follower.link is not None:
                 self._effects.append(Send(follower.link, Resign(self.term)))
-        self._effects.append(Revoke(self._lease))
-        self.deposed = Deposed(reason)
+        self.deposed = Deposed(reason, is_unfit)

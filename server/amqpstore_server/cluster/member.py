@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 
-from amqpstore_server.cluster.effects import Effect, Open, Persist, ReadKeys, Revoke, StepDown
+from amqpstore_server.cluster.effects import (
+    Effect,
+    Exit,
+    Open,
+    Persist,
+    ReadKeys,
+    Report,
+    Revoke,
+    ShowAlive,
+    StepDown,
+)
 from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following
 from amqpstore_server.cluster.frames import (
     Ack,
     Beat,
+    CaughtUp,
+    Definition,
     Frame,
     Hello,
     Promise,
     Ready,
+    Refused,
     Resign,
     ShippedBatch,
+    Snapshot,
+    StoreCopy,
     Welcome,
 )
-from amqpstore_server.cluster.keys import HANDOVER, View
-from amqpstore_server.cluster.leading import Leader, Leadership, Outcome, ReplicaLog
-from amqpstore_server.cluster.timing import Timing
+from amqpstore_server.cluster.keys import MemberIdentity, View
+from amqpstore_server.cluster.leading import Leader
+from amqpstore_server.cluster.replica_log import ReplicaLog
+from amqpstore_server.cluster.tenure import Leadership, Outcome
+from amqpstore_server.cluster.timing import Health, Timing
 
 
 class Role(Enum):
@@ -43,40 +60,34 @@ class GroupMember:
     """The state machine of one process. `effects` is what the driver has to carry out, in order; it
     empties the list.
 
-    Args: term, the highest durable one; is_damaged, whether the last recovery found damage: such a
-    member stands for election last. make_request returns another string each time.
+    Args: term, the highest durable one. make_request returns another string each time.
     """
 
     def __init__(
         self,
-        member: str,
-        incarnation: str,
+        identity: MemberIdentity,
         term: int,
         log: ReplicaLog,
         now: float,
         make_request: Callable[[], str],
-        *,
-        is_damaged: bool = False,
         timing: Timing | None = None,
-        addresses: Mapping[str, str] | None = None,
     ) -> None:
         self.effects: list[Effect] = []
         self.role = Role.FOLLOWING
         self.leader: Leader | None = None
-        self._member = member
-        self._incarnation = incarnation
+        self._identity = identity
         self._log = log
         self._make_request = make_request
-        self._is_damaged = is_damaged
         self._timing = timing or Timing()
         self._started_at = now
         self._view: View | None = None
         self._vacant_since: float | None = None
         self._read_at = now
-        self.following = Following(member, incarnation, term, log, self._timing, self.effects)
-        self.electing = Electing(
-            member, incarnation, self._timing, self.effects, make_request, addresses or {}
-        )
+        self._show_at = now
+        self._is_forced = False
+        self._has_reported = False
+        self.following = Following(identity, term, log, self._timing, self.effects)
+        self.electing = Electing(identity, self._timing, self.effects, make_request)
 
     def _go(self, role: Role) -> None:
         if role not in NEXT[self.role]:
@@ -85,15 +96,27 @@ class GroupMember:
 
     # Time.
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, health: Health) -> None:
         """Do what is due; to be called at least ten times a second."""
+        if now >= self._show_at and health.is_fit(now, self._timing):
+            self._show_at = now + self._timing.alive_every_s
+            self.effects.append(ShowAlive(self._status()))
         if self.leader is not None:
-            self.leader.tick(now)
+            self.leader.tick(now, health)
             self._look_at_leader()
         elif self.role is Role.FOLLOWING:
-            self._tick_follower(now)
+            self._tick_follower(now, health)
 
-    def _tick_follower(self, now: float) -> None:
+    def _status(self) -> dict[str, object]:
+        return {
+            "incarnation": self._identity.incarnation,
+            "role": self.role.name.lower(),
+            "term": self.following.term,
+            "position": self._log.last().lsn,
+            "damaged": self._identity.is_damaged,
+        }
+
+    def _tick_follower(self, now: float, health: Health) -> None:
         if self.electing.state is not Candidacy.NONE:
             if now >= self._read_at:
                 self._read_at = now + self._timing.turn_s
@@ -101,24 +124,40 @@ class GroupMember:
             return
         self.following.tick(self._view, now)
         if now >= self._read_at:
+            self.changed()
             self._read_at = now + self._timing.read_every_s
-            self.effects.append(ReadKeys())
-        if self._view is not None and self._may_stand(self._view, now):
+        if self._view is None or not health.is_fit(now, self._timing):
+            return
+        is_forced = self._is_forced and self._view.leader is None
+        if is_forced or self._may_stand(self._view, now):
             # Take nothing more from the former leader: it may not count on what comes now.
             self.following.hang_up()
-            self.electing.stand(self._view, now)
+            term = max(self._view.term, self.following.term) + 1
+            self.electing.stand(self._view, term, now, is_forced=is_forced)
+            self._is_forced = False
+
+    def force(self) -> None:
+        """Stand for election although this member is not in the list: a person says that those in
+        it are gone for good, and has been told what is lost with them.
+        """
+        self._is_forced = self.leader is None
+
+    def changed(self) -> None:
+        """A watch says that the keys have changed, or that it has lost its place: read them."""
+        self.effects.append(ReadKeys())
 
     def _may_stand(self, view: View, now: float) -> bool:
         """Tell whether this member may lead, nobody has its promise, and its turn has come."""
-        if self._member not in view.in_sync:
+        identity = self._identity
+        if identity.member not in view.in_sync:
             return False
-        leader = view.leader
-        if leader is not None:
+        if view.leader is not None:
             # The key of an incarnation of its own that is gone: it made no promise to anybody else
             # since.
-            value = leader.value
+            leader = view.leader.value
             return bool(
-                value["member"] == self._member and value["incarnation"] != self._incarnation
+                leader["member"] == identity.member
+                and leader["incarnation"] != identity.incarnation
             )
         if now < self.following.promised_until or self._vacant_since is None:
             return False
@@ -128,23 +167,18 @@ class GroupMember:
 
     def _turn(self, view: View) -> int:
         """Return how many candidates come first: of those alive the oldest replica leads."""
-        row = view.rows.get(HANDOVER)
-        if row is not None and row.value["to"] == self._member:
+        if view.handover == self._identity.member:
             return 0
-        if self._is_damaged:
+        if self._identity.is_damaged:
             return len(view.in_sync) + 1
-        older = view.in_sync[: view.in_sync.index(self._member)]
+        older = view.in_sync[: view.in_sync.index(self._identity.member)]
         return sum(view.is_alive(one) for one in older)
 
     # Answers of etcd.
 
     def viewed(self, view: View, now: float) -> None:
         """Take over what a linearizable read has returned."""
-        if self._view is not None and view.cluster != self._view.cluster:
-            # Another etcd, or one that was restored from a backup: its revisions mean nothing here.
-            return
-        if view.term < self.following.term and self.leader is None:
-            # An etcd that has forgotten a term is no authority about who leads.
+        if not self._is_authority(view):
             return
         if self._view is not None and view.revision < self._view.revision:
             return  # an older answer that was overtaken
@@ -163,11 +197,27 @@ class GroupMember:
         if won is not None and self.role is Role.FOLLOWING:
             self._lead(won, now)
 
+    def _is_authority(self, view: View) -> bool:
+        """Tell whether an etcd decides about this group: not another one, nor one that has
+        forgotten a term.
+        """
+        cluster = self._identity.cluster
+        if view.cluster != cluster and not self._has_reported:
+            self._has_reported = True
+            self.effects.append(
+                Report(
+                    f"etcd cluster {view.cluster:x} answers, and this member belongs to "
+                    f"{cluster:x}: it was made anew, or restored from a backup, and decides "
+                    "nothing here"
+                )
+            )
+        term = self.leader.term if self.leader is not None else self.following.term
+        return view.cluster == cluster and view.term >= term
+
     def _lead(self, won: Leadership, now: float) -> None:
         self._go(Role.OPENING)
         self.leader = Leader(
-            self._member,
-            self._incarnation,
+            self._identity,
             won,
             self._log,
             self._timing,
@@ -186,10 +236,10 @@ class GroupMember:
         else:
             self.effects.append(Revoke(lease))
 
-    def grant_failed(self) -> None:
+    def grant_failed(self, now: float) -> None:
         """There is no lease."""
         if self.leader is not None:
-            self.leader.grant_failed()
+            self.leader.grant_failed(now)
         else:
             self.electing.grant_failed()
 
@@ -205,10 +255,10 @@ class GroupMember:
                 self._view = None
                 self.effects.append(ReadKeys())
 
-    def kept_alive(self, lease: int, asked_at: float, *, is_alive: bool) -> None:
-        """Hear whether a lease was renewed."""
+    def kept_alive(self, lease: int, asked_at: float, now: float, *, is_alive: bool) -> None:
+        """Hear whether a lease was renewed, by a request that was sent at `asked_at`."""
         if self.leader is not None:
-            self.leader.kept_alive(lease, asked_at, is_alive)
+            self.leader.kept_alive(lease, asked_at, now, is_alive=is_alive)
 
     # The disk.
 
@@ -218,13 +268,13 @@ class GroupMember:
         if self.role is Role.OPENING and self.leader is not None and term == self.leader.term:
             self.effects.append(Open(term))
 
-    def appended(self, batch: ShippedBatch) -> None:
-        """A batch, and all before it, is on this member's disk."""
-        if self.leader is not None:
-            if batch.term == self.leader.term:
-                self.leader.appended(batch.seq)
-        else:
-            self.following.appended(batch)
+    def synced(self, term: int, seq: int, now: float) -> None:
+        """All that was asked for up to a frame of a term is durable here."""
+        if self.leader is None:
+            self.following.synced(term, seq)
+        elif term == self.leader.term:
+            self.leader.synced(seq, now)
+            self._look_at_leader()
 
     def discarded(self) -> None:
         """What was never committed is gone from the log."""
@@ -236,17 +286,44 @@ class GroupMember:
             self._go(Role.LEADING)
             self.leader.opened(now)
 
-    def resign(self, reason: str) -> None:
-        """Give up leadership: an operator asks for it, or this machine is not fit for it."""
+    # Leading.
+
+    def seal(self, layout: bytes, content: bytes, now: float) -> ShippedBatch | None:
+        """Ship a batch that is about to be written here: answered by `Committed`, after `synced`.
+
+        Returns it with its position; None if this member does not lead any longer.
+        """
+        if self.leader is None or not self.leader.may_serve(now):
+            return None
+        return self.leader.seal(layout, content, now)
+
+    def define(self, number: int, content: bytes, now: float) -> Definition | None:
+        """Ship a change of definitions that is durable here: answered by `Committed`.
+
+        It has to be asked for before the first batch that needs it is sealed. Returns None if this
+        member does not lead any longer.
+        """
+        if self.leader is None or not self.leader.may_serve(now):
+            return None
+        definition = self.leader.define(number, content, now)
+        self._look_at_leader()
+        return definition
+
+    def stop(self, now: float) -> None:
+        """Stop in order: a leader lets the oldest follower take over once everything is committed.
+
+        `StepDown` comes within `hand_over_s`; a member that does not lead may just end.
+        """
         if self.leader is not None:
-            self.leader.resign(reason)
-            self._look_at_leader()
+            self.leader.stop(now)
 
     def _look_at_leader(self) -> None:
-        if self.leader is not None and self.leader.deposed is not None:
-            self.effects.append(StepDown(self.leader.deposed.reason))
-            self._go(Role.CLOSING)
-            self.leader = None
+        if self.leader is None or self.leader.deposed is None:
+            return
+        reason, is_unfit = self.leader.deposed
+        self.effects.append(Exit(reason) if is_unfit else StepDown(reason))
+        self._go(Role.CLOSING)
+        self.leader = None
 
     def closed(self, now: float) -> None:
         """The store is closed after a leadership: this member follows, with what it has on disk."""
@@ -254,9 +331,7 @@ class GroupMember:
             self._go(Role.FOLLOWING)
             self._vacant_since = None
             term = self.following.term
-            self.following = Following(
-                self._member, self._incarnation, term, self._log, self._timing, self.effects
-            )
+            self.following = Following(self._identity, term, self._log, self._timing, self.effects)
             self._read_at = now
 
     # Connections.
@@ -294,16 +369,27 @@ class GroupMember:
                 pass
 
     def _from_leader(self, link: int, frame: Frame, now: float) -> None:
+        following = self.following
         match frame:
-            case Welcome():
-                self.following.welcome(link, frame)
             case ShippedBatch():
-                self.following.batch(link, frame)
+                following.batch(link, frame)
+            case Definition():
+                following.definition(link, frame)
             case Beat():
-                self.following.beat(link, frame, now)
+                following.beat(link, frame, now)
+            case Welcome():
+                following.welcome(link, frame)
+            case Refused():
+                following.refused(link, frame)
+            case Snapshot():
+                following.snapshot(link, frame)
+            case StoreCopy():
+                following.copy(link, frame)
+            case CaughtUp():
+                following.caught_up(link, frame)
             case Resign():
-                self.following.resigned(link, frame)
-                if self.following.has_resigned:
+                following.resigned(link, frame)
+                if following.has_resigned:
                     self._vacant_since = now
             case _:
                 pass

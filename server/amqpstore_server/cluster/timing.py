@@ -1,4 +1,4 @@
-"""How long things may take. Safety of confirms depends on none of it: see `leading`."""
+"""How long things may take. Safety of confirms depends on none of it: see `in_sync`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,31 @@ class Timing(NamedTuple):
     """A follower that has not acked for so long, while frames wait for it, leaves the list."""
     turn_s: float = 0.3
     """Between the candidacies of two members that could both lead."""
+    unfit_s: float = 3.0
+    """A member whose disk or event loop has hung for so long does not lead."""
     stall_s: float = 5.0
     """A leader that cannot commit for so long lets others try."""
+    hand_over_s: float = 5.0
+    """How long a leader that hands over waits until everything is committed."""
     read_every_s: float = 1.0
     """A follower without a leader looks at etcd this often, whatever its watch tells."""
+    alive_every_s: float = 3.0
+    drops_within_s: float = 600.0
+    """A follower that was dropped from the list three times within so long has to wait."""
+    first_wait_s: float = 10.0
+    """What it waits for the first time; each further time twice as long."""
+    longest_wait_s: float = 60.0
+
+
+class Health(NamedTuple):
+    """Whether a machine is fit to lead, as its driver sees it. Waiting for others is no illness."""
+
+    busy_since: float | None = None
+    """When the oldest local write or sync that has not returned began."""
+    turned_at: float | None = None
+    """When the event loop that serves clients last turned; None while there is none."""
+
+    def is_fit(self, now: float, timing: Timing) -> bool:
+        """Tell whether neither the disk nor the event loop has hung for too long."""
+        oldest = min(at for at in (self.busy_since, self.turned_at, now) if at is not None)
+        return now - oldest <= timing.unfit_s

@@ -3,6 +3,8 @@
 - `events`: what happens next, by time
 - `etcd`: a linearizable store of keys with revisions and leases, and its faults
 - `network`: ordered connections that can be cut, one way or both
-- `machine`: a process with its log on a disk, which carries out what its member decides
-- `history`: a random history with faults, and what must hold in it
+- `disk`: what a machine has that outlives its process
+- `machine`: a process with its disk, which carries out what its member decides
+- `invariants`: what must hold at each moment
+- `history`: a random history with faults, after which all must go on
 """

@@ -15,13 +15,14 @@ from amqpstore_server.cluster.keys import (
     EtcdTransaction,
     View,
     alive_key,
+    member_key,
 )
-from amqpstore_server.cluster.leading import Outcome
+from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_tools.simulation.cluster.events import Events
 
 ALIVE_S = 10.0
 TIMEOUT_S = 1.0
-_CLUSTER = 1
+CLUSTER = 0xC1
 
 
 class Etcd:
@@ -40,13 +41,18 @@ class Etcd:
         self.loss = 0.01
         """How often a request, or its answer, is lost."""
         self.slow_s = 0.02
-        """What a request takes at most until it is carried out."""
+        """What a request takes at most until it is carried out, and its answer to come back."""
+        self.changed: Callable[[str], None] = lambda _: None
+        """Called with each key that changed, but for those that only say who is alive."""
         self._events = events
         self._random = random
         self._revision = 1
         self._rows: dict[str, tuple[EtcdRow, int]] = {}
         self._leases: dict[int, tuple[float, float]] = {}
-        self._put(GROUP, {"min_in_sync": min_in_sync, "replicas": len(members)}, 0)
+        group = {"min_in_sync": min_in_sync, "replicas": len(members), "protocol": 1}
+        self._put(GROUP, group, 0)
+        for one in members:
+            self._put(member_key(one), {"sync": True}, 0)
         self._put(STATE, {"term": 0, "leader": "", "request": ""}, 0)
         self._put(IN_SYNC, {"members": list(members), "term": 0, "request": ""}, 0)
 
@@ -69,11 +75,12 @@ class Etcd:
             self._revision += 1
         for key in gone:
             del self._rows[key]
+            self.changed(key)
 
     def view(self) -> View:
         """Return all keys as they are now."""
         self._expire()
-        return View(_CLUSTER, self._revision, {key: row for key, (row, _) in self._rows.items()})
+        return View(CLUSTER, self._revision, {key: row for key, (row, _) in self._rows.items()})
 
     def _grant(self, ttl_s: float) -> int:
         self._expire()
@@ -103,6 +110,8 @@ class Etcd:
             self._rows.pop(key, None)
         for put in transaction.puts:
             self._put(put.key, put.value, put.lease)
+        for key in (*transaction.deletes, *(put.key for put in transaction.puts)):
+            self.changed(key)
         return True, self._revision
 
     # Faults.
@@ -121,11 +130,11 @@ class Etcd:
 
     # Requests of machines.
 
-    def show_alive(self, member: str) -> None:
+    def show_alive(self, member: str, value: Mapping[str, Any]) -> None:
         """Put the key that says that a member runs."""
-        if not self._is_cut(member):
+        if not self.is_cut(member):
             self._revision += 1
-            self._put(alive_key(member), {}, self._grant(ALIVE_S))
+            self._put(alive_key(member), value, self._grant(ALIVE_S))
 
     def read(self, member: str, answer: Callable[[View], None]) -> None:
         """Read all keys."""
@@ -161,7 +170,7 @@ class Etcd:
             may_be_late=True,
         )
 
-    def _is_cut(self, member: str) -> bool:
+    def is_cut(self, member: str) -> bool:
         return self.is_away or member in self.cut_off
 
     def _ask(
@@ -174,7 +183,7 @@ class Etcd:
         may_be_late: bool,
     ) -> None:
         fate = self._random.random()
-        if self._is_cut(member) or fate < self.loss:
+        if self.is_cut(member) or fate < self.loss:
             if may_be_late and self._random.random() < 0.5:
                 self._events.after(self._random.uniform(0.5, 6.0), carry_out)
             self._events.after(TIMEOUT_S, fail)
@@ -182,9 +191,11 @@ class Etcd:
 
         def arrive() -> None:
             result = carry_out()
-            if self._is_cut(member) or fate > 1 - self.loss:
+            if self.is_cut(member) or fate > 1 - self.loss:
                 self._events.after(TIMEOUT_S, fail)
             else:
-                self._events.after(self._random.uniform(0.0005, 0.01), lambda: answer(result))
+                self._events.after(
+                    self._random.uniform(0.0005, self.slow_s), lambda: answer(result)
+                )
 
         self._events.after(self._random.uniform(0.0005, self.slow_s), arrive)

@@ -1,4 +1,4 @@
-"""A machine of a simulated group: a process that dies and comes back, a log, and a clock."""
+"""A machine of a simulated group: a process that dies and comes back, a disk, and a clock."""
 
 from __future__ import annotations
 
@@ -8,55 +8,84 @@ from random import Random
 from typing import NamedTuple
 
 from amqpstore_server.cluster.effects import (
+    Adopt,
     Append,
     Attempt,
     BlockPublishers,
     CatchUp,
+    CheckpointUpTo,
     Committed,
+    Define,
     Dial,
     Discard,
     Effect,
+    Exit,
     Grant,
     HangUp,
     KeepAlive,
     Open,
     Persist,
     ReadKeys,
+    Report,
+    Restore,
     Revoke,
     Send,
+    ShowAlive,
     StepDown,
+    Sync,
 )
-from amqpstore_server.cluster.frames import START, Frame, ReplicaPosition, ShippedBatch
-from amqpstore_server.cluster.keys import View
-from amqpstore_server.cluster.leading import Outcome
+from amqpstore_server.cluster.frames import (
+    Frame,
+    ReplicaPosition,
+    ShippedBatch,
+    Snapshot,
+    StoreCopy,
+)
+from amqpstore_server.cluster.keys import MemberIdentity
 from amqpstore_server.cluster.member import GroupMember, Role
-from amqpstore_server.cluster.timing import Timing
-from amqpstore_tools.simulation.cluster.etcd import Etcd
+from amqpstore_server.cluster.tenure import Outcome
+from amqpstore_server.cluster.timing import Health, Timing
+from amqpstore_tools.simulation.cluster.disk import LogEntry, ReplicaDisk
+from amqpstore_tools.simulation.cluster.etcd import CLUSTER, Etcd
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.network import Network
 
 TICK_S = 0.1
+SYNC_S = 0.003
+"""What a sync takes about."""
 TIMING = Timing()
 
 
-class LogEntry(NamedTuple):
-    """A batch in a machine's log."""
-
-    position: ReplicaPosition
-    content: object
-
-
 class Witness:
-    """Sees what the outside is promised; `history.Checks` holds it against the rules."""
+    """Sees what the outside is promised; `invariants.Invariants` holds it against the rules."""
 
     def confirmed(self, entry: LogEntry) -> None:
         """A batch was confirmed to a client."""
+
+    def answered(self, definition: bytes) -> None:
+        """A declaration was answered."""
+
+    def committed(self, machine: SimulatedMachine, number: int) -> None:
+        """A leader says that its log is committed up to a batch."""
+
+    def covers(self, machine: SimulatedMachine, number: int) -> None:
+        """A checkpoint covers the log up to a batch."""
+
+    def discards(self, machine: SimulatedMachine, entries: list[LogEntry]) -> None:
+        """Batches are removed from a log."""
 
     def opened(self, machine: SimulatedMachine) -> None:
         """A leader has recovered its store."""
 
     def broken(self, rule: str) -> None:
         """Something happened that never may."""
+
+
+class _Job(NamedTuple):
+    """Work of the disk: `begin` changes files, and by `finish` that is durable."""
+
+    begin: Callable[[], None]
+    finish: Callable[[], None]
 
 
 class SimulatedMachine:
@@ -74,14 +103,12 @@ class SimulatedMachine:
     ) -> None:
         self.name = name
         self.is_up = False
-        self.disk_s = 0.003
-        """What a sync takes about."""
         self.is_disk_stuck = False
-        self.log: list[LogEntry] = []
-        self.durable = 0
-        """How many entries of the log would survive a power cut."""
-        self.term = 0
+        self.is_loop_stuck = False
+        self.is_damaged = False
+        self.disk = ReplicaDisk()
         self.member: GroupMember | None = None
+        self.reports: list[str] = []
         self._events = events
         self._random = random
         self._etcd = etcd
@@ -90,9 +117,11 @@ class SimulatedMachine:
         self._rate = rate
         self._starts = 0
         self._paused_until = 0.0
-        self._jobs: deque[tuple[Callable[[], None], float]] = deque()
-        self._is_working = False
-        self._pending: dict[int, ShippedBatch] = {}
+        self._jobs: deque[_Job] = deque()
+        self._busy_since: float | None = None
+        self._turned_at = 0.0
+        self._pending: dict[int, LogEntry | bytes] = {}
+        self._is_blocked = False
         self._requests = 0
         network.ends[name] = self
 
@@ -107,22 +136,36 @@ class SimulatedMachine:
         """Start the process on what the disk has."""
         self.is_up = True
         self._starts += 1
-        self.durable = len(self.log)
+        self.disk.recover()
         self._jobs.clear()
-        self._is_working = False
+        self._busy_since = None
+        self._turned_at = self.now
         self._pending.clear()
+        self._is_blocked = False
+        identity = MemberIdentity(
+            self.name,
+            f"{self.name}.{self._starts}",
+            "store",
+            CLUSTER,
+            self.name,
+            is_damaged=self.is_damaged,
+        )
         self.member = GroupMember(
-            self.name, f"{self.name}.{self._starts}", self.term, self, self.now, self._make_request
+            identity, self.disk.term, self.disk, self.now, self._make_request, TIMING
         )
         self._tick(self._starts)
-        self._show_alive(self._starts)
+
+    def restart(self) -> None:
+        """Start the process unless somebody has."""
+        if not self.is_up:
+            self.start()
 
     def kill(self, *, with_power: bool) -> None:
         """End the process; without power, what was not synced is gone, or a part of it."""
         self.is_up = False
         self.member = None
         if not with_power:
-            del self.log[self._random.randint(self.durable, len(self.log)) :]
+            self.disk.cut_power(self._random)
         self._network.drop(self)
 
     def pause(self, duration_s: float) -> None:
@@ -142,6 +185,7 @@ class SimulatedMachine:
             and self.member.role is Role.LEADING
             and leader.may_serve(self.now)
             and self._events.now >= self._paused_until
+            and not self.is_loop_stuck
         )
 
     def _make_request(self) -> str:
@@ -162,17 +206,16 @@ class SimulatedMachine:
 
     def _tick(self, start: int) -> None:
         def tick(member: GroupMember) -> None:
-            member.tick(self.now)
+            if not self.is_loop_stuck:
+                self._turned_at = self.now
+            member.tick(self.now, Health(self._busy_since, self._turned_at))
             self._events.after(TICK_S / self._rate, lambda: self._tick(start))
 
         self._alone(start, tick)
 
-    def _show_alive(self, start: int) -> None:
-        def show(_: GroupMember) -> None:
-            self._etcd.show_alive(self.name)
-            self._events.after(3.0, lambda: self._show_alive(start))
-
-        self._alone(start, show)
+    def watched(self) -> None:
+        """A watch of etcd says that the keys have changed."""
+        self._alone(self._starts, GroupMember.changed)
 
     # What the member asks for.
 
@@ -196,7 +239,7 @@ class SimulatedMachine:
                     self.name,
                     TIMING.lease_s,
                     lambda lease: self._alone(start, lambda one: one.granted(lease, self.now)),
-                    lambda: self._alone(start, lambda one: one.grant_failed()),
+                    lambda: self._alone(start, lambda one: one.grant_failed(self.now)),
                 )
             case KeepAlive(lease):
                 asked_at = self.now
@@ -204,11 +247,14 @@ class SimulatedMachine:
                     self.name,
                     lease,
                     lambda alive: self._alone(
-                        start, lambda one: one.kept_alive(lease, asked_at, is_alive=alive)
+                        start,
+                        lambda one: one.kept_alive(lease, asked_at, self.now, is_alive=alive),
                     ),
                 )
             case Revoke(lease):
                 self._etcd.revoke(self.name, lease)
+            case ShowAlive(value):
+                self._etcd.show_alive(self.name, value)
             case Attempt(transaction):
                 request = transaction.request
 
@@ -219,127 +265,201 @@ class SimulatedMachine:
 
                 self._etcd.attempt(self.name, transaction, answered)
             case Dial(name):
-                # Behind what is being written: what a follower says it has must be on disk.
-                self._job(lambda: self._network.dial(self, name))
+                self._job(lambda: None, lambda: self._network.dial(self, name))
             case HangUp(link):
-                self._network.hang_up(link)
+                self._network.close(self, link)
             case Send(link, frame):
                 self._network.send(self, link, frame)
-            case CatchUp(link, behind, seq):
-                self._catch_up(link, behind, seq)
-            case Append(batch):
-                self.append(batch)
+            case CatchUp(link, behind, number):
+                self._catch_up(link, behind, number)
             case Persist(term):
-                self._job(lambda: self._persist(term))
+                self._job(lambda: None, lambda: self._persist(term))
+            case Append(batch):
+                self._append(batch)
+            case Define(definition):
+                self._job(
+                    lambda: None,
+                    lambda: self._define(definition.content, definition.term, definition.seq),
+                )
+            case Restore(snapshot):
+                self._job(lambda: None, lambda: self._restore(snapshot))
+            case Adopt(copy):
+                self._job(lambda: None, lambda: self._adopt(copy))
+            case Sync(term, seq):
+                self._job(lambda: None, lambda: self._synced(term, seq))
             case Discard(behind):
-                self._job(lambda: self._discard(behind))
+                self._job(lambda: None, lambda: self._discard(behind))
+            case CheckpointUpTo(number):
+                self._job(lambda: None, lambda: self._checkpoint(number))
             case Open():
-                self._job(self._open)
+                self._job(lambda: None, self._open)
+            case Committed(seq, number):
+                self._confirm(seq, number)
+            case BlockPublishers(is_blocked):
+                self._is_blocked = is_blocked
             case StepDown():
                 self._pending.clear()
-                self._job(lambda: self._alone(start, lambda one: one.closed(self.now)))
-            case Committed(seq):
-                self._confirm(seq)
-            case BlockPublishers():
-                pass
+                self._job(
+                    lambda: None, lambda: self._alone(start, lambda one: one.closed(self.now))
+                )
+            case Exit():
+                self.kill(with_power=True)
+                self._events.after(self._random.uniform(0.5, 3.0), self.restart)
+            case Report(text):
+                self.reports.append(text)
 
     # The disk: one job after the other.
 
-    def _job(self, finish: Callable[[], None], cost: float = 1.0) -> None:
-        self._jobs.append((finish, cost))
-        if not self._is_working:
+    def _job(self, begin: Callable[[], None], finish: Callable[[], None]) -> None:
+        self._jobs.append(_Job(begin, finish))
+        if self._busy_since is None:
+            self._busy_since = self.now
             self._work(self._starts)
 
     def _work(self, start: int) -> None:
-        if start != self._starts or not self._jobs:
-            self._is_working = False
+        if start != self._starts or self.member is None:
             return
-        self._is_working = True
+        if not self._jobs:
+            self._busy_since = None
+            return
         if self.is_disk_stuck or self._events.now < self._paused_until:
             self._events.after(0.05, lambda: self._work(start))
             return
-        finish, cost = self._jobs.popleft()
+        self._busy_since = self.now
+        begin, finish = self._jobs.popleft()
+        begin()
 
         def finished() -> None:
-            if start == self._starts and self.member is not None:
-                finish()
-                self._obey()
-                self._work(start)
+            if start != self._starts or self.member is None:
+                return
+            if self.is_disk_stuck or self._events.now < self._paused_until:
+                self._events.after(0.05, finished)
+                return
+            finish()
+            self._obey()
+            self._work(start)
 
-        self._events.after(self._random.uniform(0.2, 2.0) * self.disk_s * cost, finished)
+        self._events.after(self._random.uniform(0.2, 2.0) * SYNC_S, finished)
 
-    def append(self, batch: ShippedBatch) -> None:
-        if self.last().number + 1 != batch.position.number:
-            self._witness.broken(f"{self.name} has {self.last()} and is given {batch.position}")
-        self.log.append(LogEntry(batch.position, batch.content))
-        count, start = len(self.log), self._starts
+    def _synced(self, term: int, seq: int) -> None:
+        self._alone(self._starts, lambda one: one.synced(term, seq, self.now))
 
-        def synced() -> None:
-            self.durable = max(self.durable, count)
-            self._alone(start, lambda one: one.appended(batch))
+    def _append(self, batch: ShippedBatch) -> None:
+        disk = self.disk
 
-        self._job(synced)
+        def write() -> None:
+            if disk.last().number + 1 != batch.position.number:
+                self._witness.broken(f"{self.name} has {disk.last()} and is given {batch.position}")
+            disk.log.append(LogEntry(batch.position, batch.content))
+
+        def sync() -> None:
+            disk.durable = len(disk.log)
+            self._synced(batch.term, batch.seq)
+
+        self._job(write, sync)
 
     def _persist(self, term: int) -> None:
-        self.term = max(self.term, term)
+        self.disk.term = max(self.disk.term, term)
         self._alone(self._starts, lambda one: one.persisted(term, self.now))
 
+    def _define(self, definition: bytes, term: int, seq: int) -> None:
+        self.disk.definitions.append(definition)
+        self._synced(term, seq)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self.disk.definitions = snapshot.content.split(b",")
+
+    def _adopt(self, copy: StoreCopy) -> None:
+        """Exchange the log for a copy: its positions and contents, as `_catch_up` wrote them."""
+        entries = [
+            LogEntry(ReplicaPosition(int(term), number), content)
+            for number, (term, _, content) in enumerate(
+                (one.partition(b":") for one in copy.content.split(b",") if one), 1
+            )
+        ]
+        disk = self.disk
+        kept = set(entries)
+        self._witness.discards(self, [one for one in disk.log if one not in kept])
+        disk.log, disk.durable = entries, len(entries)
+        disk.covered = disk.compacted = 0
+
     def _discard(self, behind: ReplicaPosition) -> None:
-        keep = next((n + 1 for n, one in enumerate(self.log) if one.position == behind), 0)
-        del self.log[keep:]
-        self.durable = len(self.log)
+        disk = self.disk
+        self._witness.discards(self, disk.log[behind.number :])
+        del disk.log[behind.number :]
+        disk.durable = len(disk.log)
         self._alone(self._starts, lambda one: one.discarded())
 
+    def _checkpoint(self, number: int) -> None:
+        number = min(number, self.disk.durable)
+        if number > self.disk.covered:
+            self._witness.covers(self, number)
+            self.disk.covered = number
+
+    def compact(self) -> None:
+        """Give up what a checkpoint covers: a follower that lacks it needs a whole copy."""
+        self.disk.compacted = self.disk.covered
+
     def _open(self) -> None:
-        self.durable = len(self.log)
+        self.disk.durable = len(self.disk.log)
+        self._is_blocked = False
         self._witness.opened(self)
         self._alone(self._starts, lambda one: one.opened(self.now))
 
-    # The log, as the member sees it.
-
-    def positions(self) -> tuple[ReplicaPosition, ...]:
-        return (*[one.position for one in reversed(self.log[: self.durable])], START)
-
-    def has(self, position: ReplicaPosition) -> bool:
-        if position == START:
-            return True
-        found = self.log[position.number - 1] if position.number <= len(self.log) else None
-        return found is not None and found.position == position
-
-    def last(self) -> ReplicaPosition:
-        return self.log[-1].position if self.log else START
-
-    def _catch_up(self, link: int, behind: ReplicaPosition, seq: int) -> None:
+    def _catch_up(self, link: int, behind: ReplicaPosition | None, number: int) -> None:
         leader = self.member.leader if self.member else None
         if leader is None:
             return
-        for one in self.log[behind.number :]:
-            number = leader.seq_of(one.position)
-            if number <= seq:
-                self._network.send(
-                    self,
-                    link,
-                    ShippedBatch(
-                        leader.term, max(number, 0), one.position, one.content, leader.committed
-                    ),
-                )
+        disk, term = self.disk, leader.term
+        definitions = b",".join(disk.definitions)
+        self._network.send(self, link, Snapshot(term, len(disk.definitions), definitions))
+        if behind is None:
+            content = b",".join(
+                b"%d:%s" % (one.position.term, one.content) for one in disk.log[:number]
+            )
+            position = disk.log[number - 1].position
+            self._network.send(self, link, StoreCopy(term, position, content))
+            return
+        for one in disk.log[behind.number : number]:
+            batch = ShippedBatch(term, 0, one.position, 0, b"", one.content)
+            self._network.send(self, link, batch)
 
     # Clients.
 
-    def publish(self, content: object) -> None:
-        """A client publishes; its message is the next batch."""
-        leader = self.member.leader if self.member else None
-        if leader is None or not self.serves or len(self._pending) >= 1:
+    def publish(self, content: bytes) -> None:
+        """A client publishes; its message is the next batch. One is under way at a time."""
+        is_writing = any(isinstance(one, LogEntry) for one in self._pending.values())
+        if self.member is None or not self.serves or is_writing or self._is_blocked:
             return
-        batch = leader.seal(content, self.now)
-        self._pending[batch.seq] = batch
-        self.append(batch)
+        content += b"|" + self.disk.definitions[-1]
+        batch = self.member.seal(b"", content, self.now)
+        if batch is not None:
+            self._pending[batch.seq] = LogEntry(batch.position, batch.content)
+            self._append(batch)
         self._obey()
 
-    def _confirm(self, seq: int) -> None:
-        for number in [one for one in self._pending if one <= seq]:
-            batch = self._pending.pop(number)
-            self._witness.confirmed(LogEntry(batch.position, batch.content))
+    def declare(self, content: bytes) -> None:
+        """A client declares a queue."""
+        if self.member is None or not self.serves:
+            return
+
+        def ship() -> None:
+            self.disk.definitions.append(content)
+            number = len(self.disk.definitions)
+            frame = self.member and self.member.define(number, content, self.now)
+            if frame:
+                self._pending[frame.seq] = content
+
+        self._job(lambda: None, ship)
+
+    def _confirm(self, seq: int, number: int) -> None:
+        self._witness.committed(self, number)
+        for one in [one for one in self._pending if one <= seq]:
+            pending = self._pending.pop(one)
+            if isinstance(pending, LogEntry):
+                self._witness.confirmed(pending)
+            else:
+                self._witness.answered(pending)
 
     # Connections.
 
@@ -351,6 +471,3 @@ class SimulatedMachine:
 
     def disconnected(self, link: int) -> None:
         self._alone(self._starts, lambda one: one.disconnected(link))
-
-    def view(self) -> View:
-        return self._etcd.view()

@@ -85,6 +85,15 @@ class Network:
             at - self._events.now, lambda: self._reach(link, lambda: other.received(link, frame))
         )
 
+    def close(self, closer: NetworkEnd, link: int) -> None:
+        """End a connection from one end: what was sent before arrives."""
+        found = self._links.get(link)
+        if found is not None:
+            found.is_broken = True
+            other = found.ends[1] if found.ends[0] is closer else found.ends[0]
+            delay_s = max(found.next_at[other.name] - self._events.now, 0.0)
+            self._events.after(delay_s, lambda: self.hang_up(link))
+
     def hang_up(self, link: int) -> None:
         """End a connection: both ends are told, and what was under way is lost."""
         found = self._links.pop(link, None)

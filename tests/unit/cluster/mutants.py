@@ -1,0 +1,248 @@
+"""Members that break a rule each: the histories are worth nothing if they do not notice.
+
+Each mutant patches one method. Where two rules cover each other, so that a member that breaks only
+one of them does no harm, the pair is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from amqpstore_server.cluster import electing, in_sync, keys
+from amqpstore_server.cluster.electing import Electing
+from amqpstore_server.cluster.following import Following, Stream
+from amqpstore_server.cluster.frames import Promise, Welcome
+from amqpstore_server.cluster.in_sync import InSyncList
+from amqpstore_server.cluster.keys import EtcdTransaction, View
+from amqpstore_server.cluster.leading import Leader
+from amqpstore_server.cluster.member import GroupMember
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def without(*keys_compared: str) -> Callable[[Callable[..., EtcdTransaction]], Any]:
+    """Return what takes compares of these keys out of a transaction."""
+
+    def mutate(make: Callable[..., EtcdTransaction]) -> Callable[..., EtcdTransaction]:
+        def unguarded(*arguments: Any) -> EtcdTransaction:
+            made = make(*arguments)
+            kept = tuple(one for one in made.compares if one.key not in keys_compared)
+            return made._replace(compares=kept)
+
+        return unguarded
+
+    return mutate
+
+
+# Acks and confirms.
+
+
+def acks_before_its_sync(patch: pytest.MonkeyPatch) -> None:
+    batch = Following.batch
+
+    def and_ack(self: Following, link: int, shipped: Any) -> None:
+        batch(self, link, shipped)
+        self.synced(shipped.term, shipped.seq)
+
+    patch.setattr(Following, "batch", and_ack)
+
+
+def confirms_without_its_own_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leader, "_durable", lambda self: self._seq)
+
+
+def confirms_with_all_but_one(patch: pytest.MonkeyPatch) -> None:
+    waits_for: Any = InSyncList.waits_for
+
+    def fewer(self: InSyncList) -> frozenset[str]:
+        return frozenset(sorted(waits_for.fget(self))[1:])
+
+    patch.setattr(InSyncList, "waits_for", property(fewer))
+
+
+def settles_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """A follower lets its checkpoints cover what it has."""
+    batch = Following.batch
+
+    def and_settle(self: Following, link: int, shipped: Any) -> None:
+        batch(self, link, shipped)
+        self._commit(shipped.position.number)
+
+    patch.setattr(Following, "batch", and_settle)
+
+
+def ships_a_definition_behind_its_first_batch(patch: pytest.MonkeyPatch) -> None:
+    define, seal = Leader.define, Leader.seal
+
+    def late(self: Leader, number: int, content: bytes, now: float) -> Any:
+        before = len(self._effects)
+        made = define(self, number, content, now)
+        self.__dict__.setdefault("late", []).extend(self._effects[before:])
+        del self._effects[before:]
+        return made
+
+    def and_then(self: Leader, layout: bytes, content: bytes, now: float) -> Any:
+        made = seal(self, layout, content, now)
+        self._effects += self.__dict__.pop("late", [])
+        return made
+
+    patch.setattr(Leader, "define", late)
+    patch.setattr(Leader, "seal", and_then)
+    patch.setattr(Following, "_is_next", lambda self, seq: True)
+
+
+# The list.
+
+
+def shrinks_before_the_answer(patch: pytest.MonkeyPatch) -> None:
+    drop = InSyncList.drop
+
+    def and_forget(self: InSyncList, name: str, fence: int) -> None:
+        drop(self, name, fence)
+        self.members = tuple(one for one in self.members if one != name)
+
+    patch.setattr(InSyncList, "drop", and_forget)
+
+
+def grows_before_it_waits(patch: pytest.MonkeyPatch) -> None:
+    def members_only(self: InSyncList) -> frozenset[str]:
+        return frozenset(self.members) - {self._member}
+
+    patch.setattr(InSyncList, "waits_for", property(members_only))
+
+
+def forgets_an_offer(patch: pytest.MonkeyPatch) -> None:
+    give_up = InSyncList.give_up
+
+    def at_once(self: InSyncList, name: str, fence: int) -> None:
+        self._offered.pop(name, None)
+        give_up(self, name, fence)
+
+    patch.setattr(InSyncList, "give_up", at_once)
+
+
+def offers_before_it_has_caught_up(patch: pytest.MonkeyPatch) -> None:
+    newcomers = InSyncList.newcomers
+    patch.setattr(InSyncList, "newcomers", lambda self: [(name, 0) for name, _ in newcomers(self)])
+    patch.setattr(Leader, "_may_enter", lambda self, name, follower, now: follower.is_streaming)
+
+
+def changes_the_list_with_its_fence_only(patch: pytest.MonkeyPatch) -> None:
+    """A late request of its own puts an older list back."""
+    patch.setattr(in_sync, "list_change", without(keys.IN_SYNC)(keys.list_change))
+
+
+def changes_the_list_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(in_sync, "list_change", without(keys.IN_SYNC, keys.LEADER)(keys.list_change))
+
+
+def repeats_a_transaction_blindly(patch: pytest.MonkeyPatch) -> None:
+    """What became of a request is not read, but assumed: it is asked for until it is done."""
+    attempted = InSyncList.attempted
+
+    def again(self: InSyncList, request: str, outcome: Any, revision: int) -> bool | None:
+        change = self._change
+        if change is not None and request == change.request and outcome != "done":
+            self._adopt(change.members, self._revision)
+        return attempted(self, request, outcome, revision)
+
+    patch.setattr(InSyncList, "attempted", again)
+
+
+# Elections.
+
+
+def stands_without_being_in_the_list(patch: pytest.MonkeyPatch) -> None:
+    def may_stand(self: GroupMember, view: View, now: float) -> bool:
+        return (
+            view.leader is None
+            and self._vacant_since is not None
+            and now >= self.following.promised_until
+        )
+
+    patch.setattr(GroupMember, "_may_stand", may_stand)
+
+
+def is_elected_by_an_old_list(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(electing, "election", without(keys.IN_SYNC)(keys.election))
+
+
+def is_elected_whatever_has_changed(patch: pytest.MonkeyPatch) -> None:
+    every = (keys.LEADER, keys.STATE, keys.IN_SYNC)
+    patch.setattr(electing, "election", without(*every)(keys.election))
+
+
+def takes_its_key_back_in_the_same_term(patch: pytest.MonkeyPatch) -> None:
+    stand = Electing.stand
+
+    def in_the_same(self: Electing, view: View, term: int, now: float, **forced: bool) -> None:
+        stand(self, view, view.term if view.leader is not None else term, now, **forced)
+
+    patch.setattr(Electing, "stand", in_the_same)
+
+
+# Terms.
+
+
+def takes_lower_terms(patch: pytest.MonkeyPatch) -> None:
+    welcome = Following.welcome
+
+    def any_term(self: Following, link: int, frame: Welcome) -> None:
+        term, self.term = self.term, 0
+        welcome(self, link, frame)
+        self.term = term
+
+    patch.setattr(Following, "welcome", any_term)
+
+
+def discards_without_asking_etcd(patch: pytest.MonkeyPatch) -> None:
+    welcome = Following.welcome
+
+    def unread(self: Following, link: int, frame: Welcome) -> None:
+        welcome(self, link, frame)
+        if self.state is Stream.VERIFYING:
+            leader = {"member": frame.member, "incarnation": frame.incarnation, "term": frame.term}
+            row = keys.EtcdRow(leader, 0, 0)
+            self.viewed(View(0, 0, {keys.LEADER: row}))
+
+    patch.setattr(Following, "welcome", unread)
+
+
+def takes_lower_terms_and_discards_without_asking_etcd(patch: pytest.MonkeyPatch) -> None:
+    takes_lower_terms(patch)
+    discards_without_asking_etcd(patch)
+
+
+# Promises and health.
+
+
+def counts_promises_for_longer(patch: pytest.MonkeyPatch) -> None:
+    promise = Leader.promise
+
+    def longer(self: Leader, link: int, frame: Promise) -> None:
+        promise(self, link, frame)
+        if (follower := self._follower(link)) is not None:
+            follower.promised_until += 2.0
+
+    patch.setattr(Leader, "promise", longer)
+
+
+FOUND_SOON: tuple[Mutant, ...] = (
+    acks_before_its_sync,
+    confirms_without_its_own_sync,
+    confirms_with_all_but_one,
+    settles_before_commit,
+    ships_a_definition_behind_its_first_batch,
+    shrinks_before_the_answer,
+    grows_before_it_waits,
+    offers_before_it_has_caught_up,
+    changes_the_list_without_a_fence,
+    repeats_a_transaction_blindly,
+    stands_without_being_in_the_list,
+    is_elected_whatever_has_changed,
+    counts_promises_for_longer,
+)
+"""Found by any few dozen histories."""
