@@ -12,6 +12,7 @@ from tests.broker_process import BrokerProcess
 from tests.management_client import ManagementClient, managed, management_url
 from tests.waiting import wait_until
 
+CLASSIC, QUORUM = ({"arguments": {"x-queue-type": kind}} for kind in ("classic", "quorum"))
 HOSTILE = ["a/b", "<script>alert(1)</script>", "ü ✓", "%2F", "a?b#c", "x" * 255, '"\\\n']
 
 
@@ -80,7 +81,7 @@ def test_what_differs_is_refused_and_says_why(api: ManagementClient) -> None:
 
 
 def test_a_queue_without_a_type_has_that_of_its_virtual_host(api: ManagementClient) -> None:
-    """As far as such a queue can be one; what exists keeps the type that it has."""
+    """As far as such a queue can be one, and also if it exists already, as in RabbitMQ 4.0.5."""
 
     def declared(name: str, **body: Any) -> str:
         api.expect(201, "PUT", f"/queues/typed/{name}", body)
@@ -97,9 +98,12 @@ def test_a_queue_without_a_type_has_that_of_its_virtual_host(api: ManagementClie
     assert declared("lasting too") == "quorum"
     assert declared("leaving", auto_delete=True) == "classic"
     assert declared("named", arguments={"x-queue-type": "classic"}) == "classic"
-    for name in ("before", "lasting", "named"):
-        api.put(f"/queues/typed/{name}", {"durable": True}, 204)
-    api.put("/queues/typed/before", {"arguments": {"x-queue-type": "quorum"}}, 400)
+    api.put("/queues/typed/lasting", {"durable": True}, 204)
+    # A declaration without a type is one of the default type, also of a queue that exists.
+    for name, body in (("before", {}), ("before", QUORUM), ("named", {}), ("lasting", CLASSIC)):
+        refused = api.put(f"/queues/typed/{name}", body, 400)
+        assert "inequivalent arg 'x-queue-type' for queue" in refused["reason"]
+    api.put("/queues/typed/before", CLASSIC, 204)
     api.put("/vhosts/typed", {"description": "kept"}, 204)
     (exported,) = (one for one in api.get("/definitions")["vhosts"] if one["name"] == "typed")
     assert exported["default_queue_type"] == exported["metadata"]["default_queue_type"] == "quorum"
@@ -108,6 +112,9 @@ def test_a_queue_without_a_type_has_that_of_its_virtual_host(api: ManagementClie
         api.put("/vhosts/other", {"default_queue_type": wrong}, 400)
     api.put("/vhosts/typed", {"default_queue_type": "undefined"}, 204)
     assert declared("after", durable=True) == "classic"
+    api.put("/queues/typed/before", {}, 204)
+    api.put("/queues/typed/lasting", {}, 400)
+    api.put("/queues/typed/lasting", QUORUM, 204)
     api.delete("/vhosts/typed")
 
 

@@ -174,9 +174,10 @@ def test_health_is_told_to_everybody(metered: BrokerProcess, url: str) -> None:
 
 
 def value(url: str, name: str) -> float:
-    """The value of a metric without labels."""
+    """The value of a metric, by its whole name, or by the beginning of one with labels."""
     lines = asked(url + "/metrics").text.splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+    begin = name if name.endswith("{") else f"{name} "
+    return next(float(line.split()[1]) for line in lines if line.startswith(begin))
 
 
 def test_bytes_of_connections_that_have_ended_still_count(metered: BrokerProcess, url: str) -> None:
@@ -196,6 +197,15 @@ def test_bytes_of_connections_that_have_ended_still_count(metered: BrokerProcess
     wait_until(lambda: value(url, "rabbitmq_process_open_tcp_sockets") == 1, "the socket's end")
     for name, least in zip((received, sent), before, strict=True):
         assert least + 100_000 <= value(url, name) < least + 110_000
+
+
+def test_messages_that_the_api_publishes_have_a_size_too(metered: BrokerProcess, url: str) -> None:
+    name = "rabbitmq_message_size_bytes_sum{"
+    before = value(url, name)
+    with ManagementClient(management_url(metered)) as api:
+        message = {"routing_key": "nowhere", "payload": "x" * 2000, "payload_encoding": "string"}
+        api.post("/exchanges/%2F/amq.default/publish", {**message, "properties": {}})
+    assert value(url, name) == before + 2000
 
 
 def test_nothing_else_is_on_the_open_address(url: str) -> None:

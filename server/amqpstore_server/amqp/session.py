@@ -15,6 +15,7 @@ from amqpstore_server.broker.audit import By, audit_refusal
 from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.quotas import Usage
 from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import ContentHeader
 from amqpstore_server.protocol.errors import (
     AccessRefused,
     AmqpError,
@@ -61,6 +62,7 @@ class Session:
         self._usage = usage
         self._channels: dict[int, AmqpChannel] = {}
         self._simple_targets = context.simple_targets
+        self._message_sizes = context.vhost.context.message_sizes
         context.access.on_change.add(self._recheck_permissions)
 
     def handle(
@@ -82,6 +84,7 @@ class Session:
         # ignores are dropped.
         elif channel.state is ChannelState.OPEN:
             if type(event) is Publishes:
+                self._note_sizes(event.headers)
                 if self._simple_targets.leave(event, channel.core):
                     return None
                 published.add(channel)
@@ -98,6 +101,14 @@ class Session:
             elif (rest := channel.handle(event.method)) is not None:
                 return Unfinished(event, rest)
         return None
+
+    def _note_sizes(self, headers: list[ContentHeader]) -> None:
+        first = headers[0]
+        # Publishes that are alike have one header, which `count` finds without comparing.
+        if first is headers[-1] and headers.count(first) == len(headers):
+            self._message_sizes.observe(first.body_size, len(headers))
+        else:
+            self._message_sizes.observe_all([header.body_size for header in headers])
 
     def _ack(self, channel: AmqpChannel, acks: Acks) -> Unfinished | None:
         rest = channel.ack(acks)

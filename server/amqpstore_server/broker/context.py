@@ -12,7 +12,12 @@ from amqpstore import Store
 from amqpstore.clock import Clock
 from amqpstore.measures import BucketHistogram
 from amqpstore_server.broker.ack_timeouts import AckTimeouts
-from amqpstore_server.broker.counters import ChurnCounters, DeliveryProbes, OctetCounters
+from amqpstore_server.broker.counters import (
+    ChurnCounters,
+    DeliveryProbes,
+    MessageSizes,
+    OctetCounters,
+)
 from amqpstore_server.broker.events import BrokerEvents
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
@@ -47,7 +52,8 @@ class BrokerContext:
     nor the queue says another; 0 means any time. `purge_undo_s` is for how long a purge can be
     undone where the queue does not say another time; 0 if it cannot.
     Whatever may take long notes its name in `work`, see `holds`. `churn` counts what comes and
-    goes, `octets` the bytes of connections that have ended; `confirm_s` has how long messages took
+    goes, `octets` the bytes of connections that have ended, `message_sizes` what clients publish;
+    `confirm_s` has how long messages took
     from the read that brought them, which began at `read_s`, to their confirms, `probes` the same
     for deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
     reason and by whether they went to an exchange. `column` has the publishes of a round of reads
@@ -76,6 +82,7 @@ class BrokerContext:
     work: dict[str, None] = field(default_factory=dict)
     churn: ChurnCounters = field(default_factory=ChurnCounters)
     octets: OctetCounters = field(default_factory=OctetCounters)
+    message_sizes: MessageSizes = field(default_factory=MessageSizes)
     confirm_s: BucketHistogram = field(default_factory=BucketHistogram.of_seconds)
     read_s: float = 0.0
     joins_reads: bool = False

@@ -7,6 +7,9 @@ RabbitMQ's management API. How many messages entered a queue is not counted: its
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 from amqpstore import Queue, Run
 from amqpstore.measures import BucketHistogram
 
@@ -65,6 +68,36 @@ class ChannelCounters(DeliveryCounters):
         """Add the counts of others to these."""
         for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class MessageSizes:
+    """How large the messages are that clients publish: how many have a body of up to each of
+    `bounds`, in bytes, which are those of RabbitMQ. `total` is the sum of all.
+    """
+
+    __slots__ = ("buckets", "total")
+
+    bounds = (100, 1000, 10**4, 10**5, 10**6, 10**7, 5 * 10**7, 10**8)
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(self.bounds) + 1)
+        """How many belong to each bound, and at last how many are above all of them."""
+        self.total = 0
+
+    def observe(self, size: int, count: int = 1) -> None:
+        """Count messages of one size."""
+        self.buckets[bisect_left(self.bounds, size)] += count
+        self.total += size * count
+
+    def observe_all(self, sizes: Sequence[int]) -> None:
+        """Count messages, at least one."""
+        first = bisect_left(self.bounds, min(sizes))
+        if max(sizes) <= self.bounds[min(first, len(self.bounds) - 1)]:
+            self.buckets[first] += len(sizes)
+            self.total += sum(sizes)
+        else:
+            for size in sizes:
+                self.observe(size)
 
 
 class DeliveryProbes:

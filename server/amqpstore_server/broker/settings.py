@@ -116,19 +116,6 @@ def is_quorum(arguments: Mapping[str, Any]) -> bool:
     return arguments.get(QUEUE_TYPE) == QUORUM
 
 
-def with_type(
-    arguments: Mapping[str, Any], *, present: Mapping[str, Any] | None, may_be_quorum: bool
-) -> dict[str, Any]:
-    """Return the arguments of a queue that is declared without a type, where the default is quorum.
-
-    Args: present, the arguments of the queue of that name, whose type a declaration agrees with.
-    """
-    kind = QUORUM if may_be_quorum else CLASSIC
-    if present is not None:
-        kind = present.get(QUEUE_TYPE, CLASSIC)
-    return {**arguments, QUEUE_TYPE: kind}
-
-
 def check_quorum(
     what: str, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:

@@ -71,7 +71,6 @@ from amqpstore_server.broker.settings import (
     QUORUM,
     check_arguments,
     check_quorum,
-    with_type,
 )
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.exchange_queues import ExchangeQueues
@@ -308,13 +307,9 @@ class VirtualHost:
         self.context.churn.queue_declared += 1
         name = without_line_ends(name)
         survives = durable and not exclusive
-        if QUEUE_TYPE not in arguments and self.metadata.get(DEFAULT_QUEUE_TYPE) == QUORUM:
-            present = self.queues.get(name)  # declared before that was the default, perhaps
-            arguments = with_type(
-                arguments,
-                present=present.arguments if present else None,
-                may_be_quorum=survives and not auto_delete,
-            )
+        is_quorum_by_default = self.metadata.get(DEFAULT_QUEUE_TYPE) == QUORUM
+        if is_quorum_by_default and QUEUE_TYPE not in arguments and survives and not auto_delete:
+            arguments = {**arguments, QUEUE_TYPE: QUORUM}
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.context.make_name()}"
         elif queue := self.existing_queue(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -13,8 +13,6 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-
-from amqpstore.measures import BucketHistogram
 
 _TOTAL = "_total"
 
@@ -45,12 +43,28 @@ def single(described: Described, value: float, labels: Mapping[str, str] | None 
     return made
 
 
-def histogram(described: Described, measured: BucketHistogram) -> Metric:
+class Distribution(Protocol):
+    """What a histogram is made of: see `BucketHistogram`."""
+
+    @property
+    def bounds(self) -> Sequence[float]: ...
+
+    @property
+    def buckets(self) -> Sequence[int]: ...
+
+    @property
+    def total(self) -> float: ...
+
+
+def histogram(
+    described: Described, measured: Distribution, labels: Mapping[str, str] | None = None
+) -> Metric:
     """Return a histogram."""
+    labels = labels or {}
     bounds = [*(f"{bound:.9g}" for bound in measured.bounds), "+Inf"]
     counts = accumulate(measured.buckets)
-    made = HistogramMetricFamily(described.name, described.help)
-    made.add_metric([], list(zip(bounds, counts, strict=True)), measured.total)
+    made = HistogramMetricFamily(described.name, described.help, labels=[*labels])
+    made.add_metric([*labels.values()], list(zip(bounds, counts, strict=True)), measured.total)
     return made
 
 

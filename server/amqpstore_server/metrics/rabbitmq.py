@@ -15,7 +15,7 @@ from importlib.metadata import version
 
 from amqpstore_server.alarms import available_bytes, used_bytes
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.metrics.families import Described, Families, facts, family, single
+from amqpstore_server.metrics.families import Described, Families, facts, family, histogram, single
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.statistics.sampler import TOTAL_FIELDS
 
@@ -129,6 +129,8 @@ def families(source: MetricsSource) -> Families:
     yield from _who(source)
     yield from _global(source)
     yield from _logins(source)
+    described = Described(f"{_PREFIX}message_size_bytes", "Size of messages from publishers")
+    yield histogram(described, source.broker.context.message_sizes, PROTOCOL)
     for values in (_gauges(source), _counted(source), _process(source)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)

@@ -149,8 +149,9 @@ async def test_a_part_of_what_is_made_together_is_read_alone_if_it_can_be() -> N
 
 @pytest.mark.trio
 async def test_a_list_is_ordered_by_what_is_inside_a_function_s_column() -> None:
-    arguments = {"vhost": lambda _: "/", "name": str, "arguments": lambda item: {"x": -item}}
-    kind = Columns[int](arguments)
+    kind = Columns[int](
+        {"vhost": lambda _: "/", "name": str, "arguments": lambda item: {"x": -item}}
+    )
     assert names(await asked("sort=arguments.x", [1, 3, 2], kind)) == ["3", "2", "1"]
     assert names(await asked("sort=arguments.none", [1, 3, 2], kind)) == ["1", "2", "3"]
 

@@ -1,6 +1,7 @@
 """Metrics: names, values and form, by prometheus-client's parsers."""
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from amqpstore_server.metrics.families import Described, single
 from amqpstore_server.metrics.health import troubles
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from amqpstore_server.statistics.sampler import Sampler
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
+from tests.fuzz.test_connection import content
 from tests.unit.broker.simulated import Client
 
 openmetrics: Any = openmetrics_parser.text_string_to_metric_families
@@ -272,6 +275,28 @@ def test_health_is_what_keeps_clients_away(metered: Metered) -> None:
     assert found(is_stopping=True) == ["the broker is stopping"]
     metered.alarms.is_memory_low = True
     assert found() == ["publishers are blocked: low on memory"]
+
+
+def test_the_sizes_of_published_messages_are_counted(metered: Metered) -> None:
+    """Alike or not, whether they are routed or not; a size that is a bound belongs to it."""
+    reads = ([50] * 3, [50, 5000, 50], [100, 101, 1000, 101], [1000, 1000], [20_000, 30_000])
+    for queue, has_ids in (("q", False), ("nowhere", False), ("q", True)):
+        for sizes in reads:
+            ids = [str(number) if has_ids else None for number in range(len(sizes))]
+            metered.amqp.send(b"".join(map(published, repeat(queue), sizes, ids)))
+    found = metered.samples()
+    name = "rabbitmq_message_size_bytes"
+    expected = [3 * count for count in (6, 11, 12, 14, 14, 14, 14, 14, 14)]
+    bounds = (100, 1000, 10**4, 10**5, 10**6, 10**7, 5 * 10**7, 10**8, "+Inf")
+    counts = [found[f"{name}_bucket {bound} amqp091"] for bound in bounds]
+    assert counts == expected
+    assert found[f"{name}_sum amqp091"] == 3 * sum(map(sum, reads))
+    assert found[f"{name}_count amqp091"] == counts[-1]
+
+
+def published(queue: str, size: int, message_id: str | None) -> bytes:
+    method = methods.BasicPublish(exchange="", routing_key=queue)
+    return content(1, method, bytes(size), BasicProperties(message_id=message_id), 0, 1)
 
 
 def test_a_probe_measures_the_delivery_of_a_message(metered: Metered) -> None:

@@ -127,6 +127,7 @@ async def publish(call: Call) -> Answer:
     channel = Channel(call.vhost, object(), outlet)
     try:
         channel.select_confirms()
+        call.context.broker.context.message_sizes.observe(len(payload))
         channel.publish(envelope, [Message(envelope, payload)], Flags(mandatory=True))
         channel.confirm_published()
         call.context.wake()
