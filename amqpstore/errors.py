@@ -57,6 +57,34 @@ class MembershipError(StoreError):
         self.reason = reason
 
 
+class RefusedBatchError(StoreError):
+    """A follower was sent a batch that does not continue its log, or that is not sound.
+
+    Args: lsn, 0 if unknown; reason as text.
+    """
+
+    def __init__(self, lsn: int, reason: str) -> None:
+        super().__init__(
+            f"batch {lsn} was refused: {reason}. Nothing was changed. The follower has to connect "
+            "to its leader again, and to agree with it on where their logs part."
+        )
+        self.lsn = lsn
+        self.reason = reason
+
+
+class DivergedError(StoreError):
+    """A follower has something that a leader asks it to discard, and that it must not discard."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot follow this leader: {reason}. Nothing was changed. Fill a new "
+            "directory with a copy of the leader's store, and keep this one until all messages "
+            "are accounted for."
+        )
+        self.path = path
+        self.reason = reason
+
+
 class DamageError(StoreError):
     """Bytes that were durable have changed (never a torn tail).
 

@@ -34,6 +34,8 @@ DEFINITIONS = "definitions"
 _INDEX = re.compile(r"([0-9]{20})-([0-9]{10})\.index")
 _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 _REPAIR = re.compile(r"repair-([0-9]{10})")
+_REJOIN = re.compile(r"rejoin-([0-9]{10})")
+_NEW_SEGMENT = re.compile(r"[0-9]{10}\.segment\.new")
 
 
 def segment_name(number: int) -> str:
@@ -81,4 +83,25 @@ def repair_path(directory: str, number: int) -> str:
 def repair_number(name: str) -> int | None:
     """Return the number in the name of a repair's directory; None for any other name."""
     match = _REPAIR.fullmatch(name)
+    return int(match[1]) if match and int(match[1]) else None
+
+
+def new_segment_path(directory: str, number: int) -> str:
+    """Return the path of segment `number` while a follower writes it anew."""
+    return f"{segment_path(directory, number)}.new"
+
+
+def is_new_segment(name: str) -> bool:
+    """Tell whether a file is a segment that a follower was writing anew."""
+    return _NEW_SEGMENT.fullmatch(name) is not None
+
+
+def rejoin_path(directory: str, number: int) -> str:
+    """Return where a follower keeps what it discarded when it joined its leader that time."""
+    return os.path.join(directory, QUARANTINE, f"rejoin-{number:010}")
+
+
+def rejoin_number(name: str) -> int | None:
+    """Return the number in the name of such a directory; None for any other name."""
+    match = _REJOIN.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None

@@ -361,11 +361,11 @@ class Log:
             raise first_error
 
     def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
-        count = len(batch.messages)
+        count = len(summary.sizes)
         byte_count = summary.end_bytes - batch.first_offset
         self.measures.batch(count, byte_count, batch.sync_s)
         next_id = batch.first_id + count
-        if batch.messages:
+        if count:
             segment.note_steps(batch.first_id, next_id, batch.steps)
         # The position and the list of batches move together: a checkpoint at a position whose
         # batches it does not have would leave messages that neither it nor recovery applies.

@@ -40,6 +40,7 @@ from amqpstore.filenames import (
     SEGMENTS,
     index_key,
     index_path,
+    is_new_segment,
     segment_number,
     segment_path,
 )
@@ -248,7 +249,9 @@ class _Recovery:
         directory = f"{self._directory}/{SEGMENTS}"
         names = self._files.list_directory(directory)
         known = {name: segment_number(name) for name in names}
-        self._report.unknown_files = [name for name, number in known.items() if number is None]
+        others = [name for name, number in known.items() if number is None]
+        unfinished = [f"{directory}/{name}" for name in others if is_new_segment(name)]
+        self._report.unknown_files = [name for name in others if not is_new_segment(name)]
         numbers = {number for number in known.values() if number is not None}
         self._numbers = {*numbers, *self._moved_numbers()}
         self._expected = expected = ExpectedSegments.of(
@@ -264,7 +267,7 @@ class _Recovery:
             return
         left = expected.left_over
         self._out.quarantined = [number for number in left if number in self._quarantine]
-        self._out.leftovers = left_index + [
+        self._out.leftovers = [*unfinished, *left_index] + [
             segment_path(self._directory, number)
             for number in left
             if number not in self._quarantine

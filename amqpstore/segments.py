@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import itemgetter
@@ -296,6 +296,18 @@ class Segment:
     def create(self) -> None:
         """Create the file, to be appended to. Raises: OSError."""
         self._writer = self._descriptors.files.create(self.path)
+
+    def write_to(self, file: File, size: int) -> None:
+        """Append to a file that has its path by now, and that many bytes."""
+        self._writer = file
+        self.size = size
+        self.filled_end = 0
+
+    def forget_from(self, offset: int) -> None:
+        """Forget where messages are whose records start at an offset or behind it."""
+        place = bisect_left(self.table_offsets, offset)
+        del self.table_ids[place:], self.table_offsets[place:]
+        self._cursor_id = self._cursor_offset = 0
 
     def trim(self) -> None:
         """Cut off the zeros behind its end, if there are any. Raises: OSError."""

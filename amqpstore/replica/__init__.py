@@ -6,5 +6,30 @@ on its directory is all that a promotion takes.
 
 Synchronous and without sockets, like the rest of the engine. A single node imports none of it.
 
-- `membership`: the file `MEMBER`, which makes a directory a member's
+- `membership`: the file `MEMBER`, which makes a directory a member's.
+- `sealed_batch`: a batch on its way from a leader to its followers.
+- `log_reading`: what a member has of the log, and the bytes that another one lacks.
+- `follower_log`: received batches, which count once they are committed.
+- `segment_rewrite`: the end of the log, written anew when a follower joins its leader.
+- `follower_store`: the interface to all of this.
 """
+
+from amqpstore.replica.follower_store import FollowerStore, create_follower
+from amqpstore.replica.log_reading import LogPlace, LogReader, log_ends
+from amqpstore.replica.membership import Membership, read_membership, write_membership
+from amqpstore.replica.sealed_batch import SealedBatch
+from amqpstore.replica.segment_rewrite import Discarded, SegmentRewrite
+
+__all__ = [
+    "Discarded",
+    "FollowerStore",
+    "LogPlace",
+    "LogReader",
+    "Membership",
+    "SealedBatch",
+    "SegmentRewrite",
+    "create_follower",
+    "log_ends",
+    "read_membership",
+    "write_membership",
+]

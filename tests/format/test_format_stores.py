@@ -49,6 +49,8 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
         "catalog/definitions.new",
         "quarantine/0.segment.%d",
         "quarantine/repair-0/",
+        "quarantine/rejoin-0/",
+        "segments/0.segment.new",
     }
     assert found == names - made_later
 

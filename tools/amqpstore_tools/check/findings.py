@@ -75,6 +75,7 @@ CODES = {
     "prepared-queue-missing": _ERROR,
     "prepared-incomplete": _ERROR,
     "repair-kept": _NOTE,
+    "rejoin-kept": _NOTE,
     "not-compared": _NOTE,
 }
 """Every code, and its severity. Codes are stable: scripts and repair plans name them."""

@@ -27,6 +27,8 @@ from amqpstore.filenames import (
     SEGMENTS,
     TRANSIENT,
     index_key,
+    is_new_segment,
+    rejoin_number,
     repair_number,
     segment_number,
     segment_numbers,
@@ -234,6 +236,13 @@ class PreparedStore:
                 if directory == QUARANTINE and repair_number(name):
                     text = "files that a repair replaced are kept here for an undo"
                     findings.add("repair-kept", f"{directory}/{name}", text)
+                elif directory == QUARANTINE and rejoin_number(name):
+                    text = "what a follower discarded, as nobody had committed it, is kept here"
+                    findings.add("rejoin-kept", f"{directory}/{name}", text)
+                elif directory == SEGMENTS and is_new_segment(name):
+                    if not self._is_live:
+                        text = "an unfinished copy of a segment"
+                        findings.add("file-left-over", f"{directory}/{name}", text)
                 elif known(name) is None:
                     text = "a store has no file of this name: it is left alone"
                     findings.add("file-unknown", f"{directory}/{name}", text)

@@ -1,11 +1,12 @@
-"""A store on a simulated disk, which does everything in the caller's thread."""
+"""Stores on a simulated disk, which do everything in the caller's thread."""
 
 from __future__ import annotations
 
 from amqpstore import Options, Store
-from amqpstore.catalog import Catalog
+from amqpstore.catalog import Catalog, OpenCatalog
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.files import Files
+from amqpstore.replica import FollowerStore
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
@@ -27,24 +28,53 @@ def open_store(
     seen_as: Files | None = None,
     faults: Faults | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    term: int = 0,
 ) -> Store:
     """Open the store in a directory of a simulated disk; it is created if it does not exist.
 
     Args: seen_as, what the store sees instead of the disk's files; faults, which count the calls to
-    its files and its catalog, and make one of them fail.
+    its files and its catalog, and make one of them fail; term, that it leads.
     Raises: as `Store.open`.
     """
     files = disk if seen_as is None else seen_as
+    return Store.open(
+        directory,
+        files=files if faults is None else FaultyFiles(files, faults),
+        open_catalog=catalog_opener(disk, faults),
+        options=options,
+        worker=InlineWorker(),
+        clock=clock,
+        term=term,
+    )
+
+
+def open_follower(
+    directory: str,
+    disk: MemoryFiles,
+    options: Options,
+    *,
+    faults: Faults | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> FollowerStore:
+    """Open the store of a follower in a directory of a simulated disk. Args: as `open_store`.
+
+    Raises: as `FollowerStore.open`.
+    """
+    return FollowerStore.open(
+        directory,
+        files=disk if faults is None else FaultyFiles(disk, faults),
+        open_catalog=catalog_opener(disk, faults),
+        options=options,
+        worker=InlineWorker(),
+        clock=clock,
+    )
+
+
+def catalog_opener(disk: MemoryFiles, faults: Faults | None = None) -> OpenCatalog:
+    """Return what opens catalogs on a simulated disk."""
 
     def open_catalog(path: str, create: bool, *, plain: bool = False) -> Catalog:
         catalog = MemoryCatalog(disk, path, create, plain=plain)
         return catalog if faults is None else FaultyCatalog(catalog, faults, path)
 
-    return Store.open(
-        directory,
-        files=files if faults is None else FaultyFiles(files, faults),
-        open_catalog=open_catalog,
-        options=options,
-        worker=InlineWorker(),
-        clock=clock,
-    )
+    return open_catalog

@@ -1,0 +1,215 @@
+"""The log of a follower: batches of a leader are appended as they are, and count once committed.
+
+Each batch takes three steps, as on the leader; but between the second and the third there is the
+agreement of all in-sync replicas:
+
+1. `accept`: the batch is sound, and continues the log.
+2. `write`: the bytes to the segment, `datasync`, and for a new segment `sync_directory`. Then it is
+   acked.
+3. `commit`: only now do checkpoints know of it.
+
+A crash within 2 leaves a torn tail, one between 2 and 3 a whole batch behind the committed ones.
+Each batch is durable before the next one is written, as on the leader: what is in front of a sound
+batch is never torn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+
+from amqpstore.errors import RefusedBatchError
+from amqpstore.filenames import is_compacted, segment_path
+from amqpstore.log import Log
+from amqpstore.log_batch import Batch
+from amqpstore.replica.log_reading import LOG_START, LogPlace
+from amqpstore.replica.sealed_batch import SEGMENT_BYTES, SealedBatch
+from amqpstore.replica.segment_rewrite import SegmentRewrite
+from amqpstore.segments import Segment
+from amqpstore.space import Space, is_no_space
+from amqpstore.terms import term_of
+
+
+class FollowerLog(Log):
+    """The segments of a follower. `last` is where the last batch ends, committed or not.
+
+    `is_appendable`: this process has created the last segment, or there is none. `received` are
+    batches that are durable and not known to be committed.
+    """
+
+    last: LogPlace = LOG_START
+    is_appendable = False
+
+    def follow(self, last: LogPlace, space: Space) -> None:
+        """Begin, behind what recovery found."""
+        self.last = last
+        self.received: deque[Batch] = deque()
+        self.is_appendable = not last.lsn
+        self._room = space
+
+    def ends(self) -> dict[int, int]:
+        """Return where each segment of the log ends, by number, committed or not."""
+        return {one.number: one.size for one in self.segments if not is_compacted(one.number)}
+
+    def accept(self, sealed: SealedBatch, term: int) -> Batch:
+        """Step 1: check that a batch continues the log. Args: term, of the leader that sent it.
+
+        Raises: RefusedBatchError; nothing is changed then.
+        """
+        last = self.last
+        if term_of(sealed.lsn) != term:
+            reason = f"it is of term {term_of(sealed.lsn)}, and this follower is in term {term}"
+            raise RefusedBatchError(sealed.lsn, reason)
+        if not self.is_appendable:
+            reason = "what the last segment ends with is not agreed on with the leader"
+            raise RefusedBatchError(sealed.lsn, reason)
+        return self.continue_with(sealed, last)
+
+    def continue_with(self, sealed: SealedBatch, last: LogPlace) -> Batch:
+        """Return a batch that follows the one that ends at a place. Raises: RefusedBatchError."""
+        lsn, where = sealed.lsn, (sealed.segment, sealed.offset)
+        if where not in ((last.segment, last.offset), (last.segment + 1, 0)):
+            reason = f"it is for {where}, and the log ends at {(last.segment, last.offset)}"
+            raise RefusedBatchError(lsn, reason)
+        if lsn <= last.lsn:
+            raise RefusedBatchError(lsn, f"the log has batch {last.lsn} already")
+        if sealed.lengths and sealed.first_id < last.message_id:
+            reason = f"its first id is {sealed.first_id}, and the log has {last.message_id - 1}"
+            raise RefusedBatchError(lsn, reason)
+        operations = sealed.operations(self._store_id, self._seed)
+        sealed = sealed._replace(first_id=sealed.first_id or last.message_id)
+        batch = Batch(sealed.first_id)
+        batch.lsn = lsn
+        batch.first_offset = sealed.offset or SEGMENT_BYTES
+        batch.starts_segment = not sealed.offset
+        batch.lengths = sealed.lengths.tolist()
+        batch.buffers = [sealed.content]
+        batch.summary = sealed.summary(operations)
+        return batch
+
+    def append(self, batch: Batch) -> None:
+        """Step 2: make a batch durable that was accepted.
+
+        Raises: DiskFullError (nothing is changed, but the last segment has to be written again
+        before more is appended); DurabilityError, and all writing ends with it.
+        """
+        summary = batch.summary
+        if summary is None:
+            raise ValueError("the batch was not accepted")
+        segment = self._segment_for(batch)
+        before = segment.size
+        (content,) = batch.buffers
+        segment.size = summary.end_bytes
+        batch.fills = not batch.starts_segment and self._filling.is_due(segment, before)
+        try:
+            self._append(segment, batch)
+        except OSError as error:
+            if not is_no_space(error):
+                self._fail(segment.path, error)
+            self._take_back(segment, batch, before)
+            raise self._room.error(len(content)) from error
+        self.write(batch)
+        self._receive(batch)
+
+    def _segment_for(self, batch: Batch) -> Segment:
+        current = self._current
+        if self.failure:
+            raise self.failure
+        if batch.lengths:
+            self._room.check(sum(batch.lengths))
+        if current is None or batch.starts_segment:
+            if current is not None:
+                self._end_segment(current)
+            current = self._new_segment(self.last.segment + 1, batch.first_id)
+            self._segments.append(current)
+        batch.segment = current
+        return current
+
+    def _end_segment(self, segment: Segment) -> None:
+        """Cut off the zeros behind the last batch of a segment that another one follows.
+
+        Before that one exists: a crash must not leave them in any segment but the last.
+        """
+        if segment.filled_end > segment.size:
+            try:
+                segment.trim()
+                segment.writer.datasync()
+            except OSError as error:
+                self._fail(segment.path, error)
+
+    def _new_segment(self, number: int, first_id: int) -> Segment:
+        path = segment_path(self._directory, number)
+        segment = Segment(self._descriptors, path, number, self._seed, self._limits)
+        segment.first_id = segment.end_id = first_id
+        return segment
+
+    def _take_back(self, segment: Segment, batch: Batch, size: int) -> None:
+        """Forget a batch that the disk had no room for.
+
+        What was written of it is behind the end of the last segment, like a torn tail.
+        """
+        self.is_appendable = False
+        segment.size = size
+        segment.seal()
+        if batch.starts_segment:
+            self._segments.remove(segment)
+            with contextlib.suppress(OSError):
+                self._descriptors.files.remove(segment.path)
+
+    def _receive(self, batch: Batch) -> None:
+        """Note a batch that is durable."""
+        if batch.segment is None or batch.summary is None:
+            raise ValueError("the batch was not accepted")
+        self._current = batch.segment
+        self.last = place_after(batch, self.last)
+        # Its bytes are on disk, and nobody reads them from memory.
+        batch.buffers = []
+        self.received.append(batch)
+
+    def commit(self, lsn: int) -> None:
+        """Step 3: batches up to one are committed."""
+        while self.received and self.received[0].lsn <= lsn:
+            batch = self.received.popleft()
+            if batch.segment is not None and batch.lengths:
+                batch.steps = batch.segment.steps(batch.first_id, batch.lengths, batch.first_offset)
+            self.complete(batch)
+
+    def replace_end(self, rewrite: SegmentRewrite, batches: Iterable[Batch]) -> None:
+        """Have the log go on in a segment that was written anew, and is in its place; if that is
+        empty, there is no log.
+
+        Args: batches, those behind what is kept of it.
+        """
+        number, place = rewrite.number, rewrite.place
+        while self.received and self.received[-1].lsn > place.lsn:
+            self.received.pop()
+        of_log = [one for one in self._segments if not is_compacted(one.number)]
+        gone = [one for one in of_log if one.number > number - (not rewrite.size)]
+        for one in gone:
+            one.close()
+            self._segments.remove(one)
+        self.last = place
+        self.is_appendable = True
+        if not rewrite.size:
+            self._current = self._last_written = None
+            return
+        segment = next((one for one in of_log if one.number == number), None)
+        if segment is None:
+            segment = self._new_segment(number, place.message_id)
+            self._segments.append(segment)
+        segment.close()
+        segment.write_to(rewrite.file, rewrite.size)
+        segment.forget_from(rewrite.offset)
+        self._current = self._last_written = segment
+        for batch in batches:
+            batch.segment = segment
+            self._receive(batch)
+
+
+def place_after(batch: Batch, last: LogPlace) -> LogPlace:
+    """Return the place where a batch ends. Args: last, where the one before it does."""
+    if batch.summary is None:
+        raise ValueError("the batch was not accepted")
+    next_id = batch.first_id + len(batch.lengths) if batch.lengths else last.message_id
+    return LogPlace(batch.lsn, batch.summary.segment, batch.summary.end_bytes, next_id)

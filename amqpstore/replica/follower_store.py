@@ -1,0 +1,528 @@
+"""The store of a follower, open: takes what its leader sends, and keeps itself ready to lead.
+
+The leader's batches are durable when `append` returns, and are acked then. Its definitions are
+durable when `define` returns. Checkpoints, compaction and all else that cannot be undone know of
+either only once they are committed: until then another leader may take them back.
+
+On joining a leader three things are agreed on, in this order: a common batch (`resume`, `adopt`),
+the definitions (`replace_definitions`), and what is committed (`commit`). What a crash may have
+left is not touched before that, so a member that finds no leader can still lead with it.
+
+To lead, close it, and open the directory with `Store.open` and the term.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+
+from amqpstore import marker, tables
+from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.clock import SYSTEM_CLOCK, Clock
+from amqpstore.errors import (
+    DamageError,
+    DivergedError,
+    DurabilityError,
+    MembershipError,
+    RefusedBatchError,
+    StoreLockedError,
+)
+from amqpstore.filenames import LOCK, SEGMENTS
+from amqpstore.files import Files, Lock, OsFiles
+from amqpstore.log_batch import Batch, BatchSummary
+from amqpstore.maintenance import Maintenance
+from amqpstore.memory import Memory
+from amqpstore.open_state import OpenState
+from amqpstore.opening import OpenedStore, make_store, open_directory
+from amqpstore.options import DEFAULTS, Options
+from amqpstore.replica.follower_log import FollowerLog, place_after
+from amqpstore.replica.log_reading import LogPlace, LogReader, sealed_batches
+from amqpstore.replica.membership import Membership, read_membership, write_membership
+from amqpstore.replica.sealed_batch import SealedBatch
+from amqpstore.replica.segment_rewrite import (
+    Discarded,
+    SegmentRewrite,
+    copy_to,
+    move_to,
+    new_quarantine,
+)
+from amqpstore.space import is_no_space
+from amqpstore.tables import Position, StoreRows
+from amqpstore.terms import term_of
+from amqpstore.transient import TransientLog
+from amqpstore.worker import ThreadWorker, Worker
+
+_log = logging.getLogger(__name__)
+
+SHIPPED = (
+    *("queues", "prepared"),
+    *("vhosts", "users", "exchanges", "bindings", "permissions", "policies"),
+)
+"""The tables of the catalog that a leader sends, with `next_queue_id`; all others are a member's
+own.
+"""
+
+_NEXT_QUEUE_ID = "next_queue_id"
+
+
+class FollowerStore:
+    """An open follower. Created by `FollowerStore.open`. For one thread.
+
+    `term` is the highest it has heard of. `definitions` is the number of the leader's last commit
+    of definitions that it has. `discarded` is what it gave up, since it was opened.
+    """
+
+    def __init__(
+        self,
+        lock: Lock,
+        opened: OpenedStore,
+        options: Options,
+        worker: Worker,
+        clock: Clock,
+    ) -> None:
+        backing, _, recovered, space, measures = opened
+        self.directory = backing.directory
+        self.store_id = backing.store_id
+        self.recovery_report = recovered.report
+        self.measures = measures
+        self.discarded: list[Discarded] = []
+        rows = StoreRows.read(backing.catalog.rows)
+        self.term = rows.term or 0
+        self.definitions = rows.definitions or 0
+        self._backing = backing
+        self._lock = lock
+        self._catalog = backing.catalog
+        self._space = space
+        self._options = options
+        self._worker = worker
+        self._clock = clock
+        self._recovered = recovered
+        self._log = FollowerLog(
+            backing.descriptors,
+            backing.directory,
+            store_id=backing.store_id,
+            segment_bytes=options.segment_bytes,
+            segments=recovered.segments,
+            next_segment=recovered.next_segment,
+            position=recovered.position,
+            space=space,
+            dictionaries=tables.DICTIONARIES.read(backing.catalog.rows),
+            limits=options.limits,
+            measures=measures,
+        )
+        self._log.follow(self._reader().end(), space)
+        # Batches that recovery found, up to here, are committed for all that is known.
+        self._adopted_lsn = self._log.last.lsn
+        self._maintenance: Maintenance | None = None
+        # The queues that the checkpoint's state has; those that definitions behind the committed
+        # ones create and delete, by the number of the definitions.
+        self._queue_ids = set(recovered.checkpoint_state.queues)
+        self._waiting: list[tuple[int, set[int], set[int]]] = []
+        # The number of definitions that were replaced as a whole; None: not since it was opened.
+        self._agreed_definitions: int | None = None
+        self._state = OpenState(backing.directory, self._log)
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        files: Files | None = None,
+        open_catalog: OpenCatalog = LmdbCatalog,
+        options: Options = DEFAULTS,
+        worker: Worker | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> FollowerStore:
+        """Open the store of a member that follows. Args: as `Store.open`.
+
+        Raises: as `Store.open`; MembershipError, if it is not a member's.
+        """
+        files = files or OsFiles()
+        marker.require(files, directory)
+        try:
+            lock = files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
+        except BlockingIOError as error:
+            raise StoreLockedError(directory, str(error.strerror)) from None
+        try:
+            opened = open_directory(directory, files, open_catalog, options, is_follower=True)
+            return cls(lock, opened, options, worker or ThreadWorker(), clock)
+        except BaseException:
+            lock.release()
+            raise
+
+    # The log.
+
+    @property
+    def last(self) -> LogPlace:
+        """Where the log ends. All of it is durable, and up to there may be acked."""
+        return self._log.last
+
+    def lsns(self) -> list[int]:
+        """Return LSNs of this log for a leader to find one that it has too: see `LogReader`."""
+        return self._reader().lsns()
+
+    def append(self, batch: SealedBatch) -> None:
+        """Append a batch that the leader of this term has sealed. It is durable on return.
+
+        Raises: RefusedBatchError; DiskFullError: it was not written, and before the next one is
+        the follower has to `resume`; DurabilityError.
+        """
+        self._state.check()
+        self._log.append(self._log.accept(batch, self.term))
+
+    def resume(self, lsn: int) -> SegmentRewrite:
+        """Begin to have the log go on behind a batch that the leader has as well.
+
+        Returns the segment where it does. What the leader has behind that place in this segment,
+        which is perhaps nothing, is appended to it; then `adopt` it. Nothing is changed before.
+        Args: lsn, one of `lsns`; 0 if there is none.
+        Raises: DivergedError; DiskFullError, OSError.
+        """
+        self._state.check()
+        place = self._reader().find(lsn)
+        if place is None:
+            raise DivergedError(self.directory, f"it has no batch {lsn}")
+        floor = self._committed()
+        if place[1:3] < floor:
+            reason = f"what follows batch {lsn} is committed, up to {floor}"
+            raise DivergedError(self.directory, reason)
+        return self._rewrite(place.segment or 1, place)
+
+    def next_segment(self) -> SegmentRewrite:
+        """Begin the segment behind the last one, of which the leader sends all that it has. Then
+        `adopt` it.
+
+        Raises: DiskFullError, OSError.
+        """
+        self._state.check()
+        return self._rewrite(self.last.segment + 1, self.last)
+
+    def adopt(self, rewrite: SegmentRewrite) -> None:
+        """Have the log end with a segment that was written anew. Durable on return.
+
+        What the log has behind `rewrite.place` is moved to quarantine.
+        Raises: RefusedBatchError, DamageError (what the leader sent does not continue the log);
+        DiskFullError, OSError; nothing is changed then. DurabilityError.
+        """
+        self._state.check()
+        try:
+            batches = self._checked(rewrite)
+            with self._changing():
+                self._put_in_place(rewrite, batches)
+        except DurabilityError:
+            raise
+        except BaseException:
+            rewrite.abandon()
+            raise
+
+    def commit(self, lsn: int, definitions: int) -> None:
+        """Note that batches up to one, and definitions up to a number, are committed."""
+        self._state.check()
+        if self._maintenance is None:
+            agreed = self._agreed_definitions
+            if not self._log.is_appendable or agreed is None:
+                return
+            if lsn < self._adopted_lsn or definitions < agreed:
+                return
+            self._begin_maintenance()
+        self._log.commit(lsn)
+        self._note_queues(definitions)
+
+    # Definitions.
+
+    def adopt_term(self, term: int) -> None:
+        """Take nothing more from the leader of an earlier term. Durable on return.
+
+        Raises: RefusedBatchError, if a later one has begun; DiskFullError, DurabilityError.
+        """
+        self._state.check()
+        if term < self.term:
+            raise RefusedBatchError(0, f"term {term} ended when term {self.term} began")
+        if term > self.term:
+            self._commit(StoreRows(term=term).changes())
+            self.term = term
+
+    def define(self, number: int, changes: Sequence[Change]) -> None:
+        """Make the leader's next commit of definitions, of that number. Durable on return.
+
+        Raises: RefusedBatchError; DiskFullError, DurabilityError.
+        """
+        self._state.check()
+        if self._agreed_definitions is None or number <= self.definitions:
+            reason = f"definitions {number} do not continue definitions {self.definitions}"
+            raise RefusedBatchError(0, reason)
+        for change in changes:
+            if change.table not in SHIPPED and change[:2] != ("store", _NEXT_QUEUE_ID):
+                reason = f"table {change.table}, row {change.key!r}, is a member's own"
+                raise RefusedBatchError(0, reason)
+        queues = [change for change in changes if change.table == tables.QUEUES.name]
+        self._define(
+            number,
+            changes,
+            {tables.QUEUES.parse_key(one.key) for one in queues if one.value is not None},
+            {tables.QUEUES.parse_key(one.key) for one in queues if one.value is None},
+        )
+
+    def replace_definitions(
+        self, number: int, next_queue_id: int, shipped: Mapping[str, Mapping[str, Value]]
+    ) -> None:
+        """Have exactly the definitions that the leader has. Durable on return.
+
+        Args: number of its last commit of definitions; shipped, all rows of each table in
+        `SHIPPED`.
+        Raises: RefusedBatchError; DiskFullError, DurabilityError.
+        """
+        self._state.check()
+        if missing := [table for table in SHIPPED if table not in shipped]:
+            raise RefusedBatchError(0, f"definitions without {', '.join(missing)}")
+        changes = StoreRows(next_queue_id=next_queue_id).changes()
+        for table in SHIPPED:
+            rows, present = shipped[table], self._catalog.rows(table)
+            changes += [
+                Change(table, key, row) for key, row in rows.items() if present.get(key) != row
+            ]
+            changes += [Change(table, key, None) for key in present if key not in rows]
+        queue_ids = set(map(tables.QUEUES.parse_key, shipped[tables.QUEUES.name]))
+        # Whatever a former leader defined behind what was committed is undone with this.
+        self._waiting.clear()
+        self._define(number, changes, queue_ids - self._queue_ids, self._queue_ids - queue_ids)
+        self._agreed_definitions = number
+
+    def _define(
+        self, number: int, changes: Sequence[Change], created: set[int], deleted: set[int]
+    ) -> None:
+        self._commit([*changes, *StoreRows(definitions=number).changes()])
+        self.definitions = number
+        self._waiting.append((number, created, deleted))
+        if self._maintenance:
+            self._maintenance.defined()
+
+    def _note_queues(self, committed: int) -> None:
+        """Have checkpoints know of queues that are defined, or deleted, for good."""
+        maintenance = self._maintenance
+        while maintenance and self._waiting and self._waiting[0][0] <= committed:
+            _, created, deleted = self._waiting.pop(0)
+            maintenance.created += sorted(created - self._queue_ids)
+            maintenance.deleted += sorted(deleted & (self._queue_ids | created))
+            self._queue_ids = (self._queue_ids | created) - deleted
+
+    def _commit(self, changes: Sequence[Change]) -> None:
+        with self._changing():
+            self._catalog.commit(changes)
+
+    # Maintenance.
+
+    def housekeep(self) -> None:
+        """Make a checkpoint, or a compaction, if one is due: see `Store.housekeep`.
+
+        Raises: DurabilityError.
+        """
+        self._state.check()
+        if self._maintenance:
+            with self._changing():
+                self._maintenance.housekeep()
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint of all that is committed. Raises: OSError, DurabilityError."""
+        self._state.check()
+        if self._maintenance:
+            with self._changing():
+                self._maintenance.checkpoint()
+
+    def close(self) -> None:
+        """Close it, after a checkpoint if one can be made. Raises: DurabilityError."""
+        try:
+            if not self._state.is_closed and not self.failure:
+                try:
+                    self.checkpoint()
+                except (OSError, DamageError) as error:
+                    _log.warning("the follower was closed without a checkpoint: %s", error)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and write nothing more: this leaves what a crash would leave."""
+        if self._state.is_closed:
+            return
+        self._state.is_closed = True
+        if self._maintenance:
+            self._maintenance.close()
+        else:
+            self._worker.close()
+        self._log.close()
+        self._catalog.close()
+        self._lock.release()
+
+    def __enter__(self) -> FollowerStore:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def failure(self) -> DurabilityError | None:
+        """The error that ended all writing, if any."""
+        return self._state.failure
+
+    def _reader(self) -> LogReader:
+        backing = self._backing
+        return LogReader(backing.files, self.directory, backing.seed, self._log.ends())
+
+    def _committed(self) -> tuple[int, int]:
+        """Return the segment and offset up to which the log is known to be committed."""
+        of = self._log.position if self._maintenance else self._recovered.start
+        return of.segment, of.offset
+
+    def _rewrite(self, number: int, place: LogPlace) -> SegmentRewrite:
+        self._space.check(place.offset)
+        place = place._replace(message_id=self._next_id(place))
+        with self._changing():
+            return SegmentRewrite(self._backing.files, self.directory, number, place)
+
+    def _next_id(self, place: LogPlace) -> int:
+        """Return the message id after all those in the log up to a place.
+
+        The batches of its segment may have no message.
+        """
+        start = self._log.position if self._maintenance else self._recovered.start
+        behind = [*self._kept(place), *(one.summary for one in self._received_until(place))]
+        ids = [one.first_id + len(one.sizes) for one in behind if one is not None]
+        return max(place.message_id, start.message_id, *ids, 1)
+
+    def _kept(self, place: LogPlace) -> list[BatchSummary]:
+        """Return the batches that recovery found, up to a place."""
+        return [
+            one
+            for one in self._recovered.batches
+            if (one.segment, one.end_bytes) <= (place.segment, place.offset)
+        ]
+
+    def _received_until(self, place: LogPlace) -> list[Batch]:
+        return [one for one in self._log.received if one.lsn <= place.lsn]
+
+    def _checked(self, rewrite: SegmentRewrite) -> list[Batch]:
+        """Return the batches that a segment has which it did not have before.
+
+        Raises: RefusedBatchError, DamageError, OSError.
+        """
+        found: list[Batch] = []
+        last = rewrite.place
+        content = rewrite.content()
+        sealed = sealed_batches(
+            content, rewrite.number, self._backing.seed, rewrite.offset, rewrite.path
+        )
+        for one in sealed:
+            if term_of(one.lsn) > self.term:
+                reason = f"term {term_of(one.lsn)} is not known here, only {self.term}"
+                raise RefusedBatchError(one.lsn, reason)
+            batch = self._log.continue_with(one, last)
+            # Its bytes are in the file.
+            batch.buffers = []
+            last = place_after(batch, last)
+            found.append(batch)
+        return found
+
+    def _put_in_place(self, rewrite: SegmentRewrite, batches: Sequence[Batch]) -> None:
+        """Replace the end of the log: see `segment_rewrite` for what a crash leaves."""
+        files, directory, place = self._backing.files, self.directory, rewrite.place
+        ends = self._log.ends()
+        if not rewrite.size and rewrite.number not in ends:
+            rewrite.abandon()
+            return
+        # If nothing of the segment itself is left, it goes as well.
+        later = [number for number in ends if number > rewrite.number - (not rewrite.size)]
+        behind = self._reader().behind(place) if self.last.lsn > place.lsn else []
+        rewrite.sync()
+        if later or behind:
+            path = new_quarantine(files, directory)
+            if rewrite.size and any(one.segment == rewrite.number for one in behind):
+                copy_to(files, directory, rewrite.number, ends[rewrite.number], path)
+            # A noted end without its file would be damage, and so would an end behind the file's.
+            self._forget_ends(later)
+            move_to(files, directory, later, path)
+            self._note_discarded(path, behind)
+        self._forget_ends([rewrite.number])
+        if rewrite.size:
+            rewrite.put_in_place()
+        else:
+            rewrite.abandon()
+        if not self._maintenance:
+            self._recovered.batches = self._kept(place)
+            self._adopted_lsn = min(self._adopted_lsn, place.lsn)
+            end = Position(place.segment, place.offset, place.lsn + 1, place.message_id)
+            self._log.position = self._recovered.position = end
+        self._log.replace_end(rewrite, batches)
+
+    def _forget_ends(self, numbers: Sequence[int]) -> None:
+        noted = tables.SEGMENT_ENDS.read_keys(self._catalog.rows)
+        if changes := [tables.SEGMENT_ENDS.remove(one) for one in numbers if one in noted]:
+            self._catalog.commit(changes)
+
+    def _note_discarded(self, path: str, behind: Sequence[LogPlace]) -> None:
+        found = Discarded(path, tuple(one.lsn for one in behind))
+        self.discarded.append(found)
+        _log.warning(
+            "batches %s were never committed, and are discarded: they are in %s",
+            ", ".join(map(str, found.lsns)) or "(none is whole)",
+            path,
+        )
+
+    def _begin_maintenance(self) -> None:
+        backing, options, recovered = self._backing, self._options, self._recovered
+        # Which queues are gone is known from the leader's definitions.
+        recovered.deleted = []
+        transient = TransientLog(backing, options.segment_bytes)
+        transient.wipe()
+        self._maintenance = Maintenance(
+            *(backing, self._log, {}, Memory(options.memory_bytes, transient), self._space),
+            *(recovered, options, self._worker, self._clock),
+        )
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change what is on disk: an error that is not foreseen ends all writing."""
+        try:
+            with self._state.working():
+                yield
+        except OSError as error:
+            if is_no_space(error):
+                raise self._space.error() from error
+            raise
+
+
+def create_follower(
+    directory: str,
+    store_id: uuid.UUID,
+    member: Membership,
+    *,
+    files: Files | None = None,
+    open_catalog: OpenCatalog = LmdbCatalog,
+) -> None:
+    """Make an empty directory that of a new member of a group; one that was interrupted is
+    finished.
+
+    Args: store_id, of the group's store.
+    Raises: MembershipError, NotAStoreError, StoreLockedError, DamageError, OSError.
+    """
+    files = files or OsFiles()
+    marker.check_directory(files, directory)
+    files.make_directory(directory)
+    try:
+        lock = files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
+    except BlockingIOError as error:
+        raise StoreLockedError(directory, str(error.strerror)) from None
+    try:
+        found = marker.read(files, directory)
+        if found is None:
+            make_store(files, directory, open_catalog, store_id)
+        elif found.store_id != store_id or files.list_directory(f"{directory}/{SEGMENTS}"):
+            raise MembershipError(directory, "is a store already, not a new member's")
+        elif read_membership(files, directory):
+            raise MembershipError(directory, "is a member's already")
+        # Last: a directory with this file has everything that a follower's needs.
+        write_membership(files, directory, member)
+    finally:
+        lock.release()

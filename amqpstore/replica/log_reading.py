@@ -1,0 +1,159 @@
+"""Reads the log of one member for another: which batches it has, and the bytes behind one."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from amqpstore.batches import StoredBatch, in_segment
+from amqpstore.errors import DamageError
+from amqpstore.filenames import is_compacted, segment_path
+from amqpstore.files import Files
+from amqpstore.index import UNKNOWN_SIZE
+from amqpstore.log import Log
+from amqpstore.records import Gap, Record, logical_bytes, scan, size_of_body
+from amqpstore.replica.sealed_batch import SealedBatch
+
+_NAMED_SEGMENTS = 2
+_NAMED_BATCHES = 16
+"""Of how many segments batches are named to a leader, and how many of each. No more than one can be
+uncommitted, so the leader has the first or the second, or would have to send everything anyway.
+"""
+
+
+class LogPlace(NamedTuple):
+    """Where batch `lsn` ends: at `offset` of segment `segment`. Later messages have ids from
+    `message_id` on; 0 if that is not known. All zeros: where the log begins.
+    """
+
+    lsn: int
+    segment: int
+    offset: int
+    message_id: int
+
+
+LOG_START = LogPlace(0, 0, 0, 0)
+
+
+def log_ends(log: Log) -> dict[int, int]:
+    """Return where each segment of a store's log ends, by number, as far as it is durable and
+    committed.
+    """
+    position = log.position
+    ends = {one.number: one.size for one in log.segments if not is_compacted(one.number)}
+    ends = {number: end for number, end in ends.items() if number <= position.segment}
+    if position.segment in ends:
+        ends[position.segment] = position.offset
+    return ends
+
+
+class LogReader:
+    """Reads segments of a log. Args: seed, of the store's checksums; ends, of its segments: what is
+    behind them is not read.
+    """
+
+    def __init__(self, files: Files, directory: str, seed: int, ends: Mapping[int, int]) -> None:
+        self._files = files
+        self._directory = directory
+        self._seed = seed
+        self._ends = dict(sorted(ends.items()))
+
+    @property
+    def last(self) -> int:
+        """The number of the last segment; 0 if there is none."""
+        return next(reversed(self._ends), 0)
+
+    def lsns(self) -> list[int]:
+        """Return LSNs of this log, newest first: enough to find one that another member has too.
+
+        Raises: OSError.
+        """
+        found: list[int] = []
+        for number in [*reversed(self._ends)][:_NAMED_SEGMENTS]:
+            lsns = [place.lsn for place in self._places(number)]
+            found += lsns[: -_NAMED_BATCHES - 1 : -1]
+        return found
+
+    def find(self, lsn: int) -> LogPlace | None:
+        """Return where a batch ends; None if this log does not have it. Raises: OSError."""
+        if not lsn:
+            return LOG_START
+        for number in reversed(self._ends):
+            places = {place.lsn: place for place in self._places(number)}
+            if lsn in places or (places and lsn > min(places)):
+                return places.get(lsn)
+        return None
+
+    def end(self) -> LogPlace:
+        """Return where the last batch ends. Raises: OSError."""
+        for number in reversed(self._ends):
+            if places := list(self._places(number)):
+                return places[-1]
+        return LOG_START
+
+    def behind(self, place: LogPlace) -> list[LogPlace]:
+        """Return the batches that end behind a place. Raises: OSError."""
+        return [
+            one
+            for number in self.segments_from(place.segment)
+            for one in self._places(number)
+            if one.lsn > place.lsn
+        ]
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Read part of a segment; fewer bytes only at its end. Raises: OSError."""
+        file = self._files.open(segment_path(self._directory, number))
+        try:
+            return file.read(offset, max(min(size, self._ends[number] - offset), 0))
+        finally:
+            file.close()
+
+    def segments_from(self, number: int) -> Iterator[int]:
+        """Yield the numbers of segments, from one on."""
+        return (one for one in self._ends if one >= number)
+
+    def _places(self, number: int) -> Iterator[LogPlace]:
+        """Yield where the batches of a segment end; damaged ones have no place of their own."""
+        content = self.read(number, 0, self._ends[number])
+        message_id = 0
+        for batch in in_segment(content, scan(content, number, self._seed)):
+            if batch.messages:
+                message_id = batch.messages[-1].number + 1
+            if batch.lsn:
+                yield LogPlace(batch.lsn, number, batch.end, message_id)
+
+
+def sealed_batches(
+    content: bytes, number: int, seed: int, start: int, path: str
+) -> Iterator[SealedBatch]:
+    """Yield the batches of a segment from an offset on, as its leader sealed them.
+
+    Raises: DamageError, if one is not whole; `path` is named in it.
+    """
+    for batch in in_segment(content, scan(content, number, seed, start), start):
+        if batch.gaps or not batch.is_whole():
+            gap = batch.gaps[0] if batch.gaps else Gap(batch.start, batch.end, "it is not whole")
+            raise DamageError(path, gap.offset, f"a batch from another member: {gap.reason}")
+        yield _sealed(content, number, batch)
+
+
+def _sealed(content: bytes, number: int, batch: StoredBatch) -> SealedBatch:
+    records = batch.messages
+    return SealedBatch(
+        batch.lsn,
+        number,
+        batch.start,
+        records[0].number if records else 0,
+        array("I", [record.end - record.offset for record in records]),
+        array("I", [logical_bytes(content, record) for record in records]),
+        array("I", [_body_size(content, record) for record in records]),
+        content[batch.start : batch.end],
+    )
+
+
+def _body_size(content: bytes, record: Record) -> int:
+    try:
+        return size_of_body(content, record)
+    except ValueError:
+        return UNKNOWN_SIZE

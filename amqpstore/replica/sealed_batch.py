@@ -1,0 +1,170 @@
+"""A batch on its way from a leader to its followers.
+
+The leader sends the bytes that it writes to its own segment, and beside them what a checkpoint has
+to know of each message, so that a follower need not take the records apart: it verifies one
+checksum over all, and decodes the TRANSACTION alone.
+
+As bytes, all integers big-endian: lsn (8), segment (4), offset in it (8), first message id (8),
+number of messages (4), `content` length (8); three columns of 4 bytes a message: lengths of the
+records, these without compression, and of the bodies without compression; `content`; and the
+CRC-32C of all that.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from amqpstore.batches import sound_operations
+from amqpstore.errors import RefusedBatchError
+from amqpstore.identity import SegmentHeader
+from amqpstore.log_batch import Batch, BatchSummary
+from amqpstore.records import (
+    HEADER,
+    SEGMENT_PAYLOAD,
+    Gap,
+    Kind,
+    Operation,
+    enqueued_ids,
+    record_at,
+)
+
+_HEAD = struct.Struct(">QIQQIQ")
+_CHECKSUM = struct.Struct(">I")
+SEGMENT_BYTES = HEADER.size + SEGMENT_PAYLOAD.size
+"""The size of a SEGMENT record."""
+
+
+class SealedBatch(NamedTuple):
+    """A batch that a leader has sealed, for `offset` of segment `segment`; at 0 it starts it.
+
+    Its messages have contiguous ids from `first_id` on. `lengths` are those of their records,
+    `sizes` the same without compression, `body_sizes` those of their bodies. `content` is what is
+    written: a SEGMENT record if it starts one, the MESSAGE records, and the TRANSACTION.
+    """
+
+    lsn: int
+    segment: int
+    offset: int
+    first_id: int
+    lengths: array[int]
+    sizes: array[int]
+    body_sizes: array[int]
+    content: bytes
+
+    @classmethod
+    def of(cls, batch: Batch) -> SealedBatch:
+        """Return a batch that is encoded. Raises: ValueError."""
+        if batch.segment is None or batch.summary is None:
+            raise ValueError("the batch was not encoded")
+        summary = batch.summary
+        return cls(
+            batch.lsn,
+            summary.segment,
+            0 if batch.starts_segment else batch.first_offset,
+            summary.first_id,
+            array("I", batch.lengths),
+            summary.sizes,
+            summary.body_sizes,
+            b"".join(batch.buffers),
+        )
+
+    @property
+    def end(self) -> int:
+        """Where in its segment it ends."""
+        return self.offset + len(self.content)
+
+    def encode(self) -> bytes:
+        """Return it as bytes: see the module."""
+        head = _HEAD.pack(
+            *(self.lsn, self.segment, self.offset, self.first_id),
+            *(len(self.lengths), len(self.content)),
+        )
+        columns = map(_packed, (self.lengths, self.sizes, self.body_sizes))
+        encoded = b"".join([head, *columns, self.content])
+        return encoded + _CHECKSUM.pack(crc32c(encoded))
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> SealedBatch:
+        """Read it from bytes. Raises: RefusedBatchError, if they are not those of a batch."""
+        if len(encoded) < _HEAD.size + _CHECKSUM.size:
+            raise RefusedBatchError(0, f"{len(encoded)} bytes are too few for a batch")
+        view = memoryview(encoded)
+        lsn, segment, offset, first_id, count, length = _HEAD.unpack_from(encoded)
+        (checksum,) = _CHECKSUM.unpack_from(encoded, len(encoded) - _CHECKSUM.size)
+        if crc32c(view[: -_CHECKSUM.size]) != checksum:
+            raise RefusedBatchError(0, "its checksum does not match")
+        start = _HEAD.size + 12 * count
+        if start + length + _CHECKSUM.size != len(encoded):
+            raise RefusedBatchError(lsn, f"{len(encoded)} bytes are not its length")
+        lengths, sizes, body_sizes = (
+            _unpacked(view[_HEAD.size + 4 * count * place :][: 4 * count]) for place in range(3)
+        )
+        content = bytes(view[start : start + length])
+        return cls(lsn, segment, offset, first_id, lengths, sizes, body_sizes, content)
+
+    def operations(self, store_id: bytes, seed: int) -> list[Operation]:
+        """Return the operations of its TRANSACTION, which is checked against all else it says.
+
+        Raises: RefusedBatchError.
+        """
+        place = sum(self.lengths)
+        if not self.offset:
+            place += SEGMENT_BYTES
+            self._check_segment(store_id)
+        found = record_at(self.content, place, self.segment, seed)
+        if isinstance(found, Gap):
+            raise self._refused(f"no TRANSACTION of this store is at {place}: {found.reason}")
+        if (found.kind, found.number, found.end) != (
+            *(Kind.TRANSACTION, self.lsn),
+            len(self.content),
+        ):
+            raise self._refused(f"the record at {place} is not its TRANSACTION")
+        try:
+            payload = self.content[found.payload_offset : found.end]
+            _, operations = sound_operations(payload, self.end, 0)
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+        first_id, stop = enqueued_ids(operations)
+        if stop - first_id != len(self.lengths) or (stop and first_id != self.first_id):
+            raise self._refused(f"it enqueues other messages than its {len(self.lengths)}")
+        return operations
+
+    def summary(self, operations: list[Operation]) -> BatchSummary:
+        """Return what a checkpoint has to know of it."""
+        return BatchSummary(
+            *(operations, self.first_id, self.sizes, self.body_sizes, self.segment, self.end)
+        )
+
+    def _check_segment(self, store_id: bytes) -> None:
+        found = record_at(self.content, 0, self.segment, 0)
+        if isinstance(found, Gap) or found.kind != Kind.SEGMENT:
+            raise self._refused("it does not begin with the SEGMENT record of a new segment")
+        try:
+            header = SegmentHeader.of_payload(self.content[found.payload_offset : found.end])
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+        if reason := header.why_foreign(store_id):
+            raise self._refused(f"of its segment: {reason}")
+
+    def _refused(self, reason: str) -> RefusedBatchError:
+        return RefusedBatchError(self.lsn, reason)
+
+
+def _packed(column: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpacked(packed: memoryview) -> array[int]:
+    column = array("I")
+    column.frombytes(packed)
+    if sys.byteorder == "little":
+        column.byteswap()
+    return column

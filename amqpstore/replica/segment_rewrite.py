@@ -1,0 +1,167 @@
+"""The end of a follower's log, written anew: what both members have, and what the leader has behind
+that.
+
+A segment is written as a whole under another name, synced, and renamed over the old one. So a
+follower never appends behind a torn tail, and many missed batches cost one sync. What it discards
+is in quarantine first. A crash leaves the old end of the log or the new one:
+
+1. the new segment is written and synced. A crash leaves it under the other name, and the next start
+   removes it;
+2. a copy of the old segment is put in quarantine, if a batch is discarded with it; segments behind
+   it are moved there, the last one first. A crash leaves a log that ends between two of them;
+3. the new segment is renamed over the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from amqpstore.errors import DurabilityError
+from amqpstore.filenames import (
+    QUARANTINE,
+    SEGMENTS,
+    is_new_segment,
+    new_segment_path,
+    rejoin_number,
+    rejoin_path,
+    segment_name,
+    segment_path,
+)
+from amqpstore.files import Files
+from amqpstore.removal import attempt
+from amqpstore.replica.log_reading import LogPlace
+
+_PIECE_BYTES = 1 << 20
+
+
+class Discarded(NamedTuple):
+    """Batches that a follower had and its leader had not: nobody was promised anything about them.
+
+    `path` is the directory that they are in now.
+    """
+
+    path: str
+    lsns: tuple[int, ...]
+
+
+class SegmentRewrite:
+    """Segment `number` while it is written anew: up to `offset` as it was, up to the end of batch
+    `place.lsn`; behind that, what is appended. `size` bytes were written, to `path`.
+
+    Raises: OSError.
+    """
+
+    def __init__(self, files: Files, directory: str, number: int, place: LogPlace) -> None:
+        self.number = number
+        self.place = place
+        self.offset = place.offset if number == place.segment else 0
+        self.size = 0
+        self._files = files
+        self._directory = directory
+        self.path = new_segment_path(directory, number)
+        remove_unfinished(files, directory)
+        self.file = files.create(self.path)
+        try:
+            if self.offset:
+                for piece in _pieces(files, segment_path(directory, number), self.offset):
+                    self.append(piece)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def append(self, content: bytes) -> None:
+        """Append what the leader has next in this segment. Raises: OSError; then abandon it."""
+        self.file.append([content])
+        self.size += len(content)
+
+    def content(self) -> bytes:
+        """Return what was written. Raises: OSError."""
+        return self.file.read(0, self.size)
+
+    def abandon(self) -> None:
+        """Remove it: the log stays as it is."""
+        with contextlib.suppress(OSError):
+            self.file.close()
+        attempt(self._files.remove, self.path)
+
+    def sync(self) -> None:
+        """Make what was written durable. Raises: DurabilityError."""
+        durably(self.file.datasync, self.path)
+
+    def put_in_place(self) -> None:
+        """Rename it to the segment. Durable on return. Raises: OSError, DurabilityError."""
+        # Synced before: a rename may reach the disk before the bytes do.
+        self._files.rename(self.path, segment_path(self._directory, self.number))
+        sync_directory(self._files, f"{self._directory}/{SEGMENTS}")
+
+
+def remove_unfinished(files: Files, directory: str) -> None:
+    """Remove what a crash left of a segment that was written anew."""
+    for name in files.list_directory(f"{directory}/{SEGMENTS}"):
+        if is_new_segment(name):
+            attempt(files.remove, f"{directory}/{SEGMENTS}/{name}")
+
+
+def new_quarantine(files: Files, directory: str) -> str:
+    """Make a directory for what is discarded now, and return its path. Durable on return."""
+    parent = f"{directory}/{QUARANTINE}"
+    files.make_directory(parent)
+    numbers = [rejoin_number(name) or 0 for name in files.list_directory(parent)]
+    path = rejoin_path(directory, max(numbers, default=0) + 1)
+    files.make_directory(path)
+    return path
+
+
+def copy_to(files: Files, directory: str, number: int, size: int, to: str) -> None:
+    """Copy a segment to a directory. Durable on return. Raises: OSError, DurabilityError."""
+    path = os.path.join(to, segment_name(number))
+    copy = files.create(path)
+    try:
+        for piece in _pieces(files, segment_path(directory, number), size):
+            copy.append([piece])
+        durably(copy.datasync, path)
+    finally:
+        copy.close()
+    sync_directory(files, to)
+
+
+def move_to(files: Files, directory: str, numbers: Sequence[int], to: str) -> None:
+    """Move the log's last segments to a directory. Durable on return.
+
+    Raises: OSError, DurabilityError.
+    """
+    for number in sorted(numbers, reverse=True):
+        files.rename(segment_path(directory, number), os.path.join(to, segment_name(number)))
+        # The new name first: a crash between the two leaves the file under both, never under none.
+        # And one by one: the log never lacks a segment in front of one that it has.
+        sync_directory(files, to)
+        sync_directory(files, f"{directory}/{SEGMENTS}")
+
+
+def sync_directory(files: Files, path: str) -> None:
+    """Make a directory's entries durable. Raises: DurabilityError."""
+    durably(lambda: files.sync_directory(path), path)
+
+
+def durably(sync: Callable[[], None], path: str) -> None:
+    """Call something that makes a file durable. Raises: DurabilityError."""
+    try:
+        sync()
+    except OSError as error:
+        raise DurabilityError(path, error) from error
+
+
+def _pieces(files: Files, path: str, size: int) -> Iterator[bytes]:
+    """Yield the first bytes of a file, in pieces. Raises: OSError, also if it has fewer."""
+    file = files.open(path)
+    try:
+        for offset in range(0, size, _PIECE_BYTES):
+            piece = file.read(offset, min(_PIECE_BYTES, size - offset))
+            if not piece:
+                raise OSError(f"{path} has no byte {offset}, of {size}")
+            yield piece
+    finally:
+        file.close()

@@ -1,0 +1,284 @@
+"""A leader and its follower, each on a simulated disk, in one thread: what the tests of followers
+share.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from amqpstore import Message, Options, Queue, Run, Store, marker
+from amqpstore.catalog import Change, Value
+from amqpstore.filenames import is_compacted, segment_number, segment_path
+from amqpstore.replica import (
+    FollowerStore,
+    LogReader,
+    Membership,
+    SealedBatch,
+    create_follower,
+    log_ends,
+    write_membership,
+)
+from amqpstore.replica.follower_store import SHIPPED
+from amqpstore.tables import StoreRows
+from amqpstore_tools.simulation import stores
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from tests.small_limits import small_limits
+from tests.unit.engine.stores import ENVELOPE
+
+DIRECTORY = "/var/store"
+OPTIONS = Options(
+    segment_bytes=1500,
+    memory_bytes=8000,
+    checkpoint_bytes=1000,
+    checkpoint_ms=1 << 60,
+    least_free_bytes=0,
+    reserve_bytes=0,
+    limits=small_limits(entries_a_file=6, max_runs=2),
+)
+LEADER_OPTIONS = OPTIONS._replace(checkpoint_bytes=1 << 60)
+"""Its log is kept from the start, so that a follower can be compared with it, and catch up."""
+
+NOW_MS = 1_700_000_000_000
+
+Content = dict[str, list[tuple[int, bytes, bool]]]
+"""What is ready in each queue: sequence, body, and whether it was delivered before."""
+
+
+def content_of(store: Store) -> Content:
+    """Everything that is ready, by the definition of its queue."""
+    found: Content = {}
+    for queue in store.queues.values():
+        of_queue = found.setdefault(str(queue.definition), [])
+        while run := store.take(queue, limit=1000):
+            assert isinstance(run, Run)
+            assert run.messages is not None
+            of_queue += [
+                (run.first_sequence + place, message.body, bool(run.delivery_count))
+                for place, message in enumerate(run.messages)
+            ]
+    return found
+
+
+def tables_of(catalog: MemoryCatalog) -> dict[str, dict[str, Value]]:
+    """The rows that a leader sends."""
+    return {table: catalog.rows(table) for table in SHIPPED}
+
+
+def become_member(disk: MemoryFiles, member: str, term: int) -> None:
+    """Make a store on a disk that of a member, which has heard of a term."""
+    write_membership(disk, DIRECTORY, Membership(member))
+    put_term(disk, term)
+
+
+def put_term(disk: MemoryFiles, term: int) -> None:
+    """Have a member that is not running hear of a term."""
+    catalog = MemoryCatalog(disk, f"{DIRECTORY}/catalog", False)
+    catalog.commit(StoreRows(term=term).changes())
+    catalog.close()
+
+
+def promoted(disk: MemoryFiles, term: int, options: Options = OPTIONS) -> Store:
+    """The store on a disk, opened to lead a term."""
+    put_term(disk, term)
+    return stores.open_store(DIRECTORY, disk, options, term=term)
+
+
+def log_files(disk: MemoryFiles) -> dict[int, bytes]:
+    """The content of the log's segments on a disk, by number."""
+    names = disk.list_directory(f"{DIRECTORY}/segments")
+    numbers = [number for name in names if (number := segment_number(name))]
+    return {
+        number: disk.content(segment_path(DIRECTORY, number))
+        for number in numbers
+        if not is_compacted(number)
+    }
+
+
+@dataclass
+class Group:
+    """A leader in `store`, and a `follower`: `batch` number, or definitions, go to both at once.
+
+    `tell` is called with each LSN that the follower acks, and with None after each other change of
+    what the leader has.
+    """
+
+    leader_disk: MemoryFiles
+    follower_disk: MemoryFiles
+    term: int = 1
+    options: Options = OPTIONS
+    store: Store = field(init=False)
+    follower: FollowerStore | None = field(init=False, default=None)
+    tell: Callable[[int | None], None] = field(default=lambda _lsn: None)
+    shipped: list[SealedBatch] = field(default_factory=list)
+    """Every batch of this term."""
+    committed: int = 0
+    definitions: int = 0
+    _defined: dict[str, dict[str, Value]] = field(init=False)
+
+    @classmethod
+    def new(cls, options: Options = OPTIONS) -> Group:
+        """A leader without a message, and an empty follower, that is not connected."""
+        disks = stores.new_disk(DIRECTORY), stores.new_disk(DIRECTORY)
+        stores.open_store(DIRECTORY, disks[0], LEADER_OPTIONS).close()
+        become_member(disks[0], "1" * 16, 1)
+        found = marker.read(disks[0], DIRECTORY)
+        assert found is not None
+        create(disks[1], found.store_id)
+        group = cls(*disks, options=options)
+        group.lead()
+        return group
+
+    def lead(self) -> None:
+        """Have the leader's store opened."""
+        disk = self.leader_disk
+        self.store = stores.open_store(DIRECTORY, disk, LEADER_OPTIONS, term=self.term)
+        self._defined = self._tables()
+        last = self.reader().end().lsn
+        self.committed = last
+
+    def _tables(self) -> dict[str, dict[str, Value]]:
+        return {table: self.store._catalog.rows(table) for table in SHIPPED}
+
+    def reader(self) -> LogReader:
+        """Reads the leader's log, as far as it is durable."""
+        seed = self.store._backing.seed
+        return LogReader(self.leader_disk, DIRECTORY, seed, log_ends(self.store.log))
+
+    # The follower.
+
+    def start_follower(self) -> FollowerStore:
+        """Open the follower, which hears of nothing yet."""
+        self.follower = stores.open_follower(DIRECTORY, self.follower_disk, self.options)
+        return self.follower
+
+    def join(self) -> None:
+        """Connect the follower, which may be running, and bring it up to date."""
+        follower = self.follower or self.start_follower()
+        follower.adopt_term(self.term)
+        reader = self.reader()
+        common = next((lsn for lsn in follower.lsns() if reader.find(lsn)), 0)
+        rewrite = follower.resume(common)
+        place = reader.find(common)
+        assert place is not None
+        for number in reader.segments_from(max(place.segment, 1)):
+            if number != rewrite.number:
+                follower.adopt(rewrite)
+                rewrite = follower.next_segment()
+            offset = rewrite.size
+            while piece := reader.read(number, offset, 700):
+                rewrite.append(piece)
+                offset += len(piece)
+        follower.adopt(rewrite)
+        self.replace_definitions()
+        follower.commit(self.committed, self.definitions)
+        self.tell(follower.last.lsn)
+
+    def replace_definitions(self) -> None:
+        """Send the follower all definitions."""
+        assert self.follower is not None
+        next_queue_id = StoreRows.read(self.store._catalog.rows).next_queue_id or 1
+        self.definitions += 1
+        self.follower.replace_definitions(self.definitions, next_queue_id, self._tables())
+        self._defined = self._tables()
+        self.tell(None)
+
+    def kill_follower(self) -> None:
+        """End the follower's process."""
+        assert self.follower is not None
+        self.follower.abandon()
+        self.follower = None
+
+    # What both do.
+
+    def define(self) -> None:
+        """Send what was defined since the last time."""
+        tables = self._tables()
+        changes = [
+            Change(table, key, tables[table].get(key))
+            for table in SHIPPED
+            for key in sorted({*tables[table], *self._defined[table]})
+            if tables[table].get(key) != self._defined[table].get(key)
+        ]
+        self._defined = tables
+        if changes and self.follower:
+            next_queue_id = StoreRows.read(self.store._catalog.rows).next_queue_id
+            changes += StoreRows(next_queue_id=next_queue_id).changes()
+            self.definitions += 1
+            self.follower.define(self.definitions, changes)
+        if changes:
+            self.tell(None)
+
+    def seal(self) -> SealedBatch | None:
+        """Seal the leader's open batch, and write it to its disk alone: it stays uncommitted."""
+        self.define()
+        batch = self.store.log.seal(NOW_MS)
+        if batch is None:
+            return None
+        self.store.log.write(batch)
+        sealed = SealedBatch.decode(SealedBatch.of(batch).encode())
+        self.store.log.complete(batch)
+        self.shipped.append(sealed)
+        self.tell(None)
+        return sealed
+
+    def sync(self) -> None:
+        """Make what was done since the last time durable on both, and committed."""
+        sealed = self.seal()
+        if sealed and self.follower:
+            self.follower.append(sealed)
+            self.tell(sealed.lsn)
+        if sealed:
+            self.committed = sealed.lsn
+        if self.follower:
+            self.follower.commit(self.committed, self.definitions)
+            self.follower.housekeep()
+
+    def lose_leader(self, *bodies: bytes) -> None:
+        """Have a leader of the next term that lacks a batch which the follower has acked, and
+        nobody committed.
+        """
+        assert self.follower is not None
+        fork = self.leader_disk.fork()
+        self.publish(["orders"], *bodies)
+        sealed = self.seal()
+        assert sealed is not None
+        self.follower.append(sealed)
+        self.store.abandon()
+        self.leader_disk = fork
+        self.term += 1
+        put_term(fork, self.term)
+        self.lead()
+        self.tell(None)
+
+    def queue(self, name: str) -> Queue:
+        """The leader's queue of this name, which is created if there is none."""
+        for queue in self.store.queues.values():
+            if queue.definition == name:
+                return queue
+        return self.store.create_queue(name)
+
+    def publish(self, names: Iterable[str], *bodies: bytes) -> None:
+        """Publish persistent messages to queues."""
+        queues = [self.queue(name) for name in names]
+        self.store.publish(queues, [Message(ENVELOPE, body) for body in bodies])
+
+    def take(self, name: str, count: int) -> None:
+        """Deliver and ack messages of a queue."""
+        queue = self.queue(name)
+        run = self.store.take(queue, limit=count)
+        assert isinstance(run, Run)
+        self.store.ack(queue, run)
+
+
+def create(disk: MemoryFiles, store_id: uuid.UUID) -> None:
+    """Make a disk that of a new member."""
+    create_follower(
+        DIRECTORY,
+        store_id,
+        Membership("2" * 16),
+        files=disk,
+        open_catalog=stores.catalog_opener(disk),
+    )
