@@ -9,4 +9,8 @@ sockets: a busy event loop must not cost leadership. Nothing of this is imported
 - `endpoint`: one address: requests with a deadline, answers of a limited size
 - `identity`: whether it still is the etcd that it was
 - `client`: the requests, to the first endpoint that answers
+- `lanes`: threads that carry out one thing after the other
+- `watching`: reads the keys when they have changed
+- `presence`: the key that shows that a member runs
+- `driver`: carries out the effects of `amqpstore_server.cluster`
 """

@@ -23,6 +23,7 @@ from amqpstore_server.etcd.errors import (
     NOT_FOUND,
     UNAUTHENTICATED,
     EndpointError,
+    EtcdError,
     LeaseGoneError,
     MalformedAnswerError,
 )
@@ -158,10 +159,11 @@ class Endpoint:
                 preload_content=False,
                 decode_content=False,
             )
+        except EtcdError as error:
+            raise EndpointError(self.url, str(error), may_happen=False) from None
         except (NewConnectionError, ConnectTimeoutError, LocationParseError) as error:
-            raise EndpointError(
-                self.url, _reason(error, self._timeout_s), may_happen=False
-            ) from None
+            reason = _reason(error, self._timeout_s)
+            raise EndpointError(self.url, reason, may_happen=False) from None
         except (HTTPError, OSError) as error:
             if isinstance(error, SSLError):
                 # Certificates are renewed: their files are read again for the next connection.
@@ -199,6 +201,7 @@ class EndpointLines:
     def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
         self._url = url
         self._response = response
+        self._is_stopped = False
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield each line. Ends when nothing came for the stream's time of silence, or by `stop`.
@@ -216,10 +219,13 @@ class EndpointLines:
         except ReadTimeoutError:
             return
         except (HTTPError, OSError) as error:
+            if self._is_stopped:
+                return
             raise EndpointError(self._url, _reason(error, 0), may_happen=False) from None
 
     def stop(self) -> None:
         """End the stream, in whatever thread it is read."""
+        self._is_stopped = True
         self._response.shutdown()
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from amqpstore_server.etcd.errors import EtcdError
+
 DEFAULT_PORT = 2379
 
 
@@ -35,12 +37,30 @@ class EtcdSettings:
     def tls_context(self) -> ssl.SSLContext:
         """Return what checks etcd's certificate, and shows one's own; the files are read now.
 
-        Raises: OSError, ssl.SSLError if a file cannot be read or is not what it should be.
+        Raises: EtcdError, which names the file that is not what it should be.
         """
-        context = ssl.create_default_context(cafile=self.ca or None)
+        for path in filter(None, (self.ca, self.certificate, self.key)):
+            try:
+                with open(path, "rb"):
+                    pass
+            except OSError as error:
+                raise EtcdError(str(error)) from None
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+        except ssl.SSLError as error:
+            raise EtcdError(f"the CA in {self.ca}: {error}") from None
         if self.certificate:
-            context.load_cert_chain(self.certificate, self.key or None)
+            try:
+                context.load_cert_chain(self.certificate, self.key or None, _no_password)
+            except ssl.SSLError as error:
+                files = " and ".join(filter(None, (self.certificate, self.key)))
+                raise EtcdError(f"the certificate and key in {files}: {error}") from None
         return context
+
+
+def _no_password() -> str:
+    """Keep OpenSSL from asking for one at the terminal."""
+    raise EtcdError("its private key has a password, which nobody is there to enter")
 
 
 def endpoint_url(text: str) -> str:

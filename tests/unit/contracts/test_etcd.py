@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 Answer = TypeVar("Answer")
 
 MEMBERS = ("A", "B", "C")
-LEASE_S = 2.0
+LEASE_S = 1.0
 
 
 class Subject(Protocol):
@@ -78,7 +78,7 @@ class ModelSubject:
 
     def revoke(self, lease: int) -> None:
         self.etcd.revoke("A", lease)
-        self.events.run_until(self.events.now + 1.0)
+        self.events.run_until(self.events.now + self.etcd.slow_s)
 
     def attempt(self, transaction: EtcdTransaction) -> tuple[Outcome, int]:
         def ask(answer: Callable[[Any], None]) -> None:

@@ -1,0 +1,134 @@
+"""Carries out on an etcd what a member of a group asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from amqpstore_server.cluster.effects import Attempt, Grant, KeepAlive, ReadKeys, Revoke
+from amqpstore_server.cluster.keys import View
+from amqpstore_server.cluster.leading import Outcome
+from amqpstore_server.etcd.client import EtcdClient
+from amqpstore_server.etcd.errors import EtcdError
+from amqpstore_server.etcd.lanes import Lane
+from amqpstore_server.etcd.watching import Watching
+
+_log = logging.getLogger(__name__)
+
+EtcdEffect: TypeAlias = ReadKeys | Grant | Attempt | KeepAlive | Revoke
+
+
+class EtcdAnswers(Protocol):
+    """Takes what etcd answers, in threads of the driver: to be handed to the methods of the same
+    names of `GroupMember`, in its own thread and with the time.
+    """
+
+    def viewed(self, view: View) -> None: ...
+
+    def granted(self, lease: int) -> None: ...
+
+    def grant_failed(self) -> None: ...
+
+    def attempted(self, request: str, outcome: Outcome, revision: int) -> None: ...
+
+    def kept_alive(self, lease: int, asked_at: float, *, is_alive: bool) -> None: ...
+
+
+class EtcdDriver:
+    """Three threads: a watch, keep-alives, and everything else in the order it was asked for.
+
+    Keep-alives wait for nothing else: leadership must not be lost to a slow transaction. A read or
+    a keep-alive without an answer is not reported: the member asks again.
+
+    Args: is_fit, whether disk and event loop make progress: without it, no lease is kept alive.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        answers: EtcdAnswers,
+        lease_s: float,
+        is_fit: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._answers = answers
+        self._lease_s = lease_s
+        self._is_fit = is_fit
+        self._was_fit = True
+        self._requests = Lane("etcd requests", self._request, _is_same_read)
+        self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
+        self._watching = Watching(client, answers.viewed)
+
+    def carry_out(self, effect: EtcdEffect) -> None:
+        """Begin what was asked for; never blocks."""
+        if isinstance(effect, KeepAlive):
+            self._renewals.put(effect)
+        else:
+            self._requests.put(effect)
+
+    def close(self) -> None:
+        """Return when all threads have ended: at most a few seconds if etcd does not answer."""
+        self._watching.close()
+        self._renewals.close()
+        self._requests.close()
+
+    def _request(self, effect: ReadKeys | Grant | Attempt | Revoke) -> None:
+        match effect:
+            case ReadKeys():
+                self._read()
+            case Grant():
+                self._grant()
+            case Attempt(transaction):
+                attempted = self._client.attempt(transaction)
+                if attempted.reason:
+                    _log.warning(
+                        "a transaction in etcd has no certain outcome"
+                        if attempted.outcome == "unknown"
+                        else "a transaction in etcd was refused",
+                        extra={"request": transaction.request, "reason": attempted.reason},
+                    )
+                self._answers.attempted(transaction.request, attempted.outcome, attempted.revision)
+            case Revoke(lease):
+                self._revoke(lease)
+
+    def _read(self) -> None:
+        try:
+            view = self._client.read()
+        except EtcdError:
+            return
+        self._answers.viewed(view)
+
+    def _grant(self) -> None:
+        try:
+            lease = self._client.grant(self._lease_s)
+        except EtcdError:
+            self._answers.grant_failed()
+            return
+        self._answers.granted(lease)
+
+    def _revoke(self, lease: int) -> None:
+        try:
+            self._client.revoke(lease)
+        except EtcdError:
+            return  # it ends by itself
+
+    def _keep_alive(self, effect: KeepAlive) -> None:
+        try:
+            kept = self._client.keep_alive(effect.lease, self._is_fit)
+        except EtcdError:
+            return
+        if (kept is not None) != self._was_fit:
+            self._was_fit = kept is not None
+            if not self._was_fit:
+                _log.warning("the lease is not renewed: disk or event loop make no progress")
+        if kept is not None:
+            self._answers.kept_alive(effect.lease, kept.asked_at, is_alive=kept.is_alive)
+
+
+def _is_same_read(last: EtcdEffect, effect: EtcdEffect) -> bool:
+    return isinstance(last, ReadKeys) and isinstance(effect, ReadKeys)
+
+
+def _is_same_lease(last: KeepAlive, effect: KeepAlive) -> bool:
+    return last == effect

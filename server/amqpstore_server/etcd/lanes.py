@@ -1,0 +1,54 @@
+"""Threads that carry out one thing after the other, in the order in which they were asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job")
+
+
+class Lane(Generic[Job]):
+    """One thread, and what waits for it.
+
+    Args: carry_out, called in the thread; may_skip, tells of a job whether it may be left out where
+    an equal one waits already, as the last.
+    """
+
+    def __init__(
+        self, name: str, carry_out: Callable[[Job], None], may_skip: Callable[[Job, Job], bool]
+    ) -> None:
+        self._carry_out = carry_out
+        self._may_skip = may_skip
+        self._jobs: deque[Job] = deque()
+        self._wake = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        """Have a job carried out, behind those that wait."""
+        with self._wake:
+            if self._jobs and self._may_skip(self._jobs[-1], job):
+                return
+            self._jobs.append(job)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Leave out what waits, and return when the job under way is done."""
+        with self._wake:
+            self._is_closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not self._jobs and not self._is_closed:
+                    self._wake.wait()
+                if self._is_closed:
+                    return
+                job = self._jobs.popleft()
+            self._carry_out(job)

@@ -1,0 +1,342 @@
+"""The client against one real etcd: lost and late answers, restarts, backups, TLS and logins."""
+
+import shutil
+import time
+from base64 import b64encode
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import trustme
+
+from amqpstore_server.cluster.keys import Compare, EtcdTransaction, Put
+from amqpstore_server.etcd.client import EtcdClient
+from amqpstore_server.etcd.errors import CompactedError, EtcdUnavailableError, OtherEtcdError
+from amqpstore_server.etcd.settings import EtcdSettings
+from tests.etcd_process import EtcdCluster
+from tests.interop.relay import Relay
+from tests.waiting import wait_until
+
+LEASE_S = 1.0
+numbers: Iterator[int] = count()
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Generator[EtcdCluster]:
+    with EtcdCluster(str(tmp_path_factory.mktemp("etcd"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"/amqpstore/test/{next(numbers)}/"
+
+
+@pytest.fixture
+def client(etcd: EtcdCluster, prefix: str) -> Generator[EtcdClient]:
+    etcd.start()
+    with EtcdClient(etcd.settings, prefix) as client:
+        yield client
+
+
+def put(client: EtcdClient, request: str, key: str = "state") -> EtcdTransaction:
+    """A transaction that replaces what is there now."""
+    changed = client.read().changed(key)
+    return EtcdTransaction(
+        (Compare(key, "changed", changed),), (Put(key, {"request": request}),), (), request
+    )
+
+
+def request_of(client: EtcdClient, key: str = "state") -> object:
+    row = client.read().rows.get(key)
+    return row.value["request"] if row else None
+
+
+def address(relay: Relay) -> str:
+    return f"http://127.0.0.1:{relay.port}"
+
+
+# Answers that are lost, or late.
+
+
+def test_an_answer_that_is_lost_does_not_say_that_nothing_happened(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str
+) -> None:
+    is_cut: list[bool] = []
+
+    def lose(answer: bytes) -> bytes:
+        return b"" if is_cut else answer
+
+    with (
+        Relay(etcd.members[0].url, lose) as relay,
+        EtcdClient(EtcdSettings((address(relay), *etcd.urls)), prefix) as cut,
+    ):
+        transaction = put(cut, "r1")
+        is_cut.append(True)
+        attempted = cut.attempt(transaction)
+        assert attempted.outcome == "unknown"
+        assert address(relay) in attempted.reason
+        # The next endpoint answers, and knows better.
+        assert request_of(cut) == "r1"
+        assert cut.attempt(transaction).outcome == "refused"
+
+
+def test_a_late_transaction_fails_on_what_was_changed_meanwhile(
+    etcd: EtcdCluster, client: EtcdClient
+) -> None:
+    """It is the rule by which a request is known to be dead: one's own must have succeeded."""
+    late = put(client, "late")
+    assert client.attempt(put(client, "r2")).outcome == "done"
+    assert client.attempt(late).outcome == "refused"
+    assert request_of(client) == "r2"
+
+
+def test_an_etcd_that_is_stopped_is_given_up_after_a_second(
+    etcd: EtcdCluster, client: EtcdClient
+) -> None:
+    transaction = put(client, "r1")
+    etcd.members[0].pause()
+    try:
+        begun = time.monotonic()
+        attempted = client.attempt(transaction)
+        took = time.monotonic() - begun
+    finally:
+        etcd.members[0].resume()
+    assert (attempted.outcome, 0.9 < took < 2.0) == ("unknown", True)
+    assert "no answer within 1 s" in attempted.reason
+    # What became of it is seen now or later; either way there are no two of it.
+    assert client.attempt(put(client, "r2")).outcome == "done"
+    assert client.attempt(transaction).outcome == "refused"
+    assert request_of(client) == "r2"
+
+
+# Leases.
+
+
+def test_a_lease_ends_while_its_owner_is_not_fit(client: EtcdClient) -> None:
+    lease = client.grant(LEASE_S)
+    assert client.attempt(EtcdTransaction((), (Put("leader", {}, lease),))).outcome == "done"
+    assert client.keep_alive(lease, lambda: False) is None
+    wait_until(lambda: client.read().leader is None)
+    kept = client.keep_alive(lease, lambda: True)
+    assert kept is not None
+    assert not kept.is_alive
+    late = EtcdTransaction((), (Put("leader", {}, lease),))
+    assert client.attempt(late).outcome == "refused"
+
+
+# Watches.
+
+
+def test_a_watch_tells_each_change_from_its_revision_on(client: EtcdClient, prefix: str) -> None:
+    before = client.read().revision
+    done = [client.attempt(put(client, f"r{number}")).revision for number in range(3)]
+    watch = client.watch(before + 2)
+    changes = watch.changes()
+    assert next(changes) >= done[1]
+    done.append(client.attempt(put(client, "r3")).revision)
+    while next(changes) < done[-1]:
+        pass
+    watch.close()
+
+
+def test_a_watch_of_what_was_compacted_says_so(etcd: EtcdCluster, client: EtcdClient) -> None:
+    before = client.read().revision
+    last = [client.attempt(put(client, f"r{number}")).revision for number in range(3)][-1]
+    etcd.post("/v3/kv/compaction", {"revision": str(last)})
+    watch = client.watch(before + 1)
+    with pytest.raises(CompactedError, match=f"compacted to {last}"):
+        list(watch.changes())
+    watch.close()
+
+
+# Ends and starts.
+
+
+def test_nothing_answers_and_then_it_does_again(etcd: EtcdCluster, client: EtcdClient) -> None:
+    assert client.attempt(put(client, "r1")).outcome == "done"
+    lease = client.grant(30.0)
+    etcd.kill()
+    with pytest.raises(EtcdUnavailableError, match="Connection refused"):
+        client.read()
+    with pytest.raises(EtcdUnavailableError):
+        client.keep_alive(lease, lambda: True)
+    with pytest.raises(EtcdUnavailableError):
+        client.watch(1)
+    unknown = EtcdTransaction((), (Put("state", {"request": "r2"}),), (), "r2")
+    assert client.attempt(unknown).outcome == "unknown"
+    etcd.start()
+    assert request_of(client) == "r1"
+    kept = client.keep_alive(lease, lambda: True)
+    assert kept is not None
+    assert kept.is_alive
+
+
+def test_an_etcd_that_was_restored_from_a_backup_is_not_used(tmp_path: Path) -> None:
+    """It has the same cluster id: only its revisions tell."""
+    with EtcdCluster(str(tmp_path)) as etcd, EtcdClient(etcd.settings, "/a/b/") as client:
+        member = etcd.members[0]
+        assert client.attempt(put(client, "r1")).outcome == "done"
+        etcd.kill()
+        shutil.copytree(member.directory, tmp_path / "backup")
+        etcd.start()
+        assert client.attempt(put(client, "r2")).outcome == "done"
+        etcd.kill()
+        shutil.rmtree(member.directory)
+        shutil.move(tmp_path / "backup", member.directory)
+        etcd.start()
+        with pytest.raises(EtcdUnavailableError, match="was it restored from a backup"):
+            client.read()
+        with pytest.raises(OtherEtcdError, match="was it restored from a backup"):
+            client.read()
+        with EtcdClient(etcd.settings, "/a/b/") as another:
+            assert request_of(another) == "r1"
+            assert another.identity.cluster == client.identity.cluster
+
+
+# TLS and logins.
+
+
+class Authority:
+    """A CA, with a certificate of the server and one of its client."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._ca = trustme.CA()
+        self._ca.cert_pem.write_to_path(self.path("ca.pem"))
+        self.issue()
+
+    def path(self, name: str) -> str:
+        return str(self.directory / name)
+
+    def issue(self) -> None:
+        for name, identity in (("server", "127.0.0.1"), ("client", "amqpstore.example")):
+            leaf = self._ca.issue_cert(identity)
+            leaf.private_key_pem.write_to_path(self.path(f"{name}.key"))
+            leaf.cert_chain_pems[0].write_to_path(self.path(f"{name}.pem"))
+
+    def settings(self, etcd: EtcdCluster, password: str = "right") -> EtcdSettings:
+        return EtcdSettings(
+            etcd.urls,
+            self.path("ca.pem"),
+            self.path("client.pem"),
+            self.path("client.key"),
+            "amqpstore",
+            password,
+        )
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> Generator[EtcdCluster]:
+    """An etcd that asks for a certificate, and for a user who may use `/amqpstore/` alone."""
+    arguments = [
+        *["--cert-file", authority.path("server.pem"), "--key-file", authority.path("server.key")],
+        *["--client-cert-auth", "--trusted-ca-file", authority.path("ca.pem")],
+    ]
+    tls = EtcdSettings(
+        ("https://127.0.0.1",),
+        authority.path("ca.pem"),
+        authority.path("client.pem"),
+        authority.path("client.key"),
+    ).tls_context()
+    directory = str(tmp_path_factory.mktemp("secured"))
+    with EtcdCluster(directory, arguments=arguments, tls=tls) as etcd:
+        for user in ("root", "amqpstore"):
+            etcd.post("/v3/auth/user/add", {"name": user, "password": "right"})
+            etcd.post("/v3/auth/role/add", {"name": user})
+            etcd.post("/v3/auth/user/grant", {"user": user, "role": user})
+        place = {"key": b64encode(b"/amqpstore/"), "range_end": b64encode(b"/amqpstore0")}
+        rights = {"permType": "READWRITE", **{key: text.decode() for key, text in place.items()}}
+        etcd.post("/v3/auth/role/grant", {"name": "amqpstore", "perm": rights})
+        etcd.post("/v3/auth/enable", {})
+        yield etcd
+
+
+def test_certificates_and_a_login(secured: EtcdCluster, authority: Authority) -> None:
+    with EtcdClient(authority.settings(secured), "/amqpstore/c/g/") as client:
+        assert client.attempt(put(client, "r1")).outcome == "done"
+        lease = client.grant(LEASE_S)
+        assert client.keep_alive(lease, lambda: True) is not None
+        watch = client.watch(client.read().revision + 1)
+        assert client.attempt(put(client, "r2")).outcome == "done"
+        assert next(watch.changes()) == client.read().revision
+        watch.stop()
+        assert list(watch.changes()) == []
+        watch.close()
+        # After a restart etcd knows none of its tokens: what came with one was not carried out,
+        # and is sent again with another.
+        transaction = put(client, "r3")
+        secured.kill()
+        secured.start()
+        assert client.attempt(transaction).outcome == "done"
+        client.revoke(lease)
+        client.watch(1).close()
+
+
+def test_what_a_user_may_not_do_is_said(secured: EtcdCluster, authority: Authority) -> None:
+    with EtcdClient(authority.settings(secured), "/elsewhere/") as client:
+        with pytest.raises(EtcdUnavailableError, match="permission denied"):
+            client.read()
+        forbidden = EtcdTransaction((), (Put("state", {}),))
+        assert "permission denied" in client.attempt(forbidden).reason
+
+
+def test_a_wrong_password_is_named_and_not_shown(
+    secured: EtcdCluster, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = authority.settings(secured, "wrong-secret")
+    with (
+        EtcdClient(settings, "/amqpstore/c/g/") as client,
+        pytest.raises(EtcdUnavailableError, match="invalid user ID or password") as failed,
+    ):
+        client.read()
+    shown = f"{settings} {failed.value} {[vars(one) for one in caplog.records]}"
+    assert "wrong-secret" not in shown
+
+
+def test_who_has_no_login_is_told(secured: EtcdCluster, authority: Authority) -> None:
+    settings = replace(authority.settings(secured), user="", password="")
+    with (
+        EtcdClient(settings, "/amqpstore/c/g/") as client,
+        pytest.raises(EtcdUnavailableError, match="permission denied"),
+    ):
+        client.read()
+
+
+def test_a_server_that_another_ca_has_certified_is_not_trusted(
+    secured: EtcdCluster, authority: Authority, tmp_path: Path
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+    settings = replace(authority.settings(secured), ca=str(tmp_path / "other.pem"))
+    with EtcdClient(settings, "/amqpstore/c/g/") as client:
+        with pytest.raises(EtcdUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            client.read()
+        # The file is read again: a CA that was exchanged needs no restart.
+        shutil.copy(authority.path("ca.pem"), tmp_path / "other.pem")
+        assert client.read().revision > 0
+
+
+def test_a_file_that_is_not_there_is_named(secured: EtcdCluster, authority: Authority) -> None:
+    settings = replace(authority.settings(secured), certificate="/nowhere/client.pem")
+    with (
+        EtcdClient(settings, "/amqpstore/c/g/") as client,
+        pytest.raises(EtcdUnavailableError, match=r"No such file.*/nowhere/client"),
+    ):
+        client.read()
+
+
+def test_a_user_where_etcd_has_none_is_let_in(etcd: EtcdCluster) -> None:
+    """So a login is configured first, and then switched on in etcd."""
+    etcd.start()
+    settings = EtcdSettings(etcd.urls, user="amqpstore", password="right")
+    with EtcdClient(settings, "/amqpstore/c/g/") as client:
+        assert client.read().revision > 0

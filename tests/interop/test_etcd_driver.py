@@ -1,0 +1,295 @@
+"""The driver against a real etcd: what a member asks for, in threads, and what it hears."""
+
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+from amqpstore_server.cluster.effects import Attempt, Grant, KeepAlive, ReadKeys, Revoke
+from amqpstore_server.cluster.keys import Compare, EtcdTransaction, Put, View
+from amqpstore_server.cluster.leading import Outcome
+from amqpstore_server.etcd.client import EtcdClient
+from amqpstore_server.etcd.driver import EtcdDriver
+from amqpstore_server.etcd.presence import Presence
+from amqpstore_server.etcd.settings import EtcdSettings
+from tests.etcd_process import EtcdCluster
+from tests.interop.relay import Relay
+from tests.waiting import wait_until
+
+LEASE_S = 1.0
+numbers: Iterator[int] = count()
+
+
+class Heard:
+    """What the driver answered, in the order in which it came."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[object, ...]] = []
+        self.views: list[View] = []
+
+    def viewed(self, view: View) -> None:
+        self.views.append(view)
+
+    def granted(self, lease: int) -> None:
+        self.answers.append(("granted", lease))
+
+    def grant_failed(self) -> None:
+        self.answers.append(("grant failed",))
+
+    def attempted(self, request: str, outcome: Outcome, revision: int) -> None:
+        self.answers.append((request, outcome))
+
+    def kept_alive(self, lease: int, asked_at: float, *, is_alive: bool) -> None:
+        self.answers.append(("kept", lease, is_alive, asked_at))
+
+    def next(self, number: int) -> tuple[object, ...]:
+        wait_until(lambda: len(self.answers) > number, lambda: str(self.answers))
+        return self.answers[number]
+
+    def sees(self, request: str) -> bool:
+        """Whether the last view has a key with this request."""
+        rows = self.views[-1].rows.values() if self.views else ()
+        return any(row.value.get("request") == request for row in rows)
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Generator[EtcdCluster]:
+    with EtcdCluster(str(tmp_path_factory.mktemp("etcd"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"/amqpstore/driver/{next(numbers)}/"
+
+
+@pytest.fixture
+def client(etcd: EtcdCluster, prefix: str) -> Generator[EtcdClient]:
+    """Somebody else, who changes things."""
+    etcd.start()
+    with EtcdClient(etcd.settings, prefix) as client:
+        yield client
+
+
+class Driven:
+    """A driver, and what it says."""
+
+    def __init__(self, settings: EtcdSettings, prefix: str) -> None:
+        self.heard = Heard()
+        self.is_fit = True
+        self.client = EtcdClient(settings, prefix)
+        self.driver = EtcdDriver(self.client, self.heard, LEASE_S, lambda: self.is_fit)
+        self.carry_out = self.driver.carry_out
+
+
+@contextmanager
+def driven(settings: EtcdSettings, prefix: str) -> Iterator[Driven]:
+    one = Driven(settings, prefix)
+    try:
+        yield one
+    finally:
+        one.driver.close()
+        one.client.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("etcd")]
+
+
+def put(request: str, lease: int = 0, key: str = "leader") -> EtcdTransaction:
+    return EtcdTransaction((), (Put(key, {"request": request}, lease),), (), request)
+
+
+def test_each_effect_is_carried_out_and_answered(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str
+) -> None:
+    with driven(etcd.settings, prefix) as one:
+        one.carry_out(Grant())
+        kind, lease = one.heard.next(0)
+        assert kind == "granted"
+        assert isinstance(lease, int)
+        one.carry_out(Attempt(put("r1", lease)))
+        assert one.heard.next(1) == ("r1", "done")
+        absent = EtcdTransaction((Compare("leader", "created", 0),), (), (), "r2")
+        one.carry_out(Attempt(absent))
+        assert one.heard.next(2) == ("r2", "refused")
+        before = time.monotonic()
+        one.carry_out(KeepAlive(lease))
+        kept, of, is_alive, asked_at = one.heard.next(3)
+        assert (kept, of, is_alive) == ("kept", lease, True)
+        assert isinstance(asked_at, float)
+        assert before <= asked_at <= time.monotonic()
+        one.carry_out(Revoke(lease))
+        one.carry_out(ReadKeys())
+        wait_until(lambda: bool(one.heard.views) and one.heard.views[-1].rows == {})
+        one.carry_out(KeepAlive(lease))
+        assert one.heard.next(4)[:3] == ("kept", lease, False)
+
+
+def test_what_is_asked_for_is_done_in_its_order(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str
+) -> None:
+    """A resignation comes before the lease is given back, and a read after what it asks about."""
+    with driven(etcd.settings, prefix) as one:
+        for number in range(50):
+            one.carry_out(Attempt(put(f"r{number}")))
+            one.carry_out(ReadKeys())
+            one.carry_out(ReadKeys())
+        wait_until(lambda: one.heard.sees("r49"))
+        wait_until(lambda: len(one.heard.answers) == 50)
+        assert one.heard.answers == [(f"r{number}", "done") for number in range(50)]
+
+
+def test_a_lease_is_not_renewed_while_this_member_is_not_fit(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with driven(etcd.settings, prefix) as one:
+        one.carry_out(Grant())
+        lease = one.heard.next(0)[1]
+        assert isinstance(lease, int)
+        assert client.attempt(put("r1", lease)).outcome == "done"
+        wait_until(lambda: one.heard.sees("r1"))
+        one.is_fit = False
+
+        def is_gone() -> bool:
+            one.carry_out(KeepAlive(lease))
+            return client.read().leader is None
+
+        wait_until(is_gone)
+        wait_until(lambda: not one.heard.sees("r1"))
+        assert len(one.heard.answers) == 1
+        said = [record.message for record in caplog.records]
+        assert said == ["the lease is not renewed: disk or event loop make no progress"]
+
+
+def test_changes_of_others_are_heard_of_at_once(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str
+) -> None:
+    with driven(etcd.settings, prefix) as one:
+        wait_until(lambda: bool(one.heard.views))
+        for number in range(5):
+            assert client.attempt(put(f"r{number}")).outcome == "done"
+            wait_until(lambda number=number: one.heard.sees(f"r{number}"), timeout_s=2.0)  # type: ignore[misc]
+
+
+def test_an_etcd_that_is_away_is_no_end(etcd: EtcdCluster, client: EtcdClient, prefix: str) -> None:
+    with driven(etcd.settings, prefix) as one:
+        wait_until(lambda: bool(one.heard.views))
+        etcd.kill()
+        one.carry_out(Grant())
+        assert one.heard.next(0) == ("grant failed",)
+        one.carry_out(Attempt(put("r1")))
+        assert one.heard.next(1) == ("r1", "unknown")
+        one.carry_out(KeepAlive(7))
+        one.carry_out(Revoke(7))
+        one.carry_out(ReadKeys())
+        etcd.start()
+        one.carry_out(Attempt(put("r2")))
+        assert one.heard.next(2) == ("r2", "done")
+        # The watch is back as well.
+        wait_until(lambda: one.heard.sees("r2"))
+        assert client.attempt(put("r3")).outcome == "done"
+        wait_until(lambda: one.heard.sees("r3"))
+
+
+def test_a_lost_connection_and_a_compaction_hide_nothing(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str
+) -> None:
+    """While the watch was cut off etcd has forgotten the revisions that it would go on from."""
+    is_cut = threading.Event()
+
+    def block(answer: bytes) -> bytes:
+        return b"" if is_cut.is_set() else answer
+
+    with (
+        Relay(etcd.members[0].url, block) as relay,
+        driven(EtcdSettings((f"http://127.0.0.1:{relay.port}",)), prefix) as one,
+    ):
+        assert client.attempt(put("r1")).outcome == "done"
+        wait_until(lambda: one.heard.sees("r1"))
+        is_cut.set()
+        relay.cut()
+        for number in range(3):
+            last = client.attempt(put(f"hidden {number}")).revision
+        etcd.post("/v3/kv/compaction", {"revision": str(last)})
+        is_cut.clear()
+        wait_until(lambda: one.heard.sees("hidden 2"))
+        assert client.attempt(put("r2")).outcome == "done"
+        wait_until(lambda: one.heard.sees("r2"))
+
+
+def test_a_revision_that_is_compacted_before_the_watch_begins_is_read_anew(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str
+) -> None:
+    """Somebody compacts between the read and the watch: again and again it would be too late."""
+    compacted: list[int] = []
+
+    class Compacting(Heard):
+        def viewed(self, view: View) -> None:
+            super().viewed(view)
+            if len(compacted) < 3:
+                compacted.append(client.attempt(put(f"r{len(compacted)}")).revision)
+                compacted.append(client.attempt(put(f"r{len(compacted)}")).revision)
+                etcd.post("/v3/kv/compaction", {"revision": str(compacted[-1])})
+
+    heard = Compacting()
+    with EtcdClient(etcd.settings, prefix) as other:
+        driver = EtcdDriver(other, heard, LEASE_S, lambda: True)
+        wait_until(lambda: heard.sees("r3"))
+        assert client.attempt(put("last")).outcome == "done"
+        wait_until(lambda: heard.sees("last"))
+        driver.close()
+
+
+def test_a_stopped_etcd_delays_neither_answers_nor_the_end_for_long(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str
+) -> None:
+    with driven(etcd.settings, prefix) as one:
+        wait_until(lambda: bool(one.heard.views))
+        etcd.members[0].pause()
+        try:
+            begun = time.monotonic()
+            for _ in range(100):
+                one.carry_out(ReadKeys())
+                one.carry_out(KeepAlive(7))
+            one.carry_out(Attempt(put("r1")))
+            # The read under way, the one that stands for all others, and this.
+            assert one.heard.next(0) == ("r1", "unknown")
+            assert time.monotonic() - begun < 5.0
+            begun = time.monotonic()
+            one.driver.close()
+            assert time.monotonic() - begun < 6.0
+        finally:
+            etcd.members[0].resume()
+
+
+def test_a_member_shows_that_it_runs_while_it_is_fit(
+    etcd: EtcdCluster, client: EtcdClient, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpstore_server.etcd.presence.LEASE_S", 1.0)
+    monkeypatch.setattr("amqpstore_server.etcd.presence.EVERY_S", 0.2)
+    value: dict[str, int] | None = {"position": 1}
+    presence = Presence(client, "A", lambda: value)
+
+    def shown() -> object:
+        row = client.read().rows.get("alive/A")
+        return row and dict(row.value)
+
+    try:
+        wait_until(lambda: shown() == {"position": 1})
+        value = {"position": 2}
+        wait_until(lambda: shown() == {"position": 2})
+        first = client.read()
+        value = None
+        wait_until(lambda: shown() is None)
+        value = {"position": 2}
+        wait_until(lambda: shown() == {"position": 2})
+        assert not client.read().is_alive("B")
+        assert client.read().rows["alive/A"].created > first.rows["alive/A"].created
+        etcd.kill()
+        etcd.start()
+        value = {"position": 3}
+        wait_until(lambda: shown() == {"position": 3})
+    finally:
+        presence.close()
+    wait_until(lambda: shown() is None)
