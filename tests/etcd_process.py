@@ -17,6 +17,8 @@ from tests.interop.external_client import need
 from tests.waiting import wait_until
 
 START_TRIES = 3
+PATIENT_S = 20.0
+"""Time for an answer that must come, on a machine that does other things as well."""
 ALONE = ("--heartbeat-interval", "20", "--election-timeout", "200")
 """A member without others elects itself sooner so, and grants leases of a second."""
 INSTALL = "apt-get install etcd-server, and then `systemctl disable --now etcd`"
@@ -107,7 +109,7 @@ class EtcdCluster:
     ) -> None:
         if size == 1:
             arguments = (*ALONE, *arguments)
-        self._pools = urllib3.PoolManager(ssl_context=tls, retries=False, timeout=1.0)
+        self._pools = urllib3.PoolManager(ssl_context=tls, retries=False)
         for attempt in range(START_TRIES):
             place = os.path.join(directory, f"etcd-{attempt}")
             os.makedirs(place)
@@ -170,20 +172,26 @@ class EtcdCluster:
         """Return the member that leads now."""
         for one in self.members:
             with contextlib.suppress(urllib3.exceptions.HTTPError):
-                said = self.post("/v3/maintenance/status", {}, one)
+                said = self.post("/v3/maintenance/status", {}, one, timeout_s=1.0)
                 if said.get("leader") == said["header"]["member_id"]:
                     return one
         raise AssertionError("etcd has no leader")
 
-    def post(self, path: str, body: object, member: EtcdProcess | None = None) -> Any:
+    def post(
+        self,
+        path: str,
+        body: object,
+        member: EtcdProcess | None = None,
+        timeout_s: float = PATIENT_S,
+    ) -> Any:
         """Ask a member, the first one if none is named, as an operator would."""
         url = (member or self.members[0]).url + path
-        answer = self._pools.request("POST", url, json=body)
+        answer = self._pools.request("POST", url, json=body, timeout=timeout_s)
         assert answer.status == 200, answer.data
         return answer.json()
 
     def _is_healthy(self, member: EtcdProcess) -> bool:
         with contextlib.suppress(urllib3.exceptions.HTTPError):
-            answer = self._pools.request("GET", f"{member.url}/health")
+            answer = self._pools.request("GET", f"{member.url}/health", timeout=1.0)
             return bool(answer.status == 200 and answer.json()["health"] == "true")
         return False

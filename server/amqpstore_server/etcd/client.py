@@ -15,8 +15,8 @@ from math import ceil
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from amqpstore_server.cluster.keys import EtcdTransaction, View
-from amqpstore_server.cluster.leading import Outcome
+from amqpstore_server.cluster.keys import EtcdTransaction, View, alive_key
+from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.etcd import messages
 from amqpstore_server.etcd.endpoint import Endpoint, EndpointLines
 from amqpstore_server.etcd.errors import (
@@ -25,6 +25,7 @@ from amqpstore_server.etcd.errors import (
     EtcdUnavailableError,
     LeaseGoneError,
     MalformedAnswerError,
+    NotFitError,
     OtherEtcdError,
 )
 from amqpstore_server.etcd.identity import EtcdIdentity, IdentityCheck
@@ -141,19 +142,19 @@ class EtcdClient:
         request = messages.grant_request(asked_s)
         return self._ask("/v3/lease/grant", request, messages.GrantAnswer, lease_of)
 
-    def keep_alive(self, lease: int, is_fit: Callable[[], bool]) -> KeptAlive | None:
-        """Renew a lease. Returns None, without an attempt, once the caller is not fit.
+    def keep_alive(self, lease: int, is_fit: Callable[[], bool] = lambda: True) -> KeptAlive:
+        """Renew a lease, once.
 
-        Args: is_fit, asked before each attempt.
+        Args: is_fit, asked before each attempt: nothing is sent for a caller that hangs.
 
-        Raises: EtcdError.
+        Raises: EtcdError, NotFitError.
         """
         request = messages.lease_request(lease)
         problems = []
         for endpoint in self._in_turn():
             asked_at = self._clock()
             if not is_fit():
-                return None
+                raise NotFitError
             try:
                 is_alive = self._exchange(
                     endpoint,
@@ -209,7 +210,7 @@ class EtcdClient:
                 self._failed(endpoint, error)
                 problems.append(error)
             else:
-                return EtcdWatch(endpoint.url, lines, self._identity, revision)
+                return EtcdWatch(endpoint.url, lines, self._identity, self._prefix, revision)
         raise EtcdUnavailableError(tuple(problems))
 
     # Endpoints.
@@ -287,16 +288,24 @@ class EtcdWatch:
     """A watch that has begun; to be closed."""
 
     def __init__(
-        self, url: str, lines: EndpointLines, identity: IdentityCheck, revision: int
+        self,
+        url: str,
+        lines: EndpointLines,
+        identity: IdentityCheck,
+        prefix: str,
+        revision: int,
     ) -> None:
+        self._alive = (prefix + alive_key("")).encode()
         self._url = url
         self._lines = lines
         self._identity = identity
         self._revision = revision
 
     def changes(self) -> Iterator[int]:
-        """Yield etcd's revision at each change. Ends when etcd ends it, or is silent for too long:
-        then the keys are to be read, as after an error.
+        """Yield etcd's revision at each change, but for changes of keys that only show who runs.
+
+        Ends when etcd ends it, or is silent for too long: then the keys are to be read, as after
+        an error.
 
         Raises: CompactedError, EndpointError.
         """
@@ -312,7 +321,7 @@ class EtcdWatch:
             if said.result is None or said.result.canceled:
                 reason = f"the watch ended: {messages.excerpt(line)}"
                 raise EndpointError(self._url, reason, may_happen=False)
-            if said.result.events:
+            if any(not one.kv.key.startswith(self._alive) for one in said.result.events):
                 yield said.result.header.revision
 
     def stop(self) -> None:

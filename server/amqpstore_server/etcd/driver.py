@@ -6,17 +6,25 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from amqpstore_server.cluster.effects import Attempt, Grant, KeepAlive, ReadKeys, Revoke
+from amqpstore_server.cluster.effects import (
+    Attempt,
+    Grant,
+    KeepAlive,
+    ReadKeys,
+    Revoke,
+    ShowAlive,
+)
 from amqpstore_server.cluster.keys import View
-from amqpstore_server.cluster.leading import Outcome
+from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.etcd.client import EtcdClient
-from amqpstore_server.etcd.errors import EtcdError
+from amqpstore_server.etcd.errors import EtcdError, NotFitError
 from amqpstore_server.etcd.lanes import Lane
+from amqpstore_server.etcd.presence import Presence
 from amqpstore_server.etcd.watching import Watching
 
 _log = logging.getLogger(__name__)
 
-EtcdEffect: TypeAlias = ReadKeys | Grant | Attempt | KeepAlive | Revoke
+EtcdEffect: TypeAlias = ReadKeys | Grant | Attempt | KeepAlive | Revoke | ShowAlive
 
 
 class EtcdAnswers(Protocol):
@@ -36,7 +44,8 @@ class EtcdAnswers(Protocol):
 
 
 class EtcdDriver:
-    """Three threads: a watch, keep-alives, and everything else in the order it was asked for.
+    """Four threads: a watch, keep-alives, the key that shows that this member runs, and everything
+    else in the order it was asked for.
 
     Keep-alives wait for nothing else: leadership must not be lost to a slow transaction. A read or
     a keep-alive without an answer is not reported: the member asks again.
@@ -47,6 +56,7 @@ class EtcdDriver:
     def __init__(
         self,
         client: EtcdClient,
+        member: str,
         answers: EtcdAnswers,
         lease_s: float,
         is_fit: Callable[[], bool],
@@ -58,12 +68,15 @@ class EtcdDriver:
         self._was_fit = True
         self._requests = Lane("etcd requests", self._request, _is_same_read)
         self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
+        self._showing = Lane("etcd presence", Presence(client, member).show, lambda _, __: True)
         self._watching = Watching(client, answers.viewed)
 
     def carry_out(self, effect: EtcdEffect) -> None:
         """Begin what was asked for; never blocks."""
         if isinstance(effect, KeepAlive):
             self._renewals.put(effect)
+        elif isinstance(effect, ShowAlive):
+            self._showing.put(effect.value)
         else:
             self._requests.put(effect)
 
@@ -71,6 +84,7 @@ class EtcdDriver:
         """Return when all threads have ended: at most a few seconds if etcd does not answer."""
         self._watching.close()
         self._renewals.close()
+        self._showing.close()
         self._requests.close()
 
     def _request(self, effect: ReadKeys | Grant | Attempt | Revoke) -> None:
@@ -118,15 +132,16 @@ class EtcdDriver:
             kept = self._client.keep_alive(effect.lease, self._is_fit)
         except EtcdError:
             return
-        if (kept is not None) != self._was_fit:
-            self._was_fit = kept is not None
-            if not self._was_fit:
+        except NotFitError:
+            if self._was_fit:
                 _log.warning("the lease is not renewed: disk or event loop make no progress")
-        if kept is not None:
-            self._answers.kept_alive(effect.lease, kept.asked_at, is_alive=kept.is_alive)
+            self._was_fit = False
+            return
+        self._was_fit = True
+        self._answers.kept_alive(effect.lease, kept.asked_at, is_alive=kept.is_alive)
 
 
-def _is_same_read(last: EtcdEffect, effect: EtcdEffect) -> bool:
+def _is_same_read(last: object, effect: object) -> bool:
     return isinstance(last, ReadKeys) and isinstance(effect, ReadKeys)
 
 

@@ -56,3 +56,7 @@ class CompactedError(EtcdError):
         self.revision = revision
         self.compacted = compacted
         super().__init__(f"revision {revision} is asked for, and etcd has compacted to {compacted}")
+
+
+class NotFitError(Exception):
+    """A lease was not renewed, as the caller's disk or event loop makes no progress."""

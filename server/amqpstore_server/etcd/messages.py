@@ -85,9 +85,19 @@ class Failure(msgspec.Struct):
     code: int = -1
 
 
+class EventKey(msgspec.Struct):
+    key: bytes
+
+
+class Event(msgspec.Struct):
+    """A change. Its value is not looked at: what it means is read."""
+
+    kv: EventKey
+
+
 class WatchResult(msgspec.Struct):
     header: Header
-    events: list[Any] = []
+    events: list[Event] = []
     canceled: bool = False
     compact_revision: int = 0
 

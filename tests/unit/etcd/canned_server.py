@@ -20,13 +20,16 @@ class CannedServer:
 
     It answers each request with the next piece of `answers`, and those after the last one with the
     last. An empty one is no answer, and the connection stays. `then_closes`: after an answer, the
-    connection is closed.
+    connection is closed. `pause_s`: after the head of an answer, each byte comes after a
+    pause.
     """
 
-    def __init__(self, *answers: bytes, then_closes: bool = False) -> None:
+    def __init__(self, *answers: bytes, then_closes: bool = False, pause_s: float = 0.0) -> None:
         self.requests: list[bytes] = []
         self._answers = list(answers)
         self._then_closes = then_closes
+        self._pause_s = pause_s
+        self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, name="canned")]
@@ -37,6 +40,7 @@ class CannedServer:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self._closed.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         self._listener.close()
@@ -64,9 +68,20 @@ class CannedServer:
             while request := _read_request(connection):
                 self.requests.append(request)
                 answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-                connection.sendall(answer)
+                if self._pause_s:
+                    self._send_slowly(connection, answer)
+                else:
+                    connection.sendall(answer)
                 if answer and self._then_closes:
                     connection.shutdown(socket.SHUT_RDWR)
+
+    def _send_slowly(self, connection: socket.socket, answer: bytes) -> None:
+        head, end, body = answer.partition(b"\r\n\r\n")
+        connection.sendall(head + end)
+        for number in range(len(body)):
+            connection.sendall(body[number : number + 1])
+            if self._closed.wait(self._pause_s):
+                return
 
 
 def _read_request(connection: socket.socket) -> bytes:

@@ -5,6 +5,7 @@ Each is an error that says what is wrong, and the next endpoint is asked.
 
 import gzip
 import logging
+from base64 import b64encode
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 
@@ -14,7 +15,12 @@ import pytest
 from amqpstore_server.cluster.keys import EtcdTransaction, Put
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.endpoint import MAX_ANSWER_BYTES
-from amqpstore_server.etcd.errors import CompactedError, EndpointError, EtcdUnavailableError
+from amqpstore_server.etcd.errors import (
+    CompactedError,
+    EndpointError,
+    EtcdUnavailableError,
+    NotFitError,
+)
 from amqpstore_server.etcd.identity import EtcdIdentity
 from amqpstore_server.etcd.settings import EtcdSettings
 from tests.unit.etcd.canned_server import CannedServer, http
@@ -213,7 +219,7 @@ def test_revisions_that_go_back_end_all_agreement(serve: Serve) -> None:
             one.read()
         assert one.attempt(PUT).outcome == "unknown"
         with pytest.raises(Exception, match="was it restored from a backup"):
-            one.keep_alive(7, lambda: True)
+            one.keep_alive(7)
         with pytest.raises(Exception, match="was it restored from a backup"):
             one.watch(3)
         assert len(server.requests) == asked
@@ -236,9 +242,7 @@ def test_an_answer_to_a_keep_alive_may_be_behind(serve: Serve) -> None:
     late = b'{"result":{"header":{"cluster_id":"5","revision":"8"},"ID":"7","TTL":"3"}}\n'
     with client(serve(revision(9), http(late), revision(9))) as one:
         one.read()
-        kept = one.keep_alive(7, lambda: True)
-        assert kept is not None
-        assert kept.is_alive
+        assert one.keep_alive(7).is_alive
         assert one.read().revision == 9
 
 
@@ -247,8 +251,8 @@ def test_an_answer_to_a_keep_alive_may_be_behind(serve: Serve) -> None:
 
 def test_a_lease_is_renewed_only_while_the_caller_is_fit(serve: Serve) -> None:
     server = serve(GOOD)
-    with client(server) as one:
-        assert one.keep_alive(7, lambda: False) is None
+    with client(server) as one, pytest.raises(NotFitError):
+        one.keep_alive(7, lambda: False)
     assert server.requests == []
 
 
@@ -258,14 +262,14 @@ def test_a_renewal_counts_from_when_it_was_sent(serve: Serve) -> None:
     kept = b'{"result":{"header":{"cluster_id":"5","revision":"8"},"ID":"7","TTL":"3"}}\n'
     settings = EtcdSettings((serve(b"").url, serve(http(kept)).url))
     with EtcdClient(settings, PREFIX, timeout_s=TIMEOUT_S, clock=lambda: next(clock)) as both:
-        assert both.keep_alive(7, lambda: True) == (True, 11.0)
+        assert both.keep_alive(7) == (True, 11.0)
 
 
 def test_a_caller_that_is_fit_no_longer_does_not_ask_the_next_endpoint(serve: Serve) -> None:
     fit = iter([True, False])
     other = serve(GOOD)
-    with client(serve(b""), other) as both:
-        assert both.keep_alive(7, lambda: next(fit)) is None
+    with client(serve(b""), other) as both, pytest.raises(NotFitError):
+        both.keep_alive(7, lambda: next(fit))
     assert other.requests == []
 
 
@@ -290,6 +294,7 @@ def line(content: bytes) -> bytes:
     return b'{"result":{"header":{"cluster_id":"5","revision":"9"}' + content + b"}}\n"
 
 
+CHANGED = line(b',"events":[{"kv":{"key":"YQ=="}}]')
 CREATED = line(b',"created":true')
 
 
@@ -300,6 +305,7 @@ CREATED = line(b',"created":true')
         ([b"[]\n"], "got `array`"),
         ([b'{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}\n'], "no leader"),
         ([b"{}\n"], "the watch ended"),
+        ([line(b',"events":[{}]')], "missing required field `kv`"),
         ([line(b',"canceled":true,"cancel_reason":"because"')], "the watch ended: .*because"),
         ([b" " * (MAX_ANSWER_BYTES + 1)], "more than 1048576 bytes"),
     ],
@@ -321,7 +327,7 @@ def test_a_watch_of_another_cluster_is_not_used(serve: Serve) -> None:
 
 
 def test_lines_of_a_watch_may_come_in_pieces(serve: Serve) -> None:
-    pieces = CREATED + line(b',"events":[{"kv":{}}]') + line(b"")
+    pieces = CREATED + CHANGED + line(b"")
     answer = stream(*(pieces[n : n + 1] for n in range(len(pieces))), b"")
     with client(serve(answer)) as one:
         watch = one.watch(3)
@@ -340,7 +346,23 @@ def test_a_watch_of_what_was_compacted_says_so(serve: Serve) -> None:
 
 def test_a_watch_goes_to_the_next_endpoint(serve: Serve) -> None:
     broken = serve(http(b'{"error":"no","code":14}', "503 Service Unavailable"))
-    with client(broken, serve(stream(CREATED, line(b',"events":[{}]'), b""))) as both:
+    with client(broken, serve(stream(CREATED, CHANGED, b""))) as both:
         watch = both.watch(3)
         assert list(watch.changes()) == [9]
         watch.close()
+
+
+def test_a_watch_leaves_out_who_shows_that_it_runs(serve: Serve) -> None:
+    """Every member does so all the time."""
+    alive = line(b',"events":[{"kv":{"key":"%s"}}]' % b64encode(f"{PREFIX}alive/A".encode()))
+    with client(serve(stream(CREATED, alive, b""))) as one:
+        watch = one.watch(3)
+        assert list(watch.changes()) == []
+        watch.close()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_given_up(serve: Serve) -> None:
+    """Each byte comes in time, and the last one never would."""
+    slow = serve(http(b" " * 10_000), pause_s=TIMEOUT_S / 10)
+    with client(slow) as one, pytest.raises(EtcdUnavailableError, match=r"no end within 0\.3 s"):
+        one.read()
