@@ -225,7 +225,7 @@ def what_would_be_dropped_waits_for_another_turn(patch: Patch) -> None:
 def a_moved_message_comes_when_it_wants(patch: Patch) -> None:
     """The timer of messages that came with a transaction is not set."""
 
-    def arrived(self: Plan) -> None:
+    def arrived(self: Plan, *, drops_later: bool) -> None:
         for queue in self.queues:
             queue.touch()
 

@@ -513,6 +513,24 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             ),
         )
 
+    @rule(number=channels, pick=picks, key=routing_keys, no_ack=st.booleans())
+    def publish_and_get(self, number: int, pick: int, key: str, no_ack: bool) -> None:
+        """Publish to many queues, and fetch from one before any of them had its turn."""
+        self.bodies += 1
+        letters = [Letter("amq.fanout", key, b"%05d" % self.bodies, True, None, None, {})]
+        name = self._picked(pick)
+
+        def really() -> object:
+            self.world.publish(number, letters, mandatory=False, immediate=False)
+            return self.world.get(number, self._queue(name, number).name, no_ack=no_ack)
+
+        def modelled(channel: Channel) -> object:
+            self.model.publish(channel, letters, mandatory=False, immediate=False)
+            queue = self.model.queue(name, channel.connection)
+            return self.model.get(channel, queue, no_ack=no_ack)
+
+        self._on_channel(number, really, modelled)
+
     def drain(self, name: str) -> None:
         """Fetch all there is, to see what it is."""
         queue = self.model.queues.get(name)

@@ -3,8 +3,9 @@
 It is told everything that clients, the operator and the clock do, and says what each queue holds,
 what is unacked, and what clients are told. Where the broker has a choice it follows: `Choices`
 tells what the broker did, and the model insists that it was allowed to. The choices are: which of
-equal consumers is served, how many messages leave a queue in one go, and which of several queues
-has its turn first.
+equal consumers is served, how many messages leave a queue in one go, which of several queues has
+its turn first, and when those drop what is too much that got a publish together with many others:
+at the latest before anything else is done with them.
 
 Past 600 lines because it is all that the broker promises, in one place, in the order in which a
 client meets it.
@@ -74,6 +75,10 @@ class Left(NamedTuple):
     messages: int
 
 
+MAX_DROPPING = 1
+"""A publish to more limited queues than this drops what is too much later."""
+
+
 class Flushed(NamedTuple):
     """The broker made everything durable, as what it was about to do could not wait."""
 
@@ -105,6 +110,7 @@ class Model:
             self.topology.exchanges[name] = Exchange(name, kind)
         self.queues: dict[str, Queue] = {}
         self.channels: dict[int, Channel] = {}
+        self.late: dict[Queue, None] = {}
         self.durable: dict[Queue, list[Entry]] = {}
         self.is_logged = False
         self._logged_count = 0
@@ -196,6 +202,7 @@ class Model:
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Nothing of it becomes a dead letter. Its consumers are told, and what is unacked may
         be acked, to no effect. Returns how many messages were ready."""
+        self._drop_late(queue)
         if (if_unused and queue.consumers) or (if_empty and queue.ready):
             raise RefusedError("PreconditionFailedError")
         count = len(queue.ready)
@@ -216,6 +223,7 @@ class Model:
 
     def purge(self, queue: Queue) -> int:
         """Remove ready messages; those that are unacked, or come with a transaction, stay."""
+        self._drop_late(queue)
         ready = queue.ready
         for entry in ready:
             self._gone(queue, entry)
@@ -271,7 +279,7 @@ class Model:
         for _, entries in placed:
             self._make_ready(entries)
         logged = self._logged_count > before
-        self._arrived(placed)
+        self._arrived(placed, is_wide=sum(not one.is_plain for one in sent.route) > MAX_DROPPING)
         self._return_undelivered(channel, sent, taken)
         accepted = len(letters) if immediate else min(taken, default=len(letters))
         if channel.confirms:
@@ -378,15 +386,19 @@ class Model:
             entry.state = State.READY
             entry.ready_since_ms = self.now_ms
 
-    def _arrived(self, placed: Iterable[tuple[Queue, list[Entry]]]) -> None:
+    def _arrived(self, placed: Iterable[tuple[Queue, list[Entry]]], *, is_wide: bool) -> None:
         """Letters are ready. Whoever can take them does so before a limit, or a time to live of
         0, makes them go."""
         for queue, entries in placed:
             is_due = 0 < entries[0].expires_ms <= self.now_ms
-            if not queue.is_deleted and (queue.is_limited or is_due):
+            is_full = queue.is_over_its_limit and not queue.rejects
+            if not queue.is_deleted and (is_full or is_due):
                 self._serve(queue)
                 self._expire(queue)
-                self._drop_excess(queue)
+                if is_wide:
+                    self.late[queue] = None
+                else:
+                    self._drop_excess(queue)
 
     def _return_unrouted(self, channel: Channel, sent: Sent) -> None:
         if sent.mandatory and not sent.route:
@@ -413,6 +425,7 @@ class Model:
 
     def _drop_excess(self, queue: Queue) -> None:
         """Messages over the limit are dropped, unless publishes are refused instead."""
+        self.late.pop(queue, None)
         while not queue.rejects and queue.is_over_its_limit:
             left = self._left(queue, MAXLEN)
             going = []
@@ -422,6 +435,11 @@ class Model:
                 entry.state = State.GONE
                 going.append(entry)
             self._bury_together(queue, going, MAXLEN)
+
+    def _drop_late(self, queue: Queue) -> None:
+        """Messages over the limit are dropped that were left for later."""
+        if queue in self.late:
+            self._drop_excess(queue)
 
     def _left(self, queue: Queue, reason: str) -> Left:
         left = self.choices.peek()
@@ -550,6 +568,7 @@ class Model:
     ) -> tuple[int, Letter, bool] | None:
         """The first message: its delivery tag, the letter, and whether it was delivered before."""
         self._used(queue)
+        self._drop_late(queue)
         self._expire(queue)
         while queue.ready:
             entry = queue.ready[0]
@@ -625,7 +644,7 @@ class Model:
         if isinstance(event, Left) and event.reason == MAXLEN:
             served = [self.queues[event.queue]]  # the others may have their turn later
         for each in served:
-            for one in each.active:
+            for one in each.active if each not in self.late else ():
                 entry = each.can_be_served(one)
                 assert entry is None, f"{each.name}: {one.tag} could have {entry}"
 
@@ -634,6 +653,7 @@ class Model:
         a message one with the highest priority gets it."""
         queue = consumer.queue
         channel = consumer.channel
+        assert queue not in self.late, f"{queue.name}: served what should have been dropped"
         assert event.first_tag == channel.next_tag
         for place, letter in enumerate(event.letters):
             assert consumer in queue.active
@@ -827,6 +847,7 @@ class Model:
                 assert queue.unused_until_ms == self.now_ms, f"{queue.name} was deleted too late"
                 self.delete_queue(queue)
         self._pump()
+        self.late.clear()
         for queue in self.queues.values():
             assert queue.rejects or not queue.is_over_its_limit, f"{queue.name} holds too much"
             assert not queue.leaving, f"{queue.name}: {queue.leaving} should have left"
@@ -860,6 +881,7 @@ class Model:
         their places; those that were delivered say so.
         """
         self.channels.clear()
+        self.late.clear()
         self._waiters.clear()
         self.is_logged = False
         topology = self.topology

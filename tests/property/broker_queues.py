@@ -89,6 +89,12 @@ class Queue:
         return "max-length" in self.settings or "max-length-bytes" in self.settings
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a message is only appended to it, and stays until somebody takes it."""
+        settings = self.settings
+        return not (self.is_limited or settings.get("max-priority") or "message-ttl" in settings)
+
+    @property
     def is_over_its_limit(self) -> bool:
         settings = self.settings
         return bool(

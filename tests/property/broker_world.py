@@ -13,6 +13,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer
@@ -21,7 +22,7 @@ from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.operations import Operation
 from tests.property.broker_letters import Letter, label_of, letter_of
-from tests.property.broker_model import Delivered, Event, Flushed, Left
+from tests.property.broker_model import MAX_DROPPING, Delivered, Event, Flushed, Left
 from tests.recording_outlet import (
     Back,
     Cancelled,
@@ -45,6 +46,8 @@ OPTIONS = Options(
     limits=small_limits(entries_a_file=4, max_runs=1),
 )
 """Checkpoints come by their rule alone; few bodies stay in memory."""
+
+LIMITS = BROKER_LIMITS._replace(max_dropping=MAX_DROPPING)
 
 
 class ChannelOutlet(RecordingOutlet):
@@ -127,7 +130,7 @@ class World(SimulatedBroker):
         self.channels: dict[int, Channel] = {}
         self.outlets: dict[int, ChannelOutlet] = {}
         self.recovered: dict[str, list[tuple[bytes, int]]] = {}
-        super().__init__(options=OPTIONS)
+        super().__init__(options=OPTIONS, limits=LIMITS)
 
     def open(self, *, look: bool = False) -> None:
         """Start a broker on what is on the disk. With `look` say in `recovered` what that is."""

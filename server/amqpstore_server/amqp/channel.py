@@ -138,6 +138,8 @@ class AmqpChannel:
                 broker.publish(envelope, messages, flags)
                 if context.is_turn_spent:
                     yield
+                while broker.publisher.must_wait:
+                    yield
 
     def ack(self, acks: Acks) -> Iterator[None] | None:
         """Ack delivery tags.

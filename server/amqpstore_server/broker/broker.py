@@ -210,18 +210,27 @@ class Broker:
         is work in the background.
         """
         context = self.context
-        return bool(context.touched or context.arrivals or context.unfinished or context.background)
+        return bool(
+            context.touched
+            or context.arrivals
+            or context.unfinished
+            or context.late_drops
+            or context.background
+        )
 
     @property
     def has_more(self) -> bool:
         """Whether `pump` has left work for the next turn."""
         context = self.context
-        return bool(context.touched or context.unfinished or context.background)
+        return bool(
+            context.touched or context.unfinished or context.late_drops or context.background
+        )
 
     @property
     def only_rests(self) -> bool:
-        """Whether nothing is left but to move and drop messages."""
-        return not (self.context.touched or self.context.background)
+        """Whether nothing is left but to move and drop messages that may wait."""
+        context = self.context
+        return not (context.touched or context.late_drops or context.background)
 
     def pump(self, *, collects: bool = False, rests: bool = False) -> int:
         """Have every queue that was touched hand out what it can, and do a step of the work in the
@@ -239,15 +248,18 @@ class Broker:
             context.arrivals.clear()
         context.handed_out = context.spent = 0
         context.is_resting = rests
+        if context.late_drops:
+            self._drop_late()
         if context.unfinished and not rests:
             self._go_on()
         touched = list(context.touched)
         context.touched.clear()
         most = context.limits.max_handed_out
+        most_spent = context.spent + context.limits.max_turn_cost
         for index, queue in enumerate(touched):
-            if context.handed_out >= most:
-                # A backlog must not be handed out while everybody else waits. The remaining queues
-                # come first in the next turn.
+            if context.handed_out >= most or context.spent >= most_spent:
+                # A backlog must not be handed out, or thousands of queues drop messages, while
+                # everybody else waits. The remaining queues come first in the next turn.
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
                 break
             queue.pump(in_turns=True)
@@ -265,6 +277,16 @@ class Broker:
             context.touched.pop(queue, None)
             context.spent += LOOK_COST
             queue.pump(in_turns=True)
+
+    def _drop_late(self) -> None:
+        """Let queues drop what is too much since publishes to many queues: with half of the budget,
+        as others may have messages to move.
+        """
+        context = self.context
+        context.work["max-length"] = None
+        while context.late_drops and context.spent < context.limits.max_turn_cost // 2:
+            context.spent += LOOK_COST
+            next(iter(context.late_drops)).drop_late()
 
     def _take_step(self) -> None:
         work = self.context.background.popleft()

@@ -32,6 +32,9 @@ class Pumped(Protocol):
     def pump(self, *, in_turns: bool = False) -> None:
         """Hand out ready messages while consumers can take them."""
 
+    def drop_late(self) -> None:
+        """Drop what is too much since a publish to many queues."""
+
 
 @dataclass(eq=False)
 class BrokerContext:
@@ -43,11 +46,13 @@ class BrokerContext:
     string that no other call returned. Queues with something to hand out add themselves to
     `touched`; that is the order of their turns. Those in `arrivals` got messages, and may wait for
     more of them before their turn. Those in `unfinished` have more messages to move or to drop than
-    the budget of a turn allowed. `moved` counts, by the id of the source queue in
-    the store, messages in transactions that are not durable yet; `flush` makes everything durable
-    at once. `waiting_for_room` has work to do when the disk has caught up; `background` has work in
-    steps that nobody waits for, and a turn does one of them. `name_rule` is the rule for names, see
-    `broker.names`; `node` is the name of the broker, as RabbitMQ has one for each node.
+    the budget of a turn allowed. Those in `late_drops` are over their limits since a publish to
+    many queues; the number is that of messages that each got. `moved` counts, by the id of the
+    source queue in the store, messages in transactions that are not durable yet; `flush` makes
+    everything durable at once. `waiting_for_room` has work to do when the disk has caught up;
+    `background` has work in steps that nobody waits for, and a turn does one of them. `name_rule`
+    is the rule for names, see `broker.names`; `node` is the name of the broker, as RabbitMQ has one
+    for each node.
     `consumer_timeout_ms` is the time in which a delivery has to be acked where neither the consumer
     nor the queue says another; 0 means any time. `purge_undo_s` is for how long a purge can be
     undone where the queue does not say another time; 0 if it cannot.
@@ -76,6 +81,7 @@ class BrokerContext:
     touched: dict[Pumped, None] = field(default_factory=dict)
     arrivals: dict[Pumped, None] = field(default_factory=dict)
     unfinished: OrderedDict[Pumped, None] = field(default_factory=OrderedDict)
+    late_drops: OrderedDict[Pumped, int] = field(default_factory=OrderedDict)
     moved: Counter[int] = field(default_factory=Counter)
     waiting_for_room: dict[Callable[[], object], None] = field(default_factory=dict)
     background: deque[Iterator[None]] = field(default_factory=deque)

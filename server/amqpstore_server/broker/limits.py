@@ -16,7 +16,8 @@ class BrokerLimits(NamedTuple):
     `max_dropped_read` if they have to be read for that. In one turn
     consumers are given about `max_handed_out` messages, and of the bindings of deleted queues and
     exchanges `max_unbound` are removed. An operator's move is made in transactions of
-    `max_selected` messages.
+    `max_selected` messages. If a publish goes to more than `max_dropping` queues with limits, they
+    drop what is too much then in later turns.
 
     `max_turn_cost` is the budget of a turn, in about microseconds, for what may be much more than
     the bytes that clients send: putting publishes in many queues, moving messages to other queues,
@@ -35,6 +36,7 @@ class BrokerLimits(NamedTuple):
     max_read_back_bytes: int = 64 << 20
     max_dropped: int = 16_384
     max_dropped_read: int = 1024
+    max_dropping: int = 64
     max_handed_out: int = 1024
     max_unbound: int = 256
     max_selected: int = 256

@@ -38,9 +38,10 @@ RouteT = TypeVar("RouteT")
 class Route:
     """The queues that a message goes to, each once.
 
-    If all of them are plain, `placements` are where the messages go, and `stored` the same as
-    queues of the store; otherwise both are empty and each queue has to be asked. `touches` are the
-    queues as entries of `BrokerContext.arrivals`, `counters` those of the exchange that messages
+    If all of them append what comes, `placements` are where the messages go, and `stored` the same
+    as queues of the store; otherwise both are empty and each queue has to be asked. `touches` are
+    the plain queues as entries of `BrokerContext.arrivals`, and `limited` the others, which have to
+    be told (see `Queue.appended`). `counters` are those of the exchange that messages
     are published to; `copies` is the number of queues. `is_routed` tells whether it counts as
     routed; `is_simple`, whether whatever comes is taken, and when it is safe depends on the message
     alone; then `is_durable` is what the queues are.
@@ -52,6 +53,7 @@ class Route:
         "is_durable",
         "is_routed",
         "is_simple",
+        "limited",
         "placements",
         "queues",
         "stored",
@@ -62,14 +64,16 @@ class Route:
         self.queues = queues
         self.copies = len(queues)
         self.counters = counters or ExchangeCounters()
-        self.touches: dict[Pumped, None] = dict.fromkeys(queues)
+        self.limited = [queue for queue in queues if not queue.is_plain]
+        plain = [queue for queue in queues if queue.is_plain] if self.limited else queues
+        self.touches: dict[Pumped, None] = dict.fromkeys(plain)
         self.is_routed = any(queue.counts_as_route for queue in queues)
         self.placements: list[Placement] = []
-        if all(queue.is_plain for queue in queues):
+        if all(queue.appends for queue in self.limited):
             self.placements = [Placement(queue.priorities.lowest) for queue in queues]
         self.stored = stored = [placement.queue for placement in self.placements]
         self.is_durable = any(queue.durable for queue in stored)
-        self.is_simple = bool(stored) and self.is_routed
+        self.is_simple = bool(stored) and self.is_routed and not self.limited
         for queue in stored:
             if queue.durable != self.is_durable or queue.keeps_transient:
                 self.is_simple = False

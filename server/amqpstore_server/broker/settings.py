@@ -75,6 +75,14 @@ class Settings:
         return self.overflow != DROP_HEAD
 
     @property
+    def appends(self) -> bool:
+        """Whether published messages are only appended, however full it is, though others may be
+        dropped then.
+        """
+        is_free = not self.is_limited or not self.rejects
+        return is_free and not self.max_priority and self.message_ttl is None
+
+    @property
     def is_plain(self) -> bool:
         """Whether published messages only have to be appended."""
         return not (self.is_limited or self.max_priority or self.message_ttl is not None)

@@ -424,6 +424,8 @@ class VirtualHost:
         Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
         """
         self.check_usable(queue)
+        if queue in self.context.late_drops:
+            queue.drop_late()  # perhaps to another queue
         if if_unused and queue.consumers:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' in use")
         if if_empty and queue.ready_count:

@@ -295,5 +295,11 @@ def test_a_route_to_plain_queues_knows_its_places(simulated: SimulatedBroker) ->
     assert len(route.placements) == 2
     simulated.bind("e", "limited")
     ((route, _, _),) = simulated.vhost.router.routes(label, messages)
+    assert len(route.placements) == 3
+    assert [queue.name for queue in route.limited] == ["limited"]
+    assert not route.is_simple
+    simulated.queue("sorted", max_priority=1)
+    simulated.bind("e", "sorted")
+    ((route, _, _),) = simulated.vhost.router.routes(label, messages)
     assert route.placements == []
-    assert len(route.queues) == 3
+    assert len(route.queues) == 4

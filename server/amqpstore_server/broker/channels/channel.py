@@ -93,7 +93,7 @@ class Channel:
         self.counters = ChannelCounters()
         self.totals = vhost.counters
         self._probes = vhost.context.probes
-        self._publisher = Publisher(
+        self.publisher = Publisher(
             vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals
         )
         self._unacked = UnackedDeliveries()
@@ -105,7 +105,7 @@ class Channel:
     def select_confirms(self) -> None:
         """Confirm each publish from now on. Raises: PreconditionFailedError."""
         self._mode = self._mode.changed_to(ChannelMode.CONFIRM)
-        self._publisher.confirms = True
+        self.publisher.confirms = True
 
     def publish(self, envelope: ParsedEnvelope, messages: list[Message], flags: Flags) -> None:
         """Route messages whose envelopes, the first of which is `envelope`, are alike.
@@ -117,7 +117,7 @@ class Channel:
             for _ in self.replay(messages, flags):
                 pass
             return
-        publisher = self._publisher if self.transaction is None else self.transaction
+        publisher = self.publisher if self.transaction is None else self.transaction
         is_traced = self.firehose.is_on and self.transaction is None
         for route, parsed, part in self.vhost.router.routes(envelope, messages):
             publisher.publish(route, parsed, part, flags)
@@ -130,7 +130,7 @@ class Channel:
         """Leave messages that differ in their addresses and values alone to the column of this
         round of reads: see `PublishColumn.add`.
         """
-        self.vhost.context.column.add(self._publisher, kind, routes, messages, body_bytes)
+        self.vhost.context.column.add(self.publisher, kind, routes, messages, body_bytes)
 
     def place_column(self) -> None:
         """Place what was left to the column, before something that may depend on it."""
@@ -145,11 +145,11 @@ class Channel:
         if self.transaction is not None:
             raise PreconditionFailedError("a replay cannot be part of a transaction")
         for message in messages:
-            yield from self._publisher.replay(message, flags)
+            yield from self.publisher.replay(message, flags)
 
     def confirm_published(self) -> None:
         """Confirm everything published since the last call: at once, or when it is durable."""
-        self._publisher.confirm_published()
+        self.publisher.confirm_published()
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back once everything promised before is durable and confirmed."""
@@ -253,9 +253,7 @@ class Channel:
 
         Args: in_parts, as of `Backlog.take`.
         """
-        queue.used()
-        self.vhost.context.is_resting = False  # what has expired must not be fetched
-        queue.backlog.expire()
+        queue.fetched_from()
         return self.fetch(queue, no_ack=no_ack, in_parts=in_parts)
 
     def fetch(
@@ -438,7 +436,7 @@ class Channel:
 
     def forget_outlet(self) -> None:
         """Drop the outlet: nobody is told of what becomes durable later."""
-        self.outlet = self._publisher.outlet = CLOSED
+        self.outlet = self.publisher.outlet = CLOSED
 
     def resume(self) -> None:
         """Continue deliveries: have the queues of its consumers pump."""
@@ -588,7 +586,7 @@ class Channel:
 
     def count_published(self, route: Route, count: int, flags: Flags) -> None:
         """Count messages of one route that were published in its transaction."""
-        self._publisher.count(route, count, flags)
+        self.publisher.count(route, count, flags)
 
     def _count_rejected(self, queue: Queue, count: int, *, requeue: bool) -> None:
         for counters in (self.counters, self.totals, queue.counters):

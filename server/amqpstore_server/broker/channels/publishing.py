@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement
+from amqpstore.runs import body_bytes
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet, Returned
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
@@ -15,6 +16,7 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.limits import COPY_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.publish_column import Routed, WaitingConfirm
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
@@ -72,6 +74,7 @@ class Publisher:
         self._next_tag = 1
         self._published: list[_Published] = []
         self._waiting_confirms = 0
+        self._was_wide = False
 
     def publish(
         self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
@@ -95,13 +98,15 @@ class Publisher:
             self._note(count, self._enqueue(route.placements, envelope, messages))
             if self._probes.is_due:
                 self._probes.begin(route.placements[0].queue, self._context.read_s)
+            if route.limited:
+                self._appended(route.limited, messages)
             return
         if not route.queues:
             self._note(count, _Promise.NOW)
             return
         planned = plan(route, envelope, messages, immediate=flags.immediate)
         promise = self._enqueue(planned.placements, envelope, messages)
-        planned.arrived()
+        planned.arrived(drops_later=self._is_wide(route.limited))
         if planned.delivered < count and flags.immediate:
             self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
         self._note(planned.accepted, promise)
@@ -110,6 +115,27 @@ class Publisher:
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
                 if queue.dead_letters_refused and placement.most is not None:
                     self._dead_letters.dead_letter_refused(queue, messages[placement.most :])
+
+    def _appended(self, queues: Sequence[Queue], messages: list[Message]) -> None:
+        """Tell queues with limits that messages were appended."""
+        size = body_bytes(messages)
+        drops_later = self._is_wide(queues)
+        for queue in queues:
+            queue.appended(messages, size, drops_later=drops_later)
+
+    def _is_wide(self, queues: Sequence[Queue]) -> bool:
+        """Whether a publish is for so many queues that they drop in later turns."""
+        is_wide = len(queues) > self._context.limits.max_dropping
+        self._was_wide = self._was_wide or is_wide
+        return is_wide
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether its next publishes have to wait until the queues of earlier ones have dropped
+        what is too much: nothing else slows them down.
+        """
+        self._was_wide = self._was_wide and bool(self._context.late_drops)
+        return self._was_wide
 
     # Calls from the column that its messages were left to, see `PublishColumn`.
 

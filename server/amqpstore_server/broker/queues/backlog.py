@@ -169,6 +169,8 @@ class Backlog:
 
     def purge(self) -> int:
         """Remove all ready messages. Returns how many there were."""
+        if self._queue() in self._context.late_drops:
+            self._queue().drop_late()
         self.ready_bytes = 0
         return self._queue().purges.purge(list(self.priorities))
 

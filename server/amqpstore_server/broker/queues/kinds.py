@@ -87,6 +87,10 @@ class DelayQueue(Queue):
         return False
 
     @property
+    def appends(self) -> bool:
+        return False
+
+    @property
     def sends_on(self) -> bool:
         return True
 

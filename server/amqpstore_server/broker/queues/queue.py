@@ -154,6 +154,13 @@ class Queue:
         return self.settings.is_plain and not self.is_set_aside
 
     @property
+    def appends(self) -> bool:
+        """Whether a published message is only appended to the lowest priority; `appended` is to be
+        called then, unless the queue is plain.
+        """
+        return self.settings.appends and not self.is_set_aside
+
+    @property
     def ready_count(self) -> int:
         """The number of messages that wait for a consumer."""
         return self.priorities.ready_count
@@ -204,6 +211,15 @@ class Queue:
         now_ms = self._context.clock.monotonic_ms()
         self._unused.set(now_ms + expires if idle and expires is not None else 0)
 
+    def fetched_from(self) -> None:
+        """Note that somebody is about to fetch a message: none that should have left before."""
+        self.used()
+        context = self._context
+        context.is_resting = False
+        if self in context.late_drops:
+            self.drop_late()
+        self.backlog.expire()
+
     def touch(self) -> None:
         """Have `pump` called at the end of this turn."""
         self._context.touched[self] = None
@@ -218,7 +234,8 @@ class Queue:
         A waiting consumer gets the messages that arrived before a get or a count that follows them.
         """
         context = self._context
-        if self in context.touched or self in context.arrivals or self in context.unfinished:
+        waiting = (context.touched, context.arrivals, context.unfinished, context.late_drops)
+        if any(self in line for line in waiting):
             context.touched.pop(self, None)
             context.arrivals.pop(self, None)
             context.is_resting = False  # somebody asks what is in it
@@ -242,6 +259,8 @@ class Queue:
 
     def _pump(self, *, in_turns: bool) -> None:
         backlog = self.backlog
+        if self._is_limited and self in self._context.late_drops:
+            self.drop_late()
         if self._has_new:
             self._has_new = False
             self._hand_out()  # before anything is dropped: see `arrived`
@@ -304,15 +323,51 @@ class Queue:
         expires_ms = self._expires_ms(envelope)
         return Placement(self._store_queue(envelope, expires_ms), expires_ms)
 
-    def arrived(self, messages: Sequence[Message], placement: Placement) -> None:
-        """Note that messages were placed as `placement` says, and are ready."""
+    def arrived(
+        self, messages: Sequence[Message], placement: Placement, *, drops_later: bool = False
+    ) -> None:
+        """Note that messages were placed as `placement` says, and are ready.
+
+        Args: drops_later, whether what is too much now is dropped in a later turn, though before
+        anything else is done with the queue: they went to many queues.
+        """
         if self._count_in(messages, placement):
-            with Contained(self):
-                # Consumers that can take it at once get it before anything is dropped: with a
-                # length or TTL of 0 no message would pass otherwise.
-                self._hand_out()
-                self.backlog.expire()
-                self.backlog.drop_excess(len(messages))
+            self._make_room(len(messages), drops_later=drops_later)
+
+    def appended(self, messages: Sequence[Message], byte_count: int, *, drops_later: bool) -> None:
+        """Do as `arrived`, where it `appends`. Args: byte_count, of the bodies."""
+        if self.settings.max_length_bytes is not None:
+            self.backlog.ready_bytes += byte_count
+        if self.consumers.consumers or self.waiting.gets:
+            self.touch()
+        elif drops_later:
+            if self.backlog.excess:
+                self._drop_later(len(messages))
+            return
+        if self.backlog.excess:
+            self._make_room(len(messages), drops_later=drops_later)
+
+    def _make_room(self, count: int, *, drops_later: bool) -> None:
+        """Let expired messages and those beyond the limits leave, of which `count` are new."""
+        with Contained(self):
+            # Consumers that can take it at once get it before anything is dropped: with a length or
+            # TTL of 0 no message would pass otherwise.
+            self._hand_out()
+            self.backlog.expire()
+            if drops_later:
+                self._drop_later(count)
+            else:
+                self.backlog.drop_excess(count)
+
+    def _drop_later(self, count: int) -> None:
+        late = self._context.late_drops
+        late[self] = late.get(self, 0) + count
+
+    def drop_late(self) -> None:
+        """Drop what is too much since publishes to many queues."""
+        count = self._context.late_drops.pop(self, 0)
+        with Contained(self):
+            self.backlog.drop_excess(count)
 
     def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
         """Note that messages moved in from other queues; unlike after `arrived`, the queue handles
@@ -332,7 +387,8 @@ class Queue:
             return False
         accepted = messages if placement.most is None else messages[: placement.most]
         self.backlog.arrived(accepted, placement.expires_ms)
-        return self.settings.is_limited or 0 < placement.expires_ms <= self._context.clock.wall_ms()
+        is_due = 0 < placement.expires_ms <= self._context.clock.wall_ms()
+        return is_due or self.backlog.excess > 0
 
     def expect(self, count: int, byte_count: int) -> None:
         """Count messages that will arrive once a transaction is durable, with the bytes of their
@@ -489,6 +545,7 @@ class Queue:
     def _stop(self) -> None:
         """Stop all activity of the queue."""
         self.backlog.stop_timers()
+        self._context.late_drops.pop(self, None)
         self._unused.end()
         self.waiting.answer_all()
 

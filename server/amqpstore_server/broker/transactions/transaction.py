@@ -45,11 +45,11 @@ class Plan(NamedTuple):
     delivered: int
     accepted: int
 
-    def arrived(self) -> None:
-        """Tell the queues that the messages are in them."""
+    def arrived(self, *, drops_later: bool) -> None:
+        """Tell the queues that the messages are in them. Args: as of `Queue.arrived`."""
         for queue, placement in zip(self.queues, self.placements, strict=True):
             if not queue.is_deleted:
-                queue.arrived(self.messages, placement)
+                queue.arrived(self.messages, placement, drops_later=drops_later)
 
 
 def plan(
