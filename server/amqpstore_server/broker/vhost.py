@@ -125,7 +125,7 @@ class VirtualHost:
         copies = OwnPublishes(
             context, self.router, own, "the copies of the firehose", COPIES_AT_ONCE, keeps_up=True
         )
-        self.firehose = Firehose(name, context.node, self.exchanges, copies)
+        self.firehose = Firehose(name, context, self.exchanges, copies)
         self.branches = Branches(name, context, self.dead_letters, self.firehose)
         if exchange := self.exchanges.get(EVENT_EXCHANGE):
             events = OwnPublishes(context, self.router, own, "events", EVENTS_AT_ONCE)

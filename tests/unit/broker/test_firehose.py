@@ -194,20 +194,46 @@ def test_a_full_disk_costs_the_copies_and_nothing_else(traced: Traced) -> None:
 
 def test_many_copies_leave_others_their_turn_and_keep_up(traced: Traced) -> None:
     client = traced.client()
-    client.channel.select_transactions()
     count = 8 * AT_ONCE
     client.channel.publish(*labelled("", "q", *map(str, range(count))), Flags())
+    counts = turns(traced)
+    assert sum(counts) == count
+    assert max(counts) == counts[0]
+    assert counts[0] == count // 4
+    assert [int(body) for _, body, _ in traced.copies()] == list(range(count))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_copies_of_a_large_transaction_are_made_in_several_turns(
+    traced: Traced, *, alike: bool
+) -> None:
+    for name in ("q1", "q2"):
+        traced.queue(name)
+    client = traced.client()
+    client.channel.select_transactions()
+    count = 3 * AT_ONCE
+    if alike:
+        client.channel.publish(*labelled("", "q", *map(str, range(count))), Flags())
+    else:
+        for number in range(count):
+            client.channel.publish(*labelled("", f"q{number % 2 + 1}", str(number)), Flags())
     client.channel.commit()
+    counts = turns(traced)
+    assert sum(counts) == count
+    assert max(counts) <= AT_ONCE // 2
+    if alike:
+        assert [int(body) for _, body, _ in traced.copies()] == list(range(count))
+
+
+def turns(traced: Traced) -> list[int]:
+    """Have turns until nothing is to be done: how many copies were made in each."""
     queue = traced.vhost.queue("trace")
     counts = []
     while traced.broker.has_work:
         before = queue.ready_count
         traced.broker.pump()
         counts.append(queue.ready_count - before)
-    assert sum(counts) == count
-    assert max(counts) == counts[0]
-    assert counts[0] == count // 4
-    assert [int(body) for _, body, _ in traced.copies()] == list(range(count))
+    return counts
 
 
 def test_an_error_in_it_does_not_end_it(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,11 +300,9 @@ class Branches:
             with branch.doing("committed"):
                 columns = yield from branch.prepared.committing(done, or_else)
             self._forget(branch)
-            if self._firehose.is_on:
-                # Who published it may have left long ago.
-                origin = Origin(user=branch.user)
-                for column in columns:
-                    self._firehose.published(origin, column.queues, column.messages)
+            # Who published it may have left long ago.
+            publishes = [(column.queues, column.messages) for column in columns]
+            self._firehose.committed(Origin(user=branch.user), publishes)
             return
         if not (one_phase or branch.failure):
             raise PreconditionFailedError(f"XAER_PROTO: branch {xid} is not prepared")

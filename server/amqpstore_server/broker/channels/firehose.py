@@ -9,7 +9,7 @@ committed. It is off after a start, as in RabbitMQ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amqpstore_server.broker.channels.own_publishes import OwnPublishes
+    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.exchanges.base import Exchange
     from amqpstore_server.broker.queues.queue import Queue
     from amqpstore_server.protocol.field_table import FieldValue
@@ -37,7 +38,9 @@ AT_ONCE = 1000
 """Copies that are made in one turn, at least."""
 
 _TOGETHER = 250
-"""Messages of one publish or delivery that are copied together."""
+"""Messages of one publish or delivery that are copied together, and those of a transaction whose
+copies are asked for in one turn.
+"""
 
 _MAX_KEY_BYTES = 255
 _MAX_HEADERS_BYTES = 48 << 10
@@ -65,15 +68,20 @@ NOWHERE = Origin()
 class Firehose:
     """The firehose of one virtual host. Nothing is copied unless it `is_on`.
 
-    Args: exchanges, of the virtual host, by name; node, the broker's name.
+    Args: exchanges, of the virtual host, by name.
     """
 
     def __init__(
-        self, vhost: str, node: str, exchanges: Mapping[str, Exchange], own: OwnPublishes
+        self,
+        vhost: str,
+        context: BrokerContext,
+        exchanges: Mapping[str, Exchange],
+        own: OwnPublishes,
     ) -> None:
         self.is_on = False
         self._vhost = vhost
-        self._node = node
+        self._context = context
+        self._node = context.node
         self._exchanges = exchanges
         self._own = own
 
@@ -87,6 +95,31 @@ class Firehose:
         extra: dict[str, FieldValue] = {**self._about(origin), "routed_queues": [*names]}
         for exchange, group in groupby(messages, lambda message: message.envelope.exchange):
             self._copy(f"publish.{exchange}", {}, extra, group)
+
+    def committed(
+        self, origin: Origin, publishes: Iterable[tuple[Sequence[Queue], Sequence[Message]]]
+    ) -> None:
+        """Copy what was committed, messages by their queues: if there are very many, most of them
+        in later turns.
+        """
+        if self.is_on:
+            steps = self._copying(origin, publishes)
+            for _ in steps:
+                self._context.background.append(steps)
+                return
+
+    def _copying(
+        self, origin: Origin, publishes: Iterable[tuple[Sequence[Queue], Sequence[Message]]]
+    ) -> Iterator[None]:
+        count = 0
+        for queues, messages in publishes:
+            for first in range(0, len(messages), _TOGETHER):
+                if count >= _TOGETHER:
+                    count = 0
+                    yield
+                some = messages[first : first + _TOGETHER]
+                self.published(origin, queues, some)
+                count += len(some)
 
     def delivered(self, origin: Origin, queue: str, run: Run) -> None:
         """Copy messages that a client was sent."""

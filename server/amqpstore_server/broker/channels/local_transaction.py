@@ -217,9 +217,8 @@ class LocalTransaction:
     def trace(self) -> None:
         """Copy the publishes for the firehose, if it is on: they are committed."""
         channel = self._channel
-        if channel.firehose.is_on:
-            for sent in self._sent:
-                channel.firehose.published(channel.origin, sent.route.queues, sent.messages)
+        publishes = [(sent.route.queues, sent.messages) for sent in self._sent]
+        channel.firehose.committed(channel.origin, publishes)
 
     def adding_to(self, transaction: Transaction) -> Iterator[None]:
         """Add the work to a store transaction, in steps; unroutable mandatory messages are returned
