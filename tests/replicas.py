@@ -7,6 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from amqpstore import Message, Options, Queue, Run, Store, marker
 from amqpstore.catalog import Change, Value
@@ -30,7 +31,7 @@ from tests.unit.engine.stores import ENVELOPE
 
 DIRECTORY = "/var/store"
 OPTIONS = Options(
-    segment_bytes=1500,
+    segment_bytes=3000,
     memory_bytes=8000,
     checkpoint_bytes=1000,
     checkpoint_ms=1 << 60,
@@ -38,20 +39,57 @@ OPTIONS = Options(
     reserve_bytes=0,
     limits=small_limits(entries_a_file=6, max_runs=2),
 )
-LEADER_OPTIONS = OPTIONS._replace(checkpoint_bytes=1 << 60)
-"""Its log is kept from the start, so that a follower can be compared with it, and catch up."""
+LEADER_OPTIONS = OPTIONS._replace(segment_bytes=1500, checkpoint_bytes=1 << 60)
+"""Its log is kept from the start, so that a follower can be compared with it, and catch up. It goes
+on in another segment before the follower would.
+"""
 
 NOW_MS = 1_700_000_000_000
 
-Content = dict[str, list[tuple[int, bytes, bool]]]
-"""What is ready in each queue: sequence, body, and whether it was delivered before."""
+Content = dict[int, list[tuple[int, bytes, bool]]]
+"""What is ready in each queue, by id: sequence, body, and whether it was delivered before."""
+
+
+class Sealed(NamedTuple):
+    """A leader has sealed a batch, and has it on its disk."""
+
+    batch: SealedBatch
+    disk: MemoryFiles
+
+
+class Defined(NamedTuple):
+    """A leader has definitions of this number, with these queues, and sends them now."""
+
+    number: int
+    queue_ids: set[int]
+
+
+class Acked(NamedTuple):
+    """The follower has told that it has all batches up to this one."""
+
+    lsn: int
+
+
+class Committed(NamedTuple):
+    """The follower is told that all batches up to this one are committed."""
+
+    lsn: int
+
+
+class Resumed(NamedTuple):
+    """The follower is told to discard what it has behind this batch."""
+
+    lsn: int
+
+
+Told = Sealed | Defined | Acked | Committed | Resumed
 
 
 def content_of(store: Store) -> Content:
-    """Everything that is ready, by the definition of its queue."""
+    """Everything that is ready."""
     found: Content = {}
     for queue in store.queues.values():
-        of_queue = found.setdefault(str(queue.definition), [])
+        of_queue = found.setdefault(queue.id, [])
         while run := store.take(queue, limit=1000):
             assert isinstance(run, Run)
             assert run.messages is not None
@@ -101,8 +139,7 @@ def log_files(disk: MemoryFiles) -> dict[int, bytes]:
 class Group:
     """A leader in `store`, and a `follower`: `batch` number, or definitions, go to both at once.
 
-    `tell` is called with each LSN that the follower acks, and with None after each other change of
-    what the leader has.
+    `tell` is called with what the outside learns, or relies on.
     """
 
     leader_disk: MemoryFiles
@@ -111,9 +148,7 @@ class Group:
     options: Options = OPTIONS
     store: Store = field(init=False)
     follower: FollowerStore | None = field(init=False, default=None)
-    tell: Callable[[int | None], None] = field(default=lambda _lsn: None)
-    shipped: list[SealedBatch] = field(default_factory=list)
-    """Every batch of this term."""
+    tell: Callable[[Told], None] = field(default=lambda _told: None)
     committed: int = 0
     definitions: int = 0
     _defined: dict[str, dict[str, Value]] = field(init=False)
@@ -158,8 +193,10 @@ class Group:
         """Connect the follower, which may be running, and bring it up to date."""
         follower = self.follower or self.start_follower()
         follower.adopt_term(self.term)
+        self.replace_definitions()
         reader = self.reader()
         common = next((lsn for lsn in follower.lsns() if reader.find(lsn)), 0)
+        self.tell(Resumed(common))
         rewrite = follower.resume(common)
         place = reader.find(common)
         assert place is not None
@@ -172,18 +209,18 @@ class Group:
                 rewrite.append(piece)
                 offset += len(piece)
         follower.adopt(rewrite)
-        self.replace_definitions()
+        self.tell(Committed(self.committed))
         follower.commit(self.committed, self.definitions)
-        self.tell(follower.last.lsn)
+        self.tell(Acked(follower.last.lsn))
 
     def replace_definitions(self) -> None:
         """Send the follower all definitions."""
         assert self.follower is not None
         next_queue_id = StoreRows.read(self.store._catalog.rows).next_queue_id or 1
         self.definitions += 1
-        self.follower.replace_definitions(self.definitions, next_queue_id, self._tables())
         self._defined = self._tables()
-        self.tell(None)
+        self.tell(Defined(self.definitions, set(map(int, self._defined["queues"]))))
+        self.follower.replace_definitions(self.definitions, next_queue_id, self._defined)
 
     def kill_follower(self) -> None:
         """End the follower's process."""
@@ -207,9 +244,8 @@ class Group:
             next_queue_id = StoreRows.read(self.store._catalog.rows).next_queue_id
             changes += StoreRows(next_queue_id=next_queue_id).changes()
             self.definitions += 1
+            self.tell(Defined(self.definitions, set(map(int, tables["queues"]))))
             self.follower.define(self.definitions, changes)
-        if changes:
-            self.tell(None)
 
     def seal(self) -> SealedBatch | None:
         """Seal the leader's open batch, and write it to its disk alone: it stays uncommitted."""
@@ -220,8 +256,7 @@ class Group:
         self.store.log.write(batch)
         sealed = SealedBatch.decode(SealedBatch.of(batch).encode())
         self.store.log.complete(batch)
-        self.shipped.append(sealed)
-        self.tell(None)
+        self.tell(Sealed(sealed, self.leader_disk.fork()))
         return sealed
 
     def sync(self) -> None:
@@ -229,10 +264,11 @@ class Group:
         sealed = self.seal()
         if sealed and self.follower:
             self.follower.append(sealed)
-            self.tell(sealed.lsn)
+            self.tell(Acked(sealed.lsn))
         if sealed:
             self.committed = sealed.lsn
         if self.follower:
+            self.tell(Committed(self.committed))
             self.follower.commit(self.committed, self.definitions)
             self.follower.housekeep()
 
@@ -246,12 +282,39 @@ class Group:
         sealed = self.seal()
         assert sealed is not None
         self.follower.append(sealed)
+        self.tell(Acked(sealed.lsn))
+        self.follower.commit(self.committed, self.definitions)
+        self.follower.checkpoint()
+        self._go_on(fork)
+
+    def _go_on(self, leader_disk: MemoryFiles) -> None:
+        """Have a member lead the next term that has what is on a disk."""
         self.store.abandon()
-        self.leader_disk = fork
+        self.leader_disk = leader_disk
         self.term += 1
-        put_term(fork, self.term)
+        put_term(leader_disk, self.term)
         self.lead()
-        self.tell(None)
+
+    def lead_for_a_while(self, *bodies: bytes) -> None:
+        """Have the follower lead two terms, and write a batch that nobody else gets."""
+        self.kill_follower()
+        self.term += 1
+        store = promoted(self.follower_disk, self.term)
+        queue = next(queue for queue in store.queues.values() if queue.definition == "orders")
+        store.publish([queue], [Message(ENVELOPE, body) for body in bodies])
+        batch = store.log.seal(NOW_MS)
+        assert batch is not None
+        sealed = SealedBatch.of(batch)
+        fork = self.follower_disk.fork()
+        fork.create(segment_path(DIRECTORY, sealed.segment)).append([sealed.content])
+        self.tell(Sealed(sealed, fork))
+        store.log.write(batch)
+        store.abandon()
+        self.tell(Acked(sealed.lsn))
+        # Elected once more, it notes where its own segment ends.
+        self.term += 1
+        promoted(self.follower_disk, self.term).abandon()
+        self._go_on(self.leader_disk.fork())
 
     def queue(self, name: str) -> Queue:
         """The leader's queue of this name, which is created if there is none."""
@@ -271,6 +334,17 @@ class Group:
         run = self.store.take(queue, limit=count)
         assert isinstance(run, Run)
         self.store.ack(queue, run)
+
+
+def busy(group: Group, rounds: int = 6) -> None:
+    """Publish to three queues, two of which are emptied, over several segments."""
+    for number in range(rounds):
+        group.publish(["orders", "audit"], b"%d" % number, bytes(300))
+        group.publish(["slow"], b"slow %d" % number)
+        group.sync()
+        group.take("orders", 2)
+        group.take("audit", 2)
+        group.sync()
 
 
 def create(disk: MemoryFiles, store_id: uuid.UUID) -> None:

@@ -4,9 +4,10 @@ The leader's batches are durable when `append` returns, and are acked then. Its 
 durable when `define` returns. Checkpoints, compaction and all else that cannot be undone know of
 either only once they are committed: until then another leader may take them back.
 
-On joining a leader three things are agreed on, in this order: a common batch (`resume`, `adopt`),
-the definitions (`replace_definitions`), and what is committed (`commit`). What a crash may have
-left is not touched before that, so a member that finds no leader can still lead with it.
+On joining a leader three things are agreed on, in this order: the definitions
+(`replace_definitions`), as the log must not name a queue that the catalog does not have; a common
+batch (`resume`, `adopt`); and what is committed (`commit`). What a crash may have left is not
+touched before that, so a member that finds no leader can still lead with it.
 
 To lead, close it, and open the directory with `Store.open` and the term.
 """
@@ -46,8 +47,8 @@ from amqpstore.replica.segment_rewrite import (
     Discarded,
     SegmentRewrite,
     copy_to,
-    move_to,
     new_quarantine,
+    remove_last,
 )
 from amqpstore.space import is_no_space
 from amqpstore.tables import Position, StoreRows
@@ -179,9 +180,11 @@ class FollowerStore:
         Returns the segment where it does. What the leader has behind that place in this segment,
         which is perhaps nothing, is appended to it; then `adopt` it. Nothing is changed before.
         Args: lsn, one of `lsns`; 0 if there is none.
-        Raises: DivergedError; DiskFullError, OSError.
+        Raises: RefusedBatchError, DivergedError; DiskFullError, OSError.
         """
         self._state.check()
+        if self._agreed_definitions is None:
+            raise RefusedBatchError(lsn, "the leader's definitions come first")
         place = self._reader().find(lsn)
         if place is None:
             raise DivergedError(self.directory, f"it has no batch {lsn}")
@@ -203,7 +206,7 @@ class FollowerStore:
     def adopt(self, rewrite: SegmentRewrite) -> None:
         """Have the log end with a segment that was written anew. Durable on return.
 
-        What the log has behind `rewrite.place` is moved to quarantine.
+        What the log has behind `rewrite.place` goes to quarantine.
         Raises: RefusedBatchError, DamageError (what the leader sent does not continue the log);
         DiskFullError, OSError; nothing is changed then. DurabilityError.
         """
@@ -438,11 +441,11 @@ class FollowerStore:
         rewrite.sync()
         if later or behind:
             path = new_quarantine(files, directory)
-            if rewrite.size and any(one.segment == rewrite.number for one in behind):
-                copy_to(files, directory, rewrite.number, ends[rewrite.number], path)
+            for number in sorted({*later, *(one.segment for one in behind)}):
+                copy_to(files, directory, number, ends[number], path)
             # A noted end without its file would be damage, and so would an end behind the file's.
             self._forget_ends(later)
-            move_to(files, directory, later, path)
+            remove_last(files, directory, later)
             self._note_discarded(path, behind)
         self._forget_ends([rewrite.number])
         if rewrite.size:

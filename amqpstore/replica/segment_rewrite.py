@@ -7,9 +7,11 @@ is in quarantine first. A crash leaves the old end of the log or the new one:
 
 1. the new segment is written and synced. A crash leaves it under the other name, and the next start
    removes it;
-2. a copy of the old segment is put in quarantine, if a batch is discarded with it; segments behind
-   it are moved there, the last one first. A crash leaves a log that ends between two of them;
-3. the new segment is renamed over the old one.
+2. segments in which a batch is discarded, and those behind them, are copied to quarantine. A crash
+   leaves a part of the copies;
+3. segments behind it are removed, the last one first. A crash leaves a log that ends between two of
+   them;
+4. the new segment is renamed over the old one.
 """
 
 from __future__ import annotations
@@ -128,16 +130,11 @@ def copy_to(files: Files, directory: str, number: int, size: int, to: str) -> No
     sync_directory(files, to)
 
 
-def move_to(files: Files, directory: str, numbers: Sequence[int], to: str) -> None:
-    """Move the log's last segments to a directory. Durable on return.
-
-    Raises: OSError, DurabilityError.
-    """
+def remove_last(files: Files, directory: str, numbers: Sequence[int]) -> None:
+    """Remove the log's last segments. Durable on return. Raises: OSError, DurabilityError."""
     for number in sorted(numbers, reverse=True):
-        files.rename(segment_path(directory, number), os.path.join(to, segment_name(number)))
-        # The new name first: a crash between the two leaves the file under both, never under none.
-        # And one by one: the log never lacks a segment in front of one that it has.
-        sync_directory(files, to)
+        files.remove(segment_path(directory, number))
+        # One by one: the log never lacks a segment in front of one that it has.
         sync_directory(files, f"{directory}/{SEGMENTS}")
 
 
