@@ -40,8 +40,9 @@ The modules, from the disk upwards:
 - `records`, `message`, `compression`: framing and checksums, messages, and zstd.
 - `segments`, `filling`, `log_batch`, `log`: one file of records, zeros that it is filled with ahead
   of use, a batch on its way to the disk, and all files with the open batch at their end.
-- `batches`: the one rule for what a batch is, and where a torn tail starts; `windows`: the records
-  of a file that is not in memory; `provenance`: what the log still says of one message.
+- `batches`, `enqueue_order`: the one rule for what a batch is, where a torn tail starts, and what a
+  batch may enqueue; `windows`: the records of a file that is not in memory; `provenance`: what the
+  log still says of one message.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
   large they are; `stored_runs`, `rereading`, `large_reads`: reads of their messages that are on
   disk, retries of failed ones, and reads of large ones in parts; `browsing`: reads that leave them.

@@ -24,6 +24,7 @@ import errno
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from amqpstore.files import File
 from amqpstore.records import (
@@ -68,13 +69,29 @@ class StoredBatch:
         """The number of its TRANSACTION; 0 if that is missing or not sound."""
         return self.transaction.number if self.transaction else 0
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any of its messages may be missing."""
+        return bool(self.gaps)
+
+    @property
+    def end_id(self) -> int:
+        """The id after its last sound message; 0 if it has none."""
+        return self.messages[-1].number + 1 if self.messages else 0
+
     def is_whole(self) -> bool:
         """Tell whether the TRANSACTION exists, and each message that it enqueues."""
-        present = [record.number for record in self.messages]
-        return is_whole(
-            self.lsn,
-            self.operations,
-            lambda first, count: _has_run(present, first, count),
+        return is_whole(self.lsn, self.operations, self.has)
+
+    def has(self, first_id: int, count: int) -> bool:
+        """Tell whether it has sound MESSAGE records of contiguous ids."""
+        messages = self.messages
+        place = bisect_left(messages, first_id, key=attrgetter("number"))
+        last = place + count - 1
+        return (
+            last < len(messages)
+            and messages[place].number == first_id
+            and messages[last].number == first_id + count - 1
         )
 
 
@@ -240,10 +257,3 @@ def whole_end(
     scanned = scan(content, number, seed, start, last_numbers)
     torn = take_torn_tail(list(in_segment(content, scanned, start)))
     return torn.start if torn else len(content)
-
-
-def _has_run(numbers: Sequence[int], first: int, count: int) -> bool:
-    """Tell whether ascending numbers contain `count` contiguous ones from `first` on."""
-    place = bisect_left(numbers, first)
-    last = place + count - 1
-    return last < len(numbers) and numbers[place] == first and numbers[last] == first + count - 1

@@ -31,6 +31,7 @@ from amqpstore.backing import Backing
 from amqpstore.batches import StoredBatch, in_segment, take_torn_tail, torn_bytes
 from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, enqueued
+from amqpstore.enqueue_order import EnqueueOrder, not_enqueued
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
 from amqpstore.filenames import (
@@ -115,6 +116,10 @@ class _Recovery:
         self._next_queue_id = of_store.next_queue_id
         self._catalog_path = f"{directory}/{CATALOG}"
         self._out = Recovered(self._report, self._checkpoint_state(catalog))
+        queues_then = self._out.checkpoint_state.queues.values()
+        self._order = EnqueueOrder(
+            {queue.id: queue.next_sequence for queue in queues_then}, self._start.message_id
+        )
 
     def run(self) -> Recovered:
         self._list_files()
@@ -448,12 +453,19 @@ class _Recovery:
             self._report.orphaned += sizes
             return
         self._next_lsn = batch.lsn + 1
-        first_id, count = self._ids_of(batch)
+        operations, reasons = self._order.split(batch)
+        for reason in reasons:
+            self._damage(segment.path, Gap(batch.start, batch.end, reason))
+        if reasons:
+            self._report.orphaned += not_enqueued(sizes, operations)
+        first_id, stop = enqueued_ids(operations)
+        if not stop:
+            first_id = stop = self._next_message_id
         # Also for a damaged record: no other message may get its id.
-        self._next_message_id = max(self._next_message_id, first_id + count)
+        self._next_message_id = max(self._next_message_id, stop)
         # And it is searched for in this segment, if the disk can read it again.
-        segment.end_id = max(segment.end_id, first_id + count)
-        for operation in batch.operations:
+        segment.end_id = max(segment.end_id, stop)
+        for operation in operations:
             if self._next_queue_id is not None and operation.queue_id >= self._next_queue_id:
                 reason = f"the log contains queue {operation.queue_id}, which it does not know yet"
                 raise DamageError(self._catalog_path, 0, f"it is older than the log: {reason}")
@@ -461,19 +473,12 @@ class _Recovery:
             if queue := self._queues.get(operation.queue_id):
                 self._apply_to(queue, operation)
         # Nothing is known of a damaged record, and it may be whole again at the next start.
-        pairs = [sizes.get(first_id + place, (0, UNKNOWN_SIZE)) for place in range(count)]
+        pairs = [sizes.get(one, (0, UNKNOWN_SIZE)) for one in range(first_id, stop)]
         of_records = array("I", [size for size, _ in pairs])
         of_bodies = array("I", [size for _, size in pairs])
         self._out.batches.append(
-            BatchSummary(
-                *(batch.operations, first_id, of_records, of_bodies), segment.number, batch.end
-            )
+            BatchSummary(*(operations, first_id, of_records, of_bodies), segment.number, batch.end)
         )
-
-    def _ids_of(self, batch: StoredBatch) -> tuple[int, int]:
-        """Return the first id of a batch's messages, and how many there are."""
-        first_id, stop = enqueued_ids(batch.operations)
-        return (first_id, stop - first_id) if stop else (self._next_message_id, 0)
 
     def _apply_to(self, queue: Queue, operation: Operation) -> None:
         """Apply an operation to a queue. Messages in an index file have to be in memory for that,

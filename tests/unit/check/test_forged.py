@@ -9,92 +9,31 @@ from typing import Any
 import lmdb
 import pytest
 
-from amqpstore import Envelope, Message, Options, Run, Store, marker
+from amqpstore import Message, Run, Store
 from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.files import File, OsFiles
+from amqpstore.files import File
 from amqpstore.index import decode_block, encode_block
-from amqpstore.message import encode_head
 from amqpstore.records import (
     FORMAT_VERSION,
     HEADER,
     Kind,
-    Operation,
-    OperationKind,
-    checksum_seed,
     encode_record,
     encode_segment_header,
-    encode_transaction,
 )
 from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.reading import ReadOnlyFiles
-from tests.unit.check.shuffled import ShuffledExecutor
-
-ENQUEUE, ACK, DELIVERED, PURGE = OperationKind
-BODY = encode_head("", "orders", b"") + b"body"
-ENVELOPE = Envelope("", "orders", b"\x10\x00\x02")
-OPTIONS = Options(reserve_bytes=0, least_free_bytes=0)
-
-
-class Forged:
-    """A store in `directory` with the queues 1 and 2, and a log that is written by hand."""
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        store = Store.open(directory, options=OPTIONS, worker=InlineWorker())
-        for name in ("orders", "audit"):
-            store.create_queue({"vhost": "/", "name": name})
-        store.close()
-        found = marker.read(OsFiles(), directory)
-        assert found
-        self.store_id = found.store_id.bytes
-        self.seed = checksum_seed(self.store_id)
-
-    def segment(self, number: int, *parts: bytes, note_end: bool = True) -> str:
-        """Write a segment of these records. Returns its name."""
-        content = encode_segment_header(number, FORMAT_VERSION, self.store_id, 1) + b"".join(parts)
-        name = f"segments/{number:010}.segment"
-        with open(os.path.join(self.directory, name), "wb") as file:
-            file.write(content)
-        if note_end:
-            self.rows(Change("ends", f"{number:010}", {"end": len(content)}))
-        return name
-
-    def batch(
-        self,
-        lsn: int,
-        ids: range,
-        *operations: Operation,
-        segment: int = 1,
-        payload: bytes = BODY,
-        flags: int = 0,
-    ) -> bytes:
-        """Records of a batch; without operations, one ENQUEUE to queue 1."""
-        found = [
-            encode_record(
-                Kind.MESSAGE, one, segment, payload, seed=self.seed, batch=lsn, flags=flags
-            )
-            for one in ids
-        ]
-        if not operations:
-            operations = (Operation(ENQUEUE, len(ids), 1, ids.start, ids.start),)
-        return b"".join([*found, encode_transaction(operations, lsn, segment, 1, seed=self.seed)])
-
-    def rows(self, *changes: Change) -> None:
-        """Put rows in the catalog."""
-        catalog = LmdbCatalog(os.path.join(self.directory, "catalog"), False)
-        catalog.commit(changes)
-        catalog.close()
-
-    def found(self) -> dict[str, str]:
-        """Return what a check finds, in whatever order it is done: the first text of each code."""
-        findings = list(check(self.directory).findings)
-        assert list(check(self.directory, executor=ShuffledExecutor(1)).findings) == findings
-        found: dict[str, str] = {}
-        for one in findings:
-            found.setdefault(one.code, one.text)
-        return found
+from tests.unit.check.forged import (
+    ACK,
+    BODY,
+    ENQUEUE,
+    ENVELOPE,
+    OPTIONS,
+    PURGE,
+    Forged,
+    op,
+)
 
 
 @pytest.fixture
@@ -118,12 +57,6 @@ def test_what_is_written_as_it_should_be(forged: Forged) -> None:
     forged.segment(1, forged.batch(1, range(1, 4)), forged.batch(2, range(4, 5)))
     forged.segment(2, forged.batch(3, range(5, 7), segment=2))
     assert forged.found() == {}
-
-
-def op(
-    kind: int, count: int, queue: int, first: int, first_id: int = 0, detail: int = 0
-) -> Operation:
-    return Operation(kind, count, queue, first, first_id, detail)
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,8 @@ class LogChecker:
                 f"it enqueues messages {_ranges(enqueued)}, but contains {_ranges(batch.messages)}"
             )
             self._add("batch-broken", segment, batch, text)
+        elif reason := batch.contradiction:
+            self._add("operation-malformed", segment, batch, reason)
         keys = [(one.kind, one.queue_id) for one in batch.operations]
         if keys != sorted(keys):
             self._add("operation-malformed", segment, batch, "the operations are not in order")

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from amqpstore.batches import is_whole
 from amqpstore.compression import body_size
+from amqpstore.enqueue_order import EnqueueOrder
 from amqpstore.message import HEAD
 from amqpstore.records import (
     Gap,
@@ -87,9 +88,30 @@ class ScannedBatch:
     @property
     def is_whole(self) -> bool:
         """Whether the TRANSACTION exists, and each message that it enqueues."""
-        return is_whole(self.lsn, self.operations, self._has)
+        return is_whole(self.lsn, self.operations, self.has)
 
-    def _has(self, first_id: int, count: int) -> bool:
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any of its messages may be missing."""
+        return self.gaps > 0
+
+    @property
+    def end_id(self) -> int:
+        """The id after its last sound message; 0 if it has none."""
+        return self.messages[-1][1] if self.messages else 0
+
+    @property
+    def possible_operations(self) -> list[Operation]:
+        """Its operations without those that contradict others, or its messages."""
+        return EnqueueOrder({}, 0).split(self)[0]
+
+    @property
+    def contradiction(self) -> str:
+        """Why one of its operations is not possible; empty if all are."""
+        return next(iter(EnqueueOrder({}, 0).split(self)[1]), "")
+
+    def has(self, first_id: int, count: int) -> bool:
+        """Tell whether it has sound MESSAGE records of contiguous ids."""
         place = bisect_right(self.messages, first_id, key=itemgetter(0)) - 1
         return place >= 0 and first_id + count <= self.messages[place][1]
 

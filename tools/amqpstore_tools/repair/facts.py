@@ -296,6 +296,7 @@ def _is_sound(segment: SegmentFacts, store_id: bytes) -> bool:
             or batch.tag != batch.lsn & 0xFFFF
             or batch.enqueued != batch.messages
             or keys != sorted(keys)
+            or batch.contradiction
         ):
             return False
         lsn = batch.lsn

@@ -414,7 +414,7 @@ class _Finder:
         acks: dict[int, Ranges] = {}
         delivered: dict[int, list[Operation]] = {}
         for batch in self._log:
-            for operation in batch.batch.operations:
+            for operation in batch.batch.possible_operations:
                 queue_id, first = operation.queue_id, operation.first_sequence
                 end = first + operation.message_count
                 if operation.kind == OperationKind.ENQUEUE:
@@ -456,7 +456,7 @@ class _Finder:
         if not (self._holes or self._is_index_lost):
             return
         for one in self._log:
-            for operation in one.batch.operations:
+            for operation in one.batch.possible_operations:
                 if operation.kind != OperationKind.ENQUEUE:
                     continue
                 self._explained.add(
