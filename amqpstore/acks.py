@@ -24,19 +24,48 @@ _MERGED_AT_ONCE = 2048
 """Runs that are merged before others have their turn."""
 
 
+class _Merging:
+    """The ranges of sequences that runs are in, of which some are merged at a time."""
+
+    __slots__ = ("_ends", "_merged_count", "_runs", "_starts")
+
+    def __init__(self, runs: list[tuple[Queue, Run]]) -> None:
+        self._runs = runs
+        self._merged_count = 0
+        # By id of the queue and first sequence, the sequence after the last; and by that, the
+        # first.
+        self._starts: dict[tuple[int, int], int] = {}
+        self._ends: dict[tuple[int, int], int] = {}
+
+    def steps(self) -> Iterator[None]:
+        starts, ends, runs = self._starts, self._ends, self._runs
+        while self._merged_count < len(runs):
+            part = runs[self._merged_count : self._merged_count + _MERGED_AT_ONCE]
+            for queue, run in part:
+                first = ends.pop((queue.id, run.first_sequence), run.first_sequence)
+                end = starts.pop((queue.id, run.end), run.end)
+                starts[queue.id, first] = end
+                ends[queue.id, end] = first
+            self._merged_count += len(part)
+            if self._merged_count < len(runs):
+                yield
+
+    def ranges(self) -> list[list[int]]:
+        for _ in self.steps():
+            pass
+        starts = self._starts.items()
+        return [[queue_id, first, end - first] for (queue_id, first), end in starts]
+
+
 class GatheredAcks:
     """Acks of `runs`, that were taken or withdrawn from the queues beside them."""
 
-    __slots__ = ("_ends", "_logged", "_merged_count", "_starts", "runs")
+    __slots__ = ("_logged", "_merging", "runs")
 
     def __init__(self) -> None:
         self.runs: list[tuple[Queue, Run]] = []
         self._logged: dict[Queue, list[Operation]] = {}
-        self._merged_count = 0
-        # The merged ranges: by id of the queue and first sequence, the sequence after the last; and
-        # by that, the first.
-        self._starts: dict[tuple[int, int], int] = {}
-        self._ends: dict[tuple[int, int], int] = {}
+        self._merging: _Merging | None = None
 
     def add(self, queue: Queue, run: Run) -> None:
         """Add a run."""
@@ -64,25 +93,14 @@ class GatheredAcks:
 
     def merging(self) -> Iterator[None]:
         """Merge neighbours, in whatever order they were added, in steps: see `ranges`."""
-        starts, ends, runs = self._starts, self._ends, self.runs
-        while self._merged_count < len(runs):
-            part = runs[self._merged_count : self._merged_count + _MERGED_AT_ONCE]
-            for queue, run in part:
-                first = ends.pop((queue.id, run.first_sequence), run.first_sequence)
-                end = starts.pop((queue.id, run.end), run.end)
-                starts[queue.id, first] = end
-                ends[queue.id, end] = first
-            self._merged_count += len(part)
-            if self._merged_count < len(runs):
-                yield
+        if self._merging is None:
+            self._merging = _Merging(self.runs)
+        return self._merging.steps()
 
     def ranges(self) -> list[list[int]]:
         """Return what they ack, in as few ranges as possible: id of the queue, first sequence and
         count.
         """
-        for _ in self.merging():
-            pass
-        starts = self._starts
-        # A branch may wait for its decision for days, and needs them no more.
-        self._merged_count, self._starts, self._ends = 0, {}, {}
-        return [[queue_id, first, end - first] for (queue_id, first), end in starts.items()]
+        # A branch may wait for its decision for days, and needs no state of it.
+        merging, self._merging = self._merging or _Merging(self.runs), None
+        return merging.ranges()
