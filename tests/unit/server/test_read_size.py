@@ -1,9 +1,12 @@
 """How much is read at once."""
 
 import struct
+from bisect import bisect_right
+from itertools import accumulate
 
 import pytest
 
+import amqpstore_server.read_size
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.read_size import LARGEST_BYTES, LEAST_BYTES, SMALLEST_BYTES, ReadSize, part_of
@@ -145,3 +148,44 @@ def test_a_read_of_very_many_messages_is_handled_in_parts() -> None:
     assert len(left) // size <= 6200
     assert len(parts) > 3
     assert max(parts) <= 3100
+
+
+SMALL, LARGE = (b"", 2), (b"x" * 100_000, 3)
+"""A body, and how many frames a message of it has."""
+
+UNEVEN = {
+    "the first": [(SMALL, 9_000), (LARGE, 3)],
+    "the last": [(LARGE, 3), (SMALL, 9_000)],
+    "in the middle": [(LARGE, 2), (SMALL, 9_000), (LARGE, 1)],
+    "many of them last": [(LARGE, 1), (SMALL, 11_000)],
+    "in some places": [((b"x" * 20_000, 3), 1), (SMALL, 1_400)] * 8,
+    "in each place": [((b"x" * 4_000, 3), 1), (SMALL, 350)] * 32,
+}
+"""Where the small messages are: the shapes of reads, as messages and how many of them."""
+
+
+@pytest.mark.parametrize("shape", UNEVEN)
+@pytest.mark.parametrize("first", [0, 1_000, 5_000, 9_000, 12_000, 15_872])
+def test_a_part_has_few_frames_wherever_in_a_read_they_are(
+    shape: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more than 8,192: the 6,144 that a part has, and those of the 16 KiB where it ends.
+
+    Args: first, the place in each of these that is looked at.
+    """
+    monkeypatch.setattr(amqpstore_server.read_size, "randrange", lambda _end: first)
+    read = b"".join(frames(body, count) for (body, _), count in UNEVEN[shape])
+    sizes: list[int] = []
+    for (body, frame_count), count in UNEVEN[shape]:
+        one = len(frames(body, 1)) // frame_count
+        sizes += [one] * frame_count * count
+    ends = list(accumulate(sizes))
+    start = 0
+    handled = []
+    while start < len(read):
+        end = start + (part_of(read[start:]) or len(read) - start)
+        handled.append(bisect_right(ends, end) - bisect_right(ends, start))
+        start = end
+    assert sum(handled) == len(ends)
+    assert all(count <= 8_192 for count in handled[:-1]), handled
+    assert handled[-1] <= 12_288 + 2_048, handled

@@ -1,9 +1,11 @@
 """When memory is given back after many clients have left, or have much less than before."""
 
+import gc
 import sys
 
 import pytest
 
+import amqpstore_server.trimming
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
 
 
@@ -47,3 +49,28 @@ def test_names_that_were_looked_up_do_not_stay() -> None:
         pytest.skip("this Python does not remember it")
     trim()
     assert sys.getrefcount(name) == before
+
+
+@pytest.mark.parametrize("more_blocks", [1_000_000, -1])
+def test_many_objects_are_not_all_looked_at(
+    monkeypatch: pytest.MonkeyPatch, more_blocks: int
+) -> None:
+    """To look at millions of objects, those of the messages that wait, would hold the event loop
+    for a long time, though it is another thread that asks for it.
+    """
+    few = sys.getallocatedblocks() + more_blocks
+    monkeypatch.setattr(amqpstore_server.trimming, "_FEW_BLOCKS", few)
+    whole = []
+
+    def noted(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] == 2:
+            whole.append(about)
+
+    gc.disable()  # none of its own
+    gc.callbacks.append(noted)
+    try:
+        trim()
+    finally:
+        gc.callbacks.remove(noted)
+        gc.enable()
+    assert len(whole) == (more_blocks > 0)
