@@ -70,6 +70,10 @@ class EtcdProcess:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def has_ended(self) -> bool:
         return self._process is not None and self._process.poll() is not None
 
@@ -147,7 +151,7 @@ class EtcdCluster:
     def start(self) -> None:
         """Start all members that do not run, and return when all of them answer."""
         for one in self.members:
-            if one._process is None:
+            if not one.is_running:
                 one.begin()
         for one in self.members:
             self.wait_for(one)
