@@ -338,7 +338,7 @@ def test_all_readers_of_a_damaged_log_agree_with_recovery(
 
 
 @pytest.mark.long
-@settings(max_examples=2000, database=None)
+@settings(max_examples=500, database=None)
 @given(st.lists(changes, min_size=1, max_size=3))
 def test_all_readers_of_a_damaged_log_agree_with_recovery_at_length(
     all_changes: list[tuple[str, int, int]],
