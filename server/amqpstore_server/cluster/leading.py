@@ -152,6 +152,11 @@ class Leader:
         """The members without whose ack nothing is committed."""
         return self._list.waits_for
 
+    @property
+    def lease_until(self) -> float:
+        """Until when the key in etcd is there for certain."""
+        return self._tenure.until
+
     def may_serve(self, now: float) -> bool:
         """Tell whether nobody else can lead yet: by the lease, or by the promises of all
         candidates.
@@ -167,7 +172,7 @@ class Leader:
             ),
             default=inf,
         )
-        return max(self._tenure.until, promised)
+        return max(self.lease_until, promised)
 
     # The log.
 

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from amqpstore_server.cluster import electing, in_sync, keys
-from amqpstore_server.cluster.electing import Electing
+from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following, Stream
-from amqpstore_server.cluster.frames import Promise, Welcome
+from amqpstore_server.cluster.frames import HeldBatch, Promise, Welcome
 from amqpstore_server.cluster.in_sync import InSyncList
 from amqpstore_server.cluster.keys import EtcdTransaction, View
 from amqpstore_server.cluster.leading import Leader
 from amqpstore_server.cluster.member import GroupMember
+from amqpstore_server.cluster.timing import Health
+from amqpstore_tools.simulation.cluster.disk import ReplicaDisk
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -187,6 +189,16 @@ def takes_its_key_back_in_the_same_term(patch: pytest.MonkeyPatch) -> None:
 # Terms.
 
 
+def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
+    """A process that was started again takes frames of any term."""
+    init = GroupMember.__init__
+
+    def forgetful(self: GroupMember, identity: Any, term: int, *others: Any) -> None:
+        init(self, identity, 0, *others)
+
+    patch.setattr(GroupMember, "__init__", forgetful)
+
+
 def takes_lower_terms(patch: pytest.MonkeyPatch) -> None:
     welcome = Following.welcome
 
@@ -211,9 +223,12 @@ def discards_without_asking_etcd(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Following, "welcome", unread)
 
 
-def takes_lower_terms_and_discards_without_asking_etcd(patch: pytest.MonkeyPatch) -> None:
-    takes_lower_terms(patch)
-    discards_without_asking_etcd(patch)
+def compares_batches_by_position_only(patch: pytest.MonkeyPatch) -> None:
+    def has(self: ReplicaDisk, held: HeldBatch) -> bool:
+        number = held.position.number
+        return 0 < number <= len(self.log) and self.log[number - 1].position == held.position
+
+    patch.setattr(ReplicaDisk, "has", has)
 
 
 # Promises and health.
@@ -228,6 +243,33 @@ def counts_promises_for_longer(patch: pytest.MonkeyPatch) -> None:
             follower.promised_until += 2.0
 
     patch.setattr(Leader, "promise", longer)
+
+
+def promises_while_it_stands(patch: pytest.MonkeyPatch) -> None:
+    """It goes on following, and answering beats, while its election is under way."""
+    tick = GroupMember._tick_follower
+    hang_up = Following.hang_up
+
+    def both(self: GroupMember, now: float, health: Health) -> None:
+        with patch.context() as during:
+            during.setattr(Following, "hang_up", lambda _: None)
+            tick(self, now, health)
+        if self.electing.state is not Candidacy.NONE:
+            self.following.tick(self._view, now)
+
+    patch.setattr(GroupMember, "_tick_follower", both)
+    patch.setattr(Following, "hang_up", hang_up)
+
+
+def pair(*mutants: Mutant) -> Mutant:
+    """Return a mutant that breaks two rules which cover each other."""
+
+    def both(patch: pytest.MonkeyPatch) -> None:
+        for mutant in mutants:
+            mutant(patch)
+
+    both.__name__ = "_and_".join(one.__name__ for one in mutants)
+    return both
 
 
 FOUND_SOON: tuple[Mutant, ...] = (

@@ -25,6 +25,11 @@ TIMEOUT_S = 1.0
 CLUSTER = 0xC1
 
 
+def keep_none(transaction: EtcdTransaction) -> float:  # noqa: ARG001
+    """Hold no transaction back."""
+    return 0.0
+
+
 class Etcd:
     """One etcd cluster, and the ways of each machine to it.
 
@@ -42,6 +47,8 @@ class Etcd:
         """How often a request, or its answer, is lost."""
         self.slow_s = 0.02
         """What a request takes at most until it is carried out, and its answer to come back."""
+        self.hold: Callable[[EtcdTransaction], float] = keep_none
+        """Says for how long a transaction is held back, in seconds: its answer is lost then."""
         self.changed: Callable[[str], None] = lambda _: None
         """Called with each key that changed, but for those that only say who is alive."""
         self._events = events
@@ -114,6 +121,9 @@ class Etcd:
             self.changed(key)
         return True, self._revision
 
+    def _carry_out_late(self, transaction: EtcdTransaction) -> None:
+        self._attempt(transaction)
+
     # Faults.
 
     def lose_leases(self) -> None:
@@ -121,6 +131,12 @@ class Etcd:
         self.lost_leases_at = self._events.now
         for lease in list(self._leases):
             self._end(lease)
+
+    def lose_lease_of(self, key: str) -> None:
+        """Revoke the lease of one key by mistake."""
+        self.lost_leases_at = self._events.now
+        if key in self._rows:
+            self._end(self._rows[key][1])
 
     def extend_leases(self) -> None:
         """Start all leases anew, as a change of etcd's own leader does."""
@@ -158,6 +174,12 @@ class Etcd:
         self, member: str, transaction: EtcdTransaction, answer: Callable[[Outcome, int], None]
     ) -> None:
         """Carry out a transaction: now, later, or never."""
+
+        held_s = self.hold(transaction)
+        if held_s and not self.is_cut(member):
+            self._events.after(held_s, lambda: self._carry_out_late(transaction))
+            self._events.after(TIMEOUT_S, lambda: answer("unknown", 0))
+            return
 
         def happened(result: tuple[bool, int]) -> None:
             answer("done" if result[0] else "refused", result[1])

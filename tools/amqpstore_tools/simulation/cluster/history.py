@@ -6,10 +6,11 @@ from random import Random
 from typing import NamedTuple
 
 from amqpstore_server.cluster.keys import IN_SYNC
-from amqpstore_tools.simulation.cluster.etcd import Etcd
+from amqpstore_tools.simulation.cluster.etcd import Etcd, keep_none
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.invariants import Invariants
 from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
+from amqpstore_tools.simulation.cluster.nemesis import Nemesis
 from amqpstore_tools.simulation.cluster.network import Network
 
 HEAL_S = 25.0
@@ -79,68 +80,13 @@ class Group:
                     one.declare(b"queue %d" % self._published)
                 one.publish(b"%d" % self._published)
 
-    # Faults.
-
-    def fault(self) -> None:  # noqa: C901 - a case for each fault
-        """Let one thing go wrong, or come right."""
-        random, machine = self.random, self.random.choice(self.machines)
-        leaders = self.leaders
-        if leaders and random.random() < 0.5:
-            machine = random.choice(leaders)
-        match random.randrange(17):
-            case 0 | 1:
-                if machine.is_up:
-                    machine.kill(with_power=random.random() < 0.5)
-                    self.events.after(random.uniform(0.1, 8.0), machine.restart)
-            case 2:
-                machine.pause(random.uniform(0.5, 12.0))
-            case 3 | 4:
-                other = random.choice(self.machines)
-                self.network.blocked.add((machine.name, other.name))
-                if random.random() < 0.6:
-                    self.network.blocked.add((other.name, machine.name))
-            case 5:
-                for other in self.machines:
-                    self.network.blocked |= {(machine.name, other.name), (other.name, machine.name)}
-                self.etcd.cut_off.add(machine.name)
-            case 6:
-                self.etcd.cut_off.add(machine.name)
-            case 7:
-                self.etcd.is_away = True
-            case 8:
-                random.choice((self.etcd.lose_leases, self.etcd.extend_leases))()
-            case 9:
-                machine.is_disk_stuck = True
-            case 10:
-                for one in self.machines:
-                    one.kill(with_power=False)
-                    self.events.after(random.uniform(0.1, 8.0), one.restart)
-            case 11:
-                if machine.member is not None:
-                    machine.member.stop(machine.now)
-            case 12:
-                machine.is_loop_stuck = True
-            case 13:
-                machine.compact()
-            case _:
-                self._mend_one()
-
-    def _mend_one(self) -> None:
-        match self.random.randrange(4):
-            case 0:
-                self.network.blocked.clear()
-            case 1:
-                self.etcd.is_away = False
-                self.etcd.cut_off.clear()
-            case _:
-                for one in self.machines:
-                    one.is_disk_stuck = one.is_loop_stuck = False
-
     def heal(self) -> None:
         """Mend all of it."""
         self.network.blocked.clear()
+        self.network.astray = 0.0
         self.etcd.is_away = False
         self.etcd.cut_off.clear()
+        self.etcd.hold = keep_none
         self.etcd.loss, self.etcd.slow_s = 0.0, 0.02
         for one in self.machines:
             one.is_disk_stuck = one.is_loop_stuck = False
@@ -177,15 +123,18 @@ def run(seed: int, faults: int = 12, size: int = 3, min_in_sync: int = 2) -> Gro
     list.
     """
     group = Group(seed, size, min_in_sync)
+    random, nemesis = group.random, Nemesis(group)
     # Some histories have an etcd that answers badly all the time.
-    group.etcd.loss = group.random.choice((0.01, 0.01, 0.1, 0.4))
-    group.etcd.slow_s = group.random.choice((0.02, 0.02, 0.6))
+    group.etcd.loss = random.choice((0.01, 0.01, 0.1, 0.4))
+    group.etcd.slow_s = random.choice((0.02, 0.02, 0.6))
+    if random.random() < 0.3:
+        nemesis.stop_clocks()
     group.run(6.0)
     for _ in range(faults):
         if group.invariants.violations:
             break
-        group.fault()
-        group.run(group.random.choice((0.05, 0.3, 1.0, 3.0, 6.0)))
+        nemesis.strike()
+        group.run(random.choice((0.05, 0.3, 1.0, 3.0, 6.0)))
     if not group.invariants.violations:
         group.heal()
         group.goes_on(PATIENCE_S)

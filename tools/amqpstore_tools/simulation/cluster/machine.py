@@ -106,6 +106,7 @@ class SimulatedMachine:
         self.is_disk_stuck = False
         self.is_loop_stuck = False
         self.is_damaged = False
+        self.timing = TIMING
         self.disk = ReplicaDisk()
         self.member: GroupMember | None = None
         self.reports: list[str] = []
@@ -151,7 +152,7 @@ class SimulatedMachine:
             is_damaged=self.is_damaged,
         )
         self.member = GroupMember(
-            identity, self.disk.term, self.disk, self.now, self._make_request, TIMING
+            identity, self.disk.term, self.disk, self.now, self._make_request, self.timing
         )
         self._tick(self._starts)
 
@@ -187,6 +188,17 @@ class SimulatedMachine:
             and self._events.now >= self._paused_until
             and not self.is_loop_stuck
         )
+
+    @property
+    def has_stopped_clock(self) -> bool:
+        """Whether its leases and promises do not end for it."""
+        return self.timing.margin_s < 0
+
+    @property
+    def relies_on_lease(self) -> bool:
+        """Whether it serves because of its lease, be that as it may with promises."""
+        leader = self.member.leader if self.member else None
+        return leader is not None and leader.lease_until > self.now
 
     def _make_request(self) -> str:
         self._requests += 1

@@ -39,6 +39,8 @@ class Network:
     def __init__(self, events: Events, random: Random) -> None:
         self.blocked: set[tuple[str, str]] = set()
         self.ends: dict[str, NetworkEnd] = {}
+        self.astray = 0.0
+        """How often a connection comes to another machine than the one that was meant."""
         self._events = events
         self._random = random
         self._links: dict[int, _Link] = {}
@@ -46,6 +48,8 @@ class Network:
 
     def dial(self, dialler: NetworkEnd, name: str) -> None:
         """Connect to a machine; nothing happens if it cannot be reached."""
+        if self._random.random() < self.astray:
+            name = self._random.choice([one for one in self.ends if one != dialler.name])
         answerer = self.ends[name]
         ways = {(dialler.name, name), (name, dialler.name)}
         if ways & self.blocked or not answerer.is_listening():
