@@ -30,6 +30,7 @@ from amqpstore_tools.simulation.cluster import history
 from amqpstore_tools.simulation.cluster.etcd import CLUSTER, Etcd
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.machine import TIMING
+from amqpstore_tools.simulation.cluster.nemesis import Nemesis
 from tests.etcd_process import EtcdCluster
 from tests.interop.relay import Relay
 
@@ -239,9 +240,10 @@ def test_one_leader_a_term_and_nothing_confirmed_is_lost(
     etcd = made[0]
     try:
         etcd.loss = group.random.choice((0.0, 0.0, 0.05))
+        nemesis = Nemesis(group)
         group.run(6.0)
         for _ in range(10):
-            group.fault()
+            nemesis.strike()
             etcd.apply()
             group.run(group.random.choice((0.3, 1.0, 3.0, 6.0)))
         group.heal()

@@ -181,7 +181,9 @@ class StepDown(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """End the process at once: its disk or its event loop hangs. A supervisor starts it again."""
+    """End the process once what was sent is on its way: its disk or its event loop hangs. A
+    supervisor starts it again.
+    """
 
     reason: str
 

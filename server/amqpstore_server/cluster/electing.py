@@ -55,6 +55,8 @@ class Electing:
         self._is_forced = False
         self._request = ""
         self._lease = 0
+        self._revision = 0
+        """That of a won election."""
         self._asked_at = -inf
         self._dead_at = inf
         """When the lease of a doubtful candidacy is gone, and with it the request."""
@@ -96,8 +98,8 @@ class Electing:
         if self.state is Candidacy.GRANTING:
             self._go(Candidacy.NONE)
 
-    def attempted(self, request: str, outcome: Outcome) -> None:
-        """Hear what became of the election."""
+    def attempted(self, request: str, outcome: Outcome, revision: int) -> None:
+        """Hear what became of the election; `revision` is that of etcd after it."""
         if self.state is not Candidacy.ATTEMPTING or request != self._request:
             return
         if outcome == "refused":
@@ -105,12 +107,15 @@ class Electing:
             self._go(Candidacy.NONE)
             return
         self._go(Candidacy.CONFIRMING if outcome == "done" else Candidacy.DOUBTFUL)
+        self._revision = revision
         self._effects.append(ReadKeys())
 
     def viewed(self, view: View, now: float) -> Leadership | None:
         """Return what was won, if the keys say so."""
         if self.state not in (Candidacy.CONFIRMING, Candidacy.DOUBTFUL):
             return None
+        if view.revision < self._revision:
+            return None  # read before the election
         row = view.leader
         if row is not None and row.value["request"] == self._request:
             self._go(Candidacy.NONE)

@@ -100,6 +100,8 @@ class Following:
         self._definitions = 0
         self._seq = 0
         self._committed_number = 0
+        self._dialled = ""
+        """The request that made the leader that was dialled last the leader."""
         self._dialled_at = -inf
         self._heard_at = -inf
 
@@ -118,14 +120,19 @@ class Following:
                 self.hang_up()
                 self._effects.append(ReadKeys())
             return
-        if now - self._dialled_at < self._timing.read_every_s:
-            return
-        if self.state is not Stream.NONE:
-            # A dial or a greeting that nobody has answered.
-            self.hang_up()
         leader = view.leader.value if view is not None and view.leader is not None else None
-        if leader is not None and leader["member"] != self._identity.member:
-            self._dialled_at = now
+        is_another = leader is not None and leader["request"] != self._dialled
+        if not is_another and now - self._dialled_at < self._timing.read_every_s:
+            return
+        if self.state in (Stream.DIALLED, Stream.GREETED):
+            # Nobody has answered, or somebody else leads by now.
+            self.hang_up()
+        if (
+            self.state is Stream.NONE
+            and leader is not None
+            and leader["member"] != self._identity.member
+        ):
+            self._dialled, self._dialled_at = leader["request"], now
             self._go(Stream.DIALLED)
             self._effects.append(Dial(str(leader["member"]), str(leader["replicate"])))
 

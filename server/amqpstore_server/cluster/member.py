@@ -75,7 +75,7 @@ class GroupMember:
         self.effects: list[Effect] = []
         self.role = Role.FOLLOWING
         self.leader: Leader | None = None
-        self._identity = identity
+        self.identity = identity
         self._log = log
         self._make_request = make_request
         self._timing = timing or Timing()
@@ -109,11 +109,11 @@ class GroupMember:
 
     def _status(self) -> dict[str, object]:
         return {
-            "incarnation": self._identity.incarnation,
+            "incarnation": self.identity.incarnation,
             "role": self.role.name.lower(),
             "term": self.following.term,
             "position": self._log.last().lsn,
-            "damaged": self._identity.is_damaged,
+            "damaged": self.identity.is_damaged,
         }
 
     def _tick_follower(self, now: float, health: Health) -> None:
@@ -125,7 +125,8 @@ class GroupMember:
         self.following.tick(self._view, now)
         if now >= self._read_at:
             self.changed()
-            self._read_at = now + self._timing.read_every_s
+            is_led = self._view is not None and self._view.leader is not None
+            self._read_at = now + (self._timing.read_every_s if is_led else self._timing.turn_s)
         if self._view is None or not health.is_fit(now, self._timing):
             return
         is_forced = self._is_forced and self._view.leader is None
@@ -148,7 +149,7 @@ class GroupMember:
 
     def _may_stand(self, view: View, now: float) -> bool:
         """Tell whether this member may lead, nobody has its promise, and its turn has come."""
-        identity = self._identity
+        identity = self.identity
         if identity.member not in view.in_sync:
             return False
         if view.leader is not None:
@@ -163,16 +164,22 @@ class GroupMember:
             return False
         # It may have promised something just before it was started again.
         has_waited = now >= self._started_at + self._timing.promise_s
-        return has_waited and now >= self._vacant_since + self._turn(view) * self._timing.turn_s
+        return has_waited and now >= self._vacant_since + self._turn_s(view)
 
-    def _turn(self, view: View) -> int:
-        """Return how many candidates come first: of those alive the oldest replica leads."""
-        if view.handover == self._identity.member:
-            return 0
-        if self._identity.is_damaged:
-            return len(view.in_sync) + 1
-        older = view.in_sync[: view.in_sync.index(self._identity.member)]
-        return sum(view.is_alive(one) for one in older)
+    def _turn_s(self, view: View) -> float:
+        """Return for how long others come first: of those alive the oldest replica leads."""
+        member, timing = self.identity.member, self._timing
+        if view.handover == member:
+            return 0.0
+        if self.identity.is_damaged:
+            return (len(view.in_sync) + 1) * timing.turn_s
+        if view.last_leader == member:
+            # It has given up, or died: whoever is alive may do better, and has to see it first.
+            others = sum(view.is_alive(one) for one in view.in_sync if one != member)
+            return others and timing.read_every_s + (1 + others) * timing.turn_s
+        older = view.in_sync[: view.in_sync.index(member)]
+        first = {*older, view.handover} - {view.last_leader}
+        return sum(view.is_alive(one) for one in first) * timing.turn_s
 
     # Answers of etcd.
 
@@ -201,7 +208,7 @@ class GroupMember:
         """Tell whether an etcd decides about this group: not another one, nor one that has
         forgotten a term.
         """
-        cluster = self._identity.cluster
+        cluster = self.identity.cluster
         if view.cluster != cluster and not self._has_reported:
             self._has_reported = True
             self.effects.append(
@@ -217,7 +224,7 @@ class GroupMember:
     def _lead(self, won: Leadership, now: float) -> None:
         self._go(Role.OPENING)
         self.leader = Leader(
-            self._identity,
+            self.identity,
             won,
             self._log,
             self._timing,
@@ -249,7 +256,7 @@ class GroupMember:
             self.leader.attempted(request, outcome, revision, now)
             self._look_at_leader()
         else:
-            self.electing.attempted(request, outcome)
+            self.electing.attempted(request, outcome, revision)
             if outcome == "refused":
                 # Something has changed since the read: look again before standing again.
                 self._view = None
@@ -331,7 +338,7 @@ class GroupMember:
             self._go(Role.FOLLOWING)
             self._vacant_since = None
             term = self.following.term
-            self.following = Following(self._identity, term, self._log, self._timing, self.effects)
+            self.following = Following(self.identity, term, self._log, self._timing, self.effects)
             self._read_at = now
 
     # Connections.

@@ -21,6 +21,7 @@ from amqpstore_server.cluster.leading import Leader
 from amqpstore_server.cluster.member import GroupMember
 from amqpstore_server.cluster.timing import Health
 from amqpstore_tools.simulation.cluster.disk import ReplicaDisk
+from amqpstore_tools.simulation.cluster.nemesis import Story
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -200,14 +201,18 @@ def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_lower_terms(patch: pytest.MonkeyPatch) -> None:
-    welcome = Following.welcome
+    connected, welcome = Following.connected, Following.welcome
 
-    def any_term(self: Following, link: int, frame: Welcome) -> None:
-        term, self.term = self.term, 0
-        welcome(self, link, frame)
-        self.term = term
+    def forgetting(act: Any) -> Any:
+        def in_no_term(self: Following, *arguments: Any) -> None:
+            term, self.term = self.term, 0
+            act(self, *arguments)
+            self.term = term
 
-    patch.setattr(Following, "welcome", any_term)
+        return in_no_term
+
+    patch.setattr(Following, "connected", forgetting(connected))
+    patch.setattr(Following, "welcome", forgetting(welcome))
 
 
 def discards_without_asking_etcd(patch: pytest.MonkeyPatch) -> None:
@@ -247,18 +252,56 @@ def counts_promises_for_longer(patch: pytest.MonkeyPatch) -> None:
 
 def promises_while_it_stands(patch: pytest.MonkeyPatch) -> None:
     """It goes on following, and answering beats, while its election is under way."""
-    tick = GroupMember._tick_follower
-    hang_up = Following.hang_up
+    tick, hang_up = GroupMember._tick_follower, Following.hang_up
+
+    def stay(self: Following) -> None:
+        if self.state is not Stream.STREAMING:
+            hang_up(self)
 
     def both(self: GroupMember, now: float, health: Health) -> None:
         with patch.context() as during:
-            during.setattr(Following, "hang_up", lambda _: None)
+            during.setattr(Following, "hang_up", stay)
             tick(self, now, health)
         if self.electing.state is not Candidacy.NONE:
             self.following.tick(self._view, now)
 
+    lead = GroupMember._lead
+
+    def alone(self: GroupMember, *arguments: Any) -> None:
+        hang_up(self.following)
+        lead(self, *arguments)
+
     patch.setattr(GroupMember, "_tick_follower", both)
-    patch.setattr(Following, "hang_up", hang_up)
+    patch.setattr(GroupMember, "_lead", alone)
+
+
+def leads_whatever_its_health(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Health, "is_fit", lambda *_: True)
+
+
+def stands_in_turn_although_damaged(patch: pytest.MonkeyPatch) -> None:
+    turn_s = GroupMember._turn_s
+
+    def as_if_well(self: GroupMember, view: View) -> float:
+        identity = self.identity
+        self.identity = identity._replace(is_damaged=False)
+        turn = turn_s(self, view)
+        self.identity = identity
+        return turn
+
+    patch.setattr(GroupMember, "_turn_s", as_if_well)
+
+
+def serves_by_its_lease_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leader, "serves_until", lambda self: self.lease_until)
+
+
+def keeps_silent_when_it_stops(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Following, "resigned", lambda *_: None)
+
+
+def waits_for_a_dead_follower(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leader, "_has_to_leave", lambda *_: False)
 
 
 def pair(*mutants: Mutant) -> Mutant:
@@ -288,3 +331,17 @@ FOUND_SOON: tuple[Mutant, ...] = (
     counts_promises_for_longer,
 )
 """Found by any few dozen histories."""
+
+FOUND: tuple[tuple[Mutant, Story], ...] = (
+    (forgets_an_offer, Story.LATE_CHANGES),
+    (changes_the_list_with_its_fence_only, Story.LATE_CHANGES),
+    (is_elected_by_an_old_list, Story.OLD_LIST),
+    (promises_while_it_stands, Story.LATE_ELECTION),
+    (
+        pair(takes_its_key_back_in_the_same_term, compares_batches_by_position_only),
+        Story.LOST_TAIL,
+    ),
+    (pair(keeps_no_term, discards_without_asking_etcd), Story.TWO_LEADERS),
+    (pair(takes_lower_terms, discards_without_asking_etcd), Story.TWO_LEADERS),
+)
+"""Found by a story each."""

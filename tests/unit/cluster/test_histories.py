@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from amqpstore_tools.simulation.cluster.drills import disk_hangs, drill, sees_etcd_only
 from amqpstore_tools.simulation.cluster.history import GroupOutcome, run
 
 
@@ -29,6 +30,20 @@ def test_nothing_confirmed_is_lost_in_many_histories(seed: int) -> None:
 def test_a_leader_that_is_granted_no_lease_asks_again() -> None:
     """Without its key, nobody who is not in the list finds it."""
     assert history(1441932277).violations == ()
+
+
+def test_an_older_answer_does_not_end_a_won_election() -> None:
+    """The read was under way before the election, and its answer came behind that of it: the member
+    took its leadership for lost, and nobody led until its lease was over.
+    """
+    longest_s, _ = drill(6, disk_hangs)
+    assert longest_s < 4.0
+
+
+def test_a_leader_that_has_resigned_lets_others_stand_first() -> None:
+    """It was the first to know, and the oldest in the list, so it was elected again and again."""
+    _, group = drill(3, sees_etcd_only)
+    assert [one.name for one in group.leaders] == ["A"]
 
 
 def test_a_history_is_its_seed() -> None:

@@ -7,4 +7,6 @@
 - `machine`: a process with its disk, which carries out what its member decides
 - `invariants`: what must hold at each moment
 - `history`: a random history with faults, after which all must go on
+- `nemesis`: what goes wrong in it
+- `drills`: histories in which one thing goes wrong, and how long clients wait
 """

@@ -10,7 +10,7 @@ from amqpstore_tools.simulation.cluster.etcd import Etcd, keep_none
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.invariants import Invariants
 from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
-from amqpstore_tools.simulation.cluster.nemesis import Nemesis
+from amqpstore_tools.simulation.cluster.nemesis import Nemesis, Story
 from amqpstore_tools.simulation.cluster.network import Network
 
 HEAL_S = 25.0
@@ -90,6 +90,7 @@ class Group:
         self.etcd.loss, self.etcd.slow_s = 0.0, 0.02
         for one in self.machines:
             one.is_disk_stuck = one.is_loop_stuck = False
+            one.mend_clock()
             one.restart()
 
     # The end.
@@ -118,23 +119,29 @@ class Group:
         )
 
 
-def run(seed: int, faults: int = 12, size: int = 3, min_in_sync: int = 2) -> GroupOutcome:
+def run(
+    seed: int, faults: int = 12, size: int = 3, min_in_sync: int = 2, story: Story | None = None
+) -> GroupOutcome:
     """Run one history: faults, then mending, then there must be a leader that commits, and a full
     list.
+
+    Args: story, told again and again in the place of other faults.
     """
     group = Group(seed, size, min_in_sync)
     random, nemesis = group.random, Nemesis(group)
-    # Some histories have an etcd that answers badly all the time.
-    group.etcd.loss = random.choice((0.01, 0.01, 0.1, 0.4))
-    group.etcd.slow_s = random.choice((0.02, 0.02, 0.6))
-    if random.random() < 0.3:
-        nemesis.stop_clocks()
-    group.run(6.0)
-    for _ in range(faults):
-        if group.invariants.violations:
-            break
-        nemesis.strike()
-        group.run(random.choice((0.05, 0.3, 1.0, 3.0, 6.0)))
+    if story is not None:
+        group.run(6.0)
+        for _ in range(3):
+            nemesis.tell(story)
+            group.run(random.uniform(18.0, 22.0))
+    else:
+        # Some histories have an etcd that answers badly all the time.
+        group.etcd.loss = random.choice((0.01, 0.01, 0.1, 0.4))
+        group.etcd.slow_s = random.choice((0.02, 0.02, 0.6))
+        group.run(6.0)
+        for _ in range(faults):
+            nemesis.strike()
+            group.run(random.choice((0.05, 0.3, 1.0, 3.0, 6.0)))
     if not group.invariants.violations:
         group.heal()
         group.goes_on(PATIENCE_S)

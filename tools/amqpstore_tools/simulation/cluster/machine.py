@@ -106,7 +106,6 @@ class SimulatedMachine:
         self.is_disk_stuck = False
         self.is_loop_stuck = False
         self.is_damaged = False
-        self.timing = TIMING
         self.disk = ReplicaDisk()
         self.member: GroupMember | None = None
         self.reports: list[str] = []
@@ -118,6 +117,7 @@ class SimulatedMachine:
         self._rate = rate
         self._starts = 0
         self._paused_until = 0.0
+        self._stopped_at: float | None = None
         self._jobs: deque[_Job] = deque()
         self._busy_since: float | None = None
         self._turned_at = 0.0
@@ -131,6 +131,8 @@ class SimulatedMachine:
     @property
     def now(self) -> float:
         """The machine's own monotonic time."""
+        if self._stopped_at is not None:
+            return self._stopped_at
         return self._events.now * self._rate + 1000.0
 
     def start(self) -> None:
@@ -152,7 +154,7 @@ class SimulatedMachine:
             is_damaged=self.is_damaged,
         )
         self.member = GroupMember(
-            identity, self.disk.term, self.disk, self.now, self._make_request, self.timing
+            identity, self.disk.term, self.disk, self.now, self._make_request, TIMING
         )
         self._tick(self._starts)
 
@@ -168,6 +170,11 @@ class SimulatedMachine:
         if not with_power:
             self.disk.cut_power(self._random)
         self._network.drop(self)
+
+    def _exit(self, start: int) -> None:
+        if start == self._starts and self.is_up:
+            self.kill(with_power=True)
+            self._events.after(self._random.uniform(0.5, 3.0), self.restart)
 
     def pause(self, duration_s: float) -> None:
         """Stop the process for a while; connections stay."""
@@ -189,10 +196,16 @@ class SimulatedMachine:
             and not self.is_loop_stuck
         )
 
+    def stop_clock(self) -> None:
+        """Let time stand still here: a leader does not notice that its lease is over."""
+        self._stopped_at = self.now
+
+    def mend_clock(self) -> None:
+        self._stopped_at = None
+
     @property
     def has_stopped_clock(self) -> bool:
-        """Whether its leases and promises do not end for it."""
-        return self.timing.margin_s < 0
+        return self._stopped_at is not None
 
     @property
     def relies_on_lease(self) -> bool:
@@ -315,8 +328,7 @@ class SimulatedMachine:
                     lambda: None, lambda: self._alone(start, lambda one: one.closed(self.now))
                 )
             case Exit():
-                self.kill(with_power=True)
-                self._events.after(self._random.uniform(0.5, 3.0), self.restart)
+                self._events.after(0.1, lambda: self._exit(start))
             case Report(text):
                 self.reports.append(text)
 

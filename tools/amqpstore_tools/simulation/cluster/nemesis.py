@@ -7,16 +7,25 @@ counts on it.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER, STATE, EtcdTransaction
 from amqpstore_tools.simulation.cluster.etcd import keep_none
-from amqpstore_tools.simulation.cluster.machine import TIMING, SimulatedMachine
+from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
 
 if TYPE_CHECKING:
     from amqpstore_tools.simulation.cluster.history import Group
 
-STOPPED = TIMING._replace(margin_s=-60.0)
+
+class Story(Enum):
+    """Faults that belong together."""
+
+    LATE_CHANGES = "changes of the list are carried out late, while followers come and go"
+    OLD_LIST = "a follower stands with a list from before the leader went on without it"
+    LATE_ELECTION = "an election is carried out when the former leader has come back"
+    LOST_TAIL = "a leader loses what its followers have, and takes its key back"
+    TWO_LEADERS = "a deposed leader knows nothing of it, and followers come to it"
 
 
 class Nemesis:
@@ -64,7 +73,10 @@ class Nemesis:
             case 13:
                 machine.compact()
             case 14:
-                random.choice((self._late_changes, self._old_list, self._late_election))(machine)
+                machine.stop_clock()
+                self._network.astray = 0.2
+            case 15:
+                self.tell(random.choice(tuple(Story)))
             case _:
                 self._mend_one()
 
@@ -85,35 +97,50 @@ class Nemesis:
             self._cut(machine, other)
         self._etcd.cut_off.add(machine.name)
 
-    def stop_clocks(self) -> None:
-        """Let leaders of some machines never step down by themselves: what is confirmed must be
-        safe without any clock. Connections go astray, so that followers come to such leaders.
-        """
-        for one in self._machines:
-            if self._random.random() < 0.6:
-                one.timing = STOPPED
-        self._network.astray = 0.2
-
     def _mend_one(self) -> None:
         match self._random.randrange(4):
             case 0:
                 self._network.blocked.clear()
+                self._network.astray = 0.0
             case 1:
                 self._etcd.is_away = False
                 self._etcd.cut_off.clear()
             case _:
                 for one in self._machines:
                     one.is_disk_stuck = one.is_loop_stuck = False
+                    one.mend_clock()
 
     # Stories.
 
+    def tell(self, story: Story) -> None:
+        """Begin a story, about the machine that leads now. It ends within 20 seconds."""
+        leaders = self._group.leaders
+        machine = self._random.choice(leaders or self._machines)
+        match story:
+            case Story.LATE_CHANGES:
+                self._late_changes(machine)
+            case Story.OLD_LIST:
+                self._old_list(machine)
+            case Story.LATE_ELECTION:
+                self._late_election(machine)
+            case Story.LOST_TAIL:
+                self._lost_tail(machine)
+            case Story.TWO_LEADERS:
+                self._two_leaders(machine)
+
     def _late_changes(self, machine: SimulatedMachine) -> None:
-        """Changes of the list are carried out late, while followers come and go."""
+        """Changes of the list are carried out late; a follower that is added may die soon."""
         random = self._random
 
         def hold(transaction: EtcdTransaction) -> float:
-            is_change = [one.key for one in transaction.puts] == [IN_SYNC]
-            return random.uniform(1.0, 5.0) if is_change and random.random() < 0.4 else 0.0
+            if [one.key for one in transaction.puts] != [IN_SYNC] or random.random() < 0.5:
+                return 0.0
+            members = transaction.puts[0].value["members"]
+            added = set(members) - set(self._etcd.view().in_sync)
+            for other in self._machines:
+                if other.name in added and random.random() < 0.7:
+                    self._events.after(random.uniform(0.05, 2.5), lambda one=other: self._kill(one))  # type: ignore[misc]
+            return random.uniform(1.0, 8.0)
 
         def come_and_go() -> None:
             if self._etcd.hold is not hold:
@@ -122,11 +149,11 @@ class Nemesis:
             for other in random.sample(self._machines, len(self._machines) // 2):
                 if other is not machine:
                     self._cut(machine, other)
-            self._events.after(random.uniform(0.5, 3.0), come_and_go)
+            self._events.after(random.uniform(1.0, 4.0), come_and_go)
 
         self._etcd.hold = hold
         come_and_go()
-        self._events.after(20.0, self._mend_story)
+        self._events.after(18.0, self._mend_story)
 
     def _old_list(self, machine: SimulatedMachine) -> None:
         """A follower sees that nobody leads, and nothing more: the leader goes on without it. It
@@ -169,7 +196,39 @@ class Nemesis:
         self._etcd.hold = hold
         self._events.after(10.0, self._mend_story)
 
+    def _lost_tail(self, machine: SimulatedMachine) -> None:
+        """A leader's disk hangs, followers have its last batch, and it has not when it is back."""
+        machine.is_disk_stuck = True
+
+        def die() -> None:
+            if machine.is_up:
+                machine.kill(with_power=False)
+            machine.is_disk_stuck = False
+            self._events.after(self._random.uniform(0.01, 0.5), machine.restart)
+
+        self._events.after(self._random.uniform(0.1, 1.0), die)
+
+    def _two_leaders(self, machine: SimulatedMachine) -> None:
+        """A leader's clock stands still, it is cut off until another one is elected, and then from
+        etcd only: followers of the other one come to it.
+        """
+        random = self._random
+        machine.stop_clock()
+        self._isolate(machine)
+
+        def meet() -> None:
+            self._network.blocked.clear()
+            self._network.astray = 0.7
+            for other in self._machines:
+                if other is not machine and random.random() < 0.6:
+                    self._kill(other) if random.random() < 0.5 else self._network.drop(other)
+
+        for at in (6.0, 8.0, 10.0, 12.0):
+            self._events.after(at + random.uniform(0.0, 1.0), meet)
+        self._events.after(16.0, self._mend_story)
+
     def _mend_story(self) -> None:
         self._network.blocked.clear()
         self._etcd.cut_off.clear()
         self._etcd.hold = keep_none
+        self._network.astray = 0.0

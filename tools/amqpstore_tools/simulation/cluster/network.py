@@ -39,6 +39,8 @@ class Network:
     def __init__(self, events: Events, random: Random) -> None:
         self.blocked: set[tuple[str, str]] = set()
         self.ends: dict[str, NetworkEnd] = {}
+        self.slow = 0.05
+        """How often a frame takes long."""
         self.astray = 0.0
         """How often a connection comes to another machine than the one that was meant."""
         self._events = events
@@ -64,7 +66,7 @@ class Network:
     def _delay(self) -> float:
         return (
             self._random.uniform(0.0001, 0.03)
-            if self._random.random() < 0.95
+            if self._random.random() >= self.slow
             else self._random.uniform(0.03, 0.6)
         )
 

@@ -1,0 +1,99 @@
+"""Histories in which one thing goes wrong: how long clients wait, and who leads then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from amqpstore_server.cluster.keys import IN_SYNC
+from amqpstore_tools.simulation.cluster.history import Group
+from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
+
+Fault = Callable[[Group, SimulatedMachine], None]
+"""What goes wrong, with the machine that leads."""
+
+WARM_S = 8.0
+
+
+class DrillError(Exception):
+    """The group did not even begin to confirm."""
+
+
+def drill(seed: int, fault: Fault, duration_s: float = 15.0) -> tuple[float, Group]:
+    """Let one thing go wrong in a group of three. Returns the longest time in seconds for which
+    nothing was confirmed from then on, and the group as it is in the end.
+
+    Raises:
+        DrillError: there was no leader to begin with.
+    """
+    group = Group(seed)
+    group.network.slow = group.etcd.loss = 0.0
+    group.run(WARM_S)
+    if not group.leaders:
+        raise DrillError(f"seed {seed}: nobody leads after {WARM_S} s")
+    began = group.events.now
+    fault(group, group.leaders[0])
+    group.run(duration_s)
+    times = [began, *(at for at in group.invariants.confirmed_at if at > began), group.events.now]
+    longest_s = max(after - before for before, after in pairwise(times))
+    return longest_s, group
+
+
+def disk_hangs(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG001
+    leader.is_disk_stuck = True
+
+
+def loop_hangs(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG001
+    leader.is_loop_stuck = True
+
+
+def is_killed(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG001
+    leader.kill(with_power=False)
+
+
+def is_killed_and_started(group: Group, leader: SimulatedMachine) -> None:
+    leader.kill(with_power=True)
+    group.events.after(0.5, leader.restart)
+
+
+def is_killed_with_a_damaged_second(group: Group, leader: SimulatedMachine) -> None:
+    """The oldest of the others has found damage when it was started: the youngest is to lead."""
+    second = _others(group, leader)[0]
+    if second.member is not None:
+        second.member.identity = second.member.identity._replace(is_damaged=True)
+    second.is_damaged = True
+    leader.kill(with_power=False)
+
+
+def stops_in_order(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG001
+    if leader.member is not None:
+        leader.member.stop(leader.now)
+
+
+def loses_a_follower(group: Group, leader: SimulatedMachine) -> None:
+    _others(group, leader)[0].kill(with_power=False)
+
+
+def sees_etcd_only(group: Group, leader: SimulatedMachine) -> None:
+    for other in _others(group, leader):
+        group.network.blocked |= {(leader.name, other.name), (other.name, leader.name)}
+
+
+def is_cut_off(group: Group, leader: SimulatedMachine) -> None:
+    sees_etcd_only(group, leader)
+    group.etcd.cut_off.add(leader.name)
+
+
+def etcd_is_away(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG001
+    group.etcd.is_away = True
+
+
+def etcd_loses_leases(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG001
+    group.etcd.lose_leases()
+
+
+def _others(group: Group, leader: SimulatedMachine) -> list[SimulatedMachine]:
+    """Return the other members of the list, the oldest first."""
+    names = group.etcd.view().rows[IN_SYNC].value["members"]
+    machines = {one.name: one for one in group.machines}
+    return [machines[name] for name in names if name != leader.name]
