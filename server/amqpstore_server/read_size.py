@@ -97,15 +97,20 @@ class ReadSize:
         self._took_s = 0.0
         self._ordinary_s = 0.0
 
+    def charge(self, took_s: float, size: int = 0, message_count: int = 0) -> None:
+        """Add what the last read has led to later on: how long that took, and what was handled."""
+        self._took_s += took_s
+        self._ordinary_s += message_count * _MESSAGE_S + size * _BYTE_S
+        self.is_timed = self._took_s > SUSPECT_S
+        self.is_costly = self._took_s > _COSTLY_S and self._took_s > 2 * self._ordinary_s
+
     def note(self, size: int, message_count: int, took_s: float) -> None:
         """Choose the next size after a read of `size` bytes, in which so many methods or messages
         were completed, and that took so long to handle.
         """
-        total_s = self._took_s = self._took_s * _REMEMBERED + took_s
-        ordinary_s = message_count * _MESSAGE_S + size * _BYTE_S
-        ordinary_s = self._ordinary_s = self._ordinary_s * _REMEMBERED + ordinary_s
-        self.is_timed = total_s > SUSPECT_S
-        self.is_costly = total_s > _COSTLY_S and total_s > 2 * ordinary_s
+        self._took_s *= _REMEMBERED
+        self._ordinary_s *= _REMEMBERED
+        self.charge(took_s, size, message_count)
         if self.is_costly:
             long_s = _COSTLY_LONG_S
         else:

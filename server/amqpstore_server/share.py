@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-_REST = 4.0
-"""The work waits that many times as long as it last took, while others are at work: so it has a
-fifth of the time.
-"""
+import math
 
 _OTHERS_S = 0.002
 """Others are at work if something was read from a client in that time."""
 
 
 class Share:
-    """A fifth of the time while others are at work, and all of it otherwise."""
+    """A part of the time while others are at work, and all of it otherwise.
 
-    __slots__ = ("_rests_until",)
+    Args: rest, how many times as long as it last took the work waits, while others are at work.
+    """
 
-    def __init__(self) -> None:
-        self._rests_until = 0.0
+    __slots__ = ("_rest", "_rests_until")
+
+    def __init__(self, rest: float) -> None:
+        self._rest = rest
+        self._rests_until = -math.inf
 
     def took(self, now: float, seconds: float) -> None:
-        """Note that the work has taken so long, until now."""
-        self._rests_until = now + seconds * _REST
+        """Note that the work has taken so long, until now. What follows without a break adds up."""
+        self._rests_until = max(self._rests_until, now) + seconds * self._rest
 
-    def is_over(self, now: float, others_at: float) -> bool:
-        """Whether the work has had its time. Args: others_at, when others were last at work."""
-        return now < self._rests_until and now - others_at < _OTHERS_S
+    def wait_s(self, now: float, others_at: float) -> float:
+        """Return how long the work has to wait, unless others go on: 0 if it may be done now.
+
+        Args: others_at, when others were last at work.
+        """
+        return max(0.0, min(self._rests_until, others_at + _OTHERS_S) - now)

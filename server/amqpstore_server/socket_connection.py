@@ -17,6 +17,7 @@ from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin, Login
+from amqpstore_server.amqp.outbox import without
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.faults import FATAL, called
@@ -85,6 +86,7 @@ class SocketConnection:
         "_unsent",
         "amqp",
         "connected_ms",
+        "has_more",
         "host",
         "is_costly",
         "local",
@@ -146,7 +148,7 @@ class SocketConnection:
         self._is_to_be_read = False
         self._is_drained = False
         self._is_leaving = False
-        self.is_costly = False
+        self.is_costly = self.has_more = False
         self._read_size = ReadSize()
         self._attention = trio.Event()
         self._held_back: trio.CancelScope | None = None
@@ -155,7 +157,7 @@ class SocketConnection:
         self._taken_at = 0.0
         self._is_broken = False
         self._rest = b""
-        """What was read, and waits until others have had their turn."""
+        """What was read, and is handled in later rounds."""
 
     @property
     def name(self) -> str:
@@ -181,16 +183,10 @@ class SocketConnection:
                 self._tasks = nursery
                 self.amqp.on_secret = self._has_secret
                 with self._reading:
-                    if self._tls is None:
-                        self._offer(None)
-                        self._read_on()
-                        await self._attend(visitor)
-                    elif await self._shake_hands(self._tls):
-                        self._offer(self._tls.certificate)
-                        self._read_on()
+                    if self._tls is None or await self._shake_hands(self._tls):
+                        self._offer(self._tls.certificate if self._tls else None)
                         # What followed the handshake has been read from the socket already.
-                        self.read_ready(trio.current_time())
-                        self._broker.context.column.place()
+                        self._read_on(at_once=self._tls is not None)
                         await self._attend(visitor)
                 self._stop_reading()
                 nursery.cancel_scope.cancel()
@@ -249,7 +245,7 @@ class SocketConnection:
         self.end()
 
     def _look_at_time(self, now: float) -> None:
-        if self._held_back is not None:
+        if self._held_back is not None or self.has_more:
             self.amqp.excuse(now)
         self.amqp.tick(now)
         if time.time() >= self._expires_at:
@@ -275,8 +271,12 @@ class SocketConnection:
         self.amqp.abandon()
         self.end()
 
-    def _read_on(self) -> None:
-        """Start or continue reading from the socket."""
+    def _read_on(self, *, at_once: bool = False) -> None:
+        """Start or continue reading from the socket.
+
+        Args: at_once, whether to read even if the socket is not readable.
+        """
+        self.has_more = at_once or bool(self.amqp.waiting or self._rest)
         self._is_to_be_read = True
         self._update_reading()
 
@@ -326,9 +326,12 @@ class SocketConnection:
         self._turn.has_output(self)
 
     def read_ready(self, now: float) -> None:
-        """Read once from the socket and handle the bytes."""
+        """Read once from the socket and handle the bytes, or go on with those of the last read."""
         try:
             self._read(now)
+            if self.amqp.has_defined:
+                self.amqp.has_defined = False
+                self._turn.has_defined(self)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
@@ -336,6 +339,11 @@ class SocketConnection:
 
     def _read(self, now: float) -> None:
         amqp = self.amqp
+        if self.has_more:
+            self.has_more = False
+            if amqp.waiting or self._rest:
+                self._go_on(now)
+                return
         if amqp.has_published and not self._committer.has_room() and amqp.is_served:
             # Checked before each read: all clients together may send far more than fits. Who has
             # published nothing goes on: acks take little room.
@@ -365,7 +373,7 @@ class SocketConnection:
             sizes.is_timed = time.perf_counter() - began_s > SUSPECT_S
         else:
             if size > LONG_BYTES and (part := part_of(read)):
-                self._rest = read[part:]  # `_attend` handles it
+                self._rest = read[part:]
                 read = read[:part]
             began_s = time.thread_time()
             goes_on = amqp.receive(read, now) and not self._rest
@@ -373,15 +381,40 @@ class SocketConnection:
             sizes.note(len(read), message_count, time.thread_time() - began_s)
             self.is_costly = sizes.is_costly
         if not goes_on or (amqp.has_published and self._alarms.is_raised and amqp.is_served):
-            self._need_attention()
+            self._pause()
 
-    def _read_on_in_rest(self) -> None:
-        """Handle a part of what waits of a read."""
-        rest = self._rest
-        part = part_of(rest) or len(rest)
-        self._rest = rest[part:]
-        self.amqp.receive(rest[:part], trio.current_time())
-        self._broker.context.column.place()
+    def _go_on(self, now: float) -> None:
+        """Handle a part of what is left of the last read."""
+        amqp = self.amqp
+        part = b""
+        message_count = amqp.message_count
+        began_s = time.thread_time()
+        if amqp.waiting:
+            amqp.go_on(now)
+        else:
+            size = part_of(self._rest) or len(self._rest)
+            part, self._rest = self._rest[:size], self._rest[size:]
+            amqp.receive(part, now)
+        message_count = amqp.message_count - message_count
+        self.charge(time.thread_time() - began_s, len(part), message_count)
+        self._pause()
+
+    def charge(self, seconds: float, byte_count: int = 0, message_count: int = 0) -> None:
+        """Count what the last read has led to: the processor time it took, and what was handled."""
+        self._read_size.charge(seconds, byte_count, message_count)
+        self.is_costly = self._read_size.is_costly
+
+    def _pause(self) -> None:
+        """Stop reading from the socket if the client has to wait for something: for others, whose
+        turn it is, or for what its task waits for.
+        """
+        amqp = self.amqp
+        has_more = bool(amqp.waiting or self._rest)
+        waits = amqp.is_finished or amqp.is_authenticating or amqp.outbox.is_unread
+        self.has_more = has_more and not waits
+        is_blocked = amqp.has_published and self._alarms.is_raised and amqp.is_served
+        if waits or (is_blocked and not has_more):
+            self._need_attention()
 
     def _need_attention(self) -> None:
         """Stop reading, and have `_attend` wait for what this client waits for, and start again."""
@@ -395,23 +428,16 @@ class SocketConnection:
         while True:
             await self._attention.wait()
             self._attention = trio.Event()
-            while (amqp.is_input_paused or self._rest) and not amqp.is_finished:
+            while not amqp.is_finished and (amqp.is_authenticating or amqp.outbox.is_unread):
                 if amqp.is_authenticating:
                     await self._check_login(visitor)
-                elif not amqp.is_input_paused:
-                    await trio.lowlevel.checkpoint()
-                    self._read_on_in_rest()
+                    self._turn.wake()
                 else:
-                    if amqp.outbox.is_unread:
-                        self._is_unread = True
-                        await self._unread.park()
-                    else:
-                        await trio.lowlevel.checkpoint()
-                    amqp.go_on(trio.current_time())
-                self._turn.wake()
+                    self._is_unread = True
+                    await self._unread.park()
             if amqp.is_finished or self._is_broken:
                 return
-            if amqp.has_published and amqp.is_served:
+            if amqp.has_published and amqp.is_served and not (amqp.waiting or self._rest):
                 with trio.CancelScope() as self._held_back:
                     await self._hold_back()
                 self._held_back = None
@@ -524,7 +550,7 @@ class SocketConnection:
         octets.send_oct += sent
         octets.send_cnt += 1
         is_all = len(self._unsent) == 1 and sent == len(self._unsent[0])
-        self._unsent = [] if is_all else _without(self._unsent, sent)
+        self._unsent = [] if is_all else without(self._unsent, sent)
         self._taken_at = now
         self.amqp.sent(now)
         return not self._unsent
@@ -571,12 +597,3 @@ class SocketConnection:
             if not read:
                 return
             most_bytes -= len(read)
-
-
-def _without(buffers: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:
-    """Return the buffers without the first `sent_bytes` of them."""
-    for place, buffer in enumerate(buffers):
-        if sent_bytes < len(buffer):
-            return [memoryview(buffer)[sent_bytes:], *buffers[place + 1 :]]
-        sent_bytes -= len(buffer)
-    return []

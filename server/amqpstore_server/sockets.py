@@ -5,6 +5,9 @@ read, which is a third of the price of a client that waits for each confirm. So 
 selector alone, and while there is traffic not even that: `wait` waits for it in trio's place, up to
 a millisecond at a time. What a client does rarely (log in, be held back, leave) stays with its own
 task, see `socket_connection`. The end of a batch is signalled through the selector too.
+
+All that the broker does for what a client has sent is done here, in reads: one that would take long
+is continued in the next rounds. So one rule says whose turn it is.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from itertools import islice
 from typing import Protocol
 
 import trio
+
+from amqpstore_server.share import Share
 
 _READING_S = 0.005
 """How long one round reads before the messages are delivered and their batch is started."""
@@ -35,10 +40,9 @@ _ALONE_S = 0.005
 
 
 _REST = 9.0
-"""A client that is costly waits that many times as long as its last read took, while others are
-ready: so it has a tenth of the time.
+"""Clients that are costly wait that many times as long as the last read of one of them took, while
+others are at work: so they have a tenth of the time.
 """
-
 
 _LEAVE_AT_ONCE = 8
 """From how many clients that have closed their side a round reads. What follows from the end of a
@@ -55,8 +59,12 @@ class SocketReader(Protocol):
     is_costly: bool
     """Whether others are read first: it takes much longer than they do for as much."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the last read is to be continued, before anything else is read."""
+
     def read_ready(self, now: float) -> None:
-        """Read once from the socket and handle what came."""
+        """Read once from the socket and handle what came, or continue the last read."""
 
 
 class HasDescriptor(Protocol):
@@ -76,17 +84,21 @@ class Sockets:
         """What is written to this eventfd does the same as `wake`."""
         # Reports each write to it once, so nobody has to read it.
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
-        self._ready: deque[tuple[int, SocketReader]] = deque()
+        self._ready: deque[tuple[int, SocketReader, int]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
         again."""
+        self._unwatched: set[int] = set()
+        """Not in the selector, which would find them again and again: those of the next three."""
+        self._continuing: dict[int, SocketReader] = {}
+        """Their last read is to be continued."""
         self._costly: dict[int, SocketReader] = {}
-        """Readable, but costly: they wait for the others."""
+        """Readable, or to be continued, but costly: they wait for the others."""
         self._leaving: dict[int, SocketReader] = {}
-        """Their clients have closed their side: they wait for the others too. They are not in the
-        selector, which would find them again and again.
-        """
-        self._costly_at = 0.0
-        self._others_were_read = False
+        """Their clients have closed their side: they wait for the others too."""
+        self._share = Share(_REST)
+        """Decides whether those who are costly have had their part of the time."""
+        self._costly_was_read = False
+        """In this round."""
         self.read_at = 0.0
         """When something was read from a client that is not costly."""
         self._has_looked = False
@@ -94,18 +106,50 @@ class Sockets:
         self._others_run_at = 0.0
 
     def add(self, sock: HasDescriptor, reader: SocketReader) -> None:
-        """Start reading from a socket whenever it is readable."""
+        """Start reading from a socket: whenever it is readable, and at once if the reader has
+        more.
+        """
         descriptor = sock.fileno()
         self._readers[descriptor] = reader
-        self._selector.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+        self._unwatched.add(descriptor)
+        self._sort(descriptor, reader)
+        if reader.has_more:
+            self.wake()
 
     def remove(self, sock: HasDescriptor) -> None:
         """Stop reading from a socket. To be called before it is closed."""
         descriptor = sock.fileno()
         del self._readers[descriptor]
-        self._costly.pop(descriptor, None)
-        if self._leaving.pop(descriptor, None) is None:
+        for waiting in (self._continuing, self._costly, self._leaving):
+            waiting.pop(descriptor, None)
+        if descriptor in self._unwatched:
+            self._unwatched.remove(descriptor)
+        else:
             self._selector.unregister(descriptor)
+
+    def _sort(self, descriptor: int, reader: SocketReader) -> None:
+        """Decide what a reader waits for, after a read, or when it is new."""
+        if self._readers.get(descriptor) is not reader:
+            return  # the read has ended its connection, or has stopped reading
+        if not reader.has_more:
+            if descriptor in self._unwatched:
+                self._unwatched.remove(descriptor)
+                self._selector.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+            return
+        self._unwatch(descriptor)
+        self._continuing[descriptor] = reader
+
+    def _unwatch(self, descriptor: int) -> None:
+        if descriptor not in self._unwatched:
+            self._unwatched.add(descriptor)
+            self._selector.unregister(descriptor)
+
+    def charge(self, seconds: float) -> None:
+        """Count the time of work that the reads of this round have led to, for those who are costly
+        if one of them was read.
+        """
+        if self._costly_was_read:
+            self._share.took(time.perf_counter(), seconds)
 
     def wake(self) -> None:
         """Make the current `wait`, or the next one, return. Any thread may call it."""
@@ -118,63 +162,71 @@ class Sockets:
         self._others_run_at = 0.0
 
     async def wait(self) -> None:
-        """Return when a socket is readable or `wake` was called.
+        """Return when a client can be read or `wake` was called.
 
         Other tasks run before that, unless they did some milliseconds ago.
         """
+        has_ready = bool(self._ready or self._continuing or self._leaving)
+        wait_s = self._rest_s() if self._costly and not has_ready else 0.0
+        has_ready = has_ready or bool(self._costly and not wait_s)
         if time.perf_counter() < self._others_run_at and (
-            self._ready or self._leaving or self._look(_LINGER_S)
+            has_ready or self._look(min(wait_s or _LINGER_S, _LINGER_S))
         ):
             return
-        if self._ready or self._leaving:
+        if has_ready:
+            await trio.lowlevel.checkpoint()
+        elif wait_s:
+            # Two milliseconds at most: not worth a timeout of trio's.
+            self._look(min(wait_s, _LINGER_S))
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._selector.fileno())
         self._others_run_at = time.perf_counter() + _ALONE_S
+
+    def _rest_s(self) -> float:
+        """Return how long those who are costly have to wait, unless others are read meanwhile."""
+        return self._share.wait_s(time.perf_counter(), self.read_at)
 
     def _look(self, timeout_s: float) -> bool:
         """Wait for the selector, and note which sockets are readable. Returns whether any is, or
         `wake` was called.
         """
         if found := self._selector.poll(timeout_s):
-            readers = self._readers
+            readers, ready = self._readers, self._ready
             for descriptor, events in found:
                 if reader := readers.get(descriptor):
-                    if events & _LEFT and not reader.is_costly:
-                        self._leave(descriptor, reader)
-                    else:
-                        self._ready.append((descriptor, reader))
+                    ready.append((descriptor, reader, events))
             self._has_looked = True
             return True
         return False
-
-    def _leave(self, descriptor: int, reader: SocketReader) -> None:
-        """Read from a client that has closed its side when the others have been read."""
-        self._leaving[descriptor] = reader
-        self._selector.unregister(descriptor)
 
     def read(self, now: float) -> bool:
         """Read once from each readable socket, until none is left or some milliseconds are over.
 
         Sockets that become readable meanwhile are read too: their acks make room for deliveries,
         and their publishes share this batch. But a client that sends without a break is read once,
-        so that deliveries keep up with it. One that is costly is read last, and only if the others
-        have had their time; of those that have closed their side a few are read in each round.
+        so that deliveries keep up with it. Reads of earlier rounds are continued after that, one at
+        least. One that is costly is read last, and only if the others have had their time; of those
+        that have closed their side a few are read in each round.
         Returns whether the time was over.
         """
-        is_busy = self._read_ordinary(now)
+        began = time.perf_counter()
+        self._costly_was_read = False
+        count = len(self._continuing) if self._continuing else 0
+        is_busy = self._read_ordinary(now, began)
+        if count:
+            self._continue(count, now, began)
         if self._costly:
             self._read_costly(now)
         if self._leaving:
             self._read_leaving(now)
         return is_busy
 
-    def _read_ordinary(self, now: float) -> bool:
-        """Read from those that are not costly. Returns as `read`."""
+    def _read_ordinary(self, now: float, began: float) -> bool:
+        """Read from those that are readable and not costly. Returns as `read`."""
         ready = self._ready
         readers = self._readers
         seen: set[int] = set()
-        began = time.perf_counter()
         while True:
             if not ready:
                 if self._has_looked:
@@ -182,23 +234,22 @@ class Sockets:
                     return False
                 for descriptor, events in self._selector.poll(0):
                     if descriptor not in seen and (reader := readers.get(descriptor)):
-                        if events & _LEFT and not reader.is_costly:
-                            self._leave(descriptor, reader)
-                        else:
-                            ready.append((descriptor, reader))
+                        ready.append((descriptor, reader, events))
                 if not ready:
                     return False
             self._has_looked = False
-            descriptor, reader = ready.popleft()
-            seen.add(descriptor)
+            descriptor, reader, events = ready.popleft()
             # An earlier read of this round may have ended this connection.
             if readers.get(descriptor) is not reader:
                 continue
-            if reader.is_costly:
-                self._costly[descriptor] = reader
+            if reader.is_costly or events & _LEFT:
+                self._unwatch(descriptor)
+                (self._costly if reader.is_costly else self._leaving)[descriptor] = reader
                 continue
-            self._others_were_read = True
+            seen.add(descriptor)
             reader.read_ready(now)
+            if reader.has_more:
+                self._sort(descriptor, reader)
             self.read_at = now_s = time.perf_counter()
             spent = now_s - began
             if spent > _READING_S:
@@ -206,17 +257,34 @@ class Sockets:
             if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:
                 return False
 
+    def _continue(self, count: int, now: float, began: float) -> None:
+        """Continue the reads of those who have waited longest, one at least, until the time is
+        over.
+        """
+        for _ in range(min(count, len(self._continuing))):
+            descriptor = next(iter(self._continuing))
+            reader = self._continuing.pop(descriptor)
+            if reader.is_costly:
+                self._costly[descriptor] = reader
+                continue
+            reader.read_ready(now)
+            self._sort(descriptor, reader)
+            self.read_at = now_s = time.perf_counter()
+            if now_s - began > _READING_S or not self._continuing:
+                return
+
     def _read_costly(self, now: float) -> None:
         """Read from the one that has waited longest, unless the others have to be read first."""
-        began = time.perf_counter()
-        others_were_read, self._others_were_read = self._others_were_read, False
-        if others_were_read and began < self._costly_at:
+        if self._rest_s():
             return
+        began = time.perf_counter()
+        self._costly_was_read = True
         descriptor = next(iter(self._costly))
         reader = self._costly.pop(descriptor)
         reader.read_ready(now)
+        self._sort(descriptor, reader)
         ended = time.perf_counter()
-        self._costly_at = ended + (ended - began) * _REST
+        self._share.took(ended, ended - began)
 
     def _read_leaving(self, now: float) -> None:
         """Read once from some clients that have closed their side: what they sent before, or the

@@ -21,8 +21,8 @@ from amqpstore_server.switching import SwitchInterval
 _COLLECTING_S = 0.015
 """How long a queue collects messages while the broker is busy."""
 
-_PAUSE_S = 0.001
-"""After this time a turn looks whether the others are still at work."""
+_REST = 4.0
+"""Moving and dropping messages has a fifth of the time."""
 
 _PROBING_S = 0.01
 """How often it is measured how long a message waits for its delivery."""
@@ -35,6 +35,13 @@ class Sender(Protocol):
         """Send what the socket accepts at once, and make sure that the rest follows."""
 
 
+class Definer(Protocol):
+    """A connection whose client has changed definitions."""
+
+    def charge(self, seconds: float) -> None:
+        """Count the time of what the last read has led to."""
+
+
 class Turn:
     """Reads, deliveries, the batch, and writes, in this order."""
 
@@ -42,13 +49,14 @@ class Turn:
         self._broker = broker
         self._sockets = sockets
         self._senders: dict[Sender, None] = {}
+        self._definers: list[Definer] = []
         self._event = trio.Event()
         self._is_running = False
         self._held_back: list[trio.Event] = []
         self._collect_until = 0.0
         self._probe_at_s = 0.0
         self._switch_interval = SwitchInterval()
-        self._share = Share()
+        self._share = Share(_REST)
         """Decides whether moving and dropping messages has had its part of the time."""
         self._pause = trio.CancelScope()
 
@@ -66,6 +74,10 @@ class Turn:
         self._senders[sender] = None
         if not self._is_running:
             self._wake()
+
+    def has_defined(self, definer: Definer) -> None:
+        """Note that a client has changed definitions in this round."""
+        self._definers.append(definer)
 
     async def wait_for_room(self) -> None:
         """Return once the disk has caught up with what is published. To be called while the
@@ -97,10 +109,8 @@ class Turn:
             finally:
                 context.joins_reads = False
             if context.has_definitions:
-                # All of them are one commit, and before it nobody is answered: what is in the
-                # outboxes is sent at the end of the turn.
                 context.has_definitions = False
-                context.store.commit_definitions()
+                self._commit_definitions()
             if is_busy or self._switch_interval.is_long:
                 self._switch_interval.after_round(now, is_busy=is_busy)
             # After the reads, which consume the wake-up: a batch written since would otherwise
@@ -114,6 +124,19 @@ class Turn:
         if not collects:
             self._collect_until = now + _COLLECTING_S
         self._end(committer, now, collects=collects)
+
+    def _commit_definitions(self) -> None:
+        """Commit what clients have defined in this round, together: before that nobody is
+        answered, as what is in the outboxes is sent at the end of the turn. Nobody else is served
+        meanwhile either, so it counts as part of their reads.
+        """
+        began_s = time.perf_counter()
+        self._broker.context.store.commit_definitions()
+        took_s = time.perf_counter() - began_s
+        self._sockets.charge(took_s)
+        definers, self._definers = self._definers, []
+        for definer in definers:
+            definer.charge(took_s / len(definers))
 
     async def run(self, committer: Committer) -> None:
         """Run a turn whenever `wake` asks for one. Never returns."""
@@ -138,7 +161,8 @@ class Turn:
 
     def _pump(self, *, collects: bool) -> None:
         """Have the queues do their work."""
-        rests = self._share.is_over(time.perf_counter(), self._sockets.read_at)
+        wait_s = self._share.wait_s(time.perf_counter(), self._sockets.read_at)
+        rests = wait_s > 0
         self._is_running = True
         try:
             spent = self._broker.pump(collects=collects, rests=rests)
@@ -149,7 +173,7 @@ class Turn:
         if not self._broker.has_more:
             return
         if rests and self._broker.only_rests:
-            self._pause.deadline = trio.current_time() + _PAUSE_S
+            self._pause.deadline = trio.current_time() + wait_s
         else:
             # Queues that got messages from another queue on the way have their turn next.
             self._wake()

@@ -63,9 +63,7 @@ HANDSHAKE_S = 10.0
 _CLOSE_S = 10.0
 
 _METHODS_AT_ONCE = 32
-"""Methods of one read that are handled before others have their turn. Publishes and acks do not
-count: they are handled together.
-"""
+"""Methods, besides publishes and acks, that are handled before others have their turn."""
 
 _EVENTS_AT_ONCE = 256
 """Events of one read that are handled before others have their turn. Acks of neighbouring tags are
@@ -111,6 +109,8 @@ class AmqpConnection:
         self.on_secret: Callable[[str], None] | None = None
         """Called with a token that is to renew the login; it calls `renewed` later."""
         self.has_published = False
+        self.has_defined = False
+        """Whether it has changed definitions since this was last set to False."""
         self.message_count = 0
         """Methods and messages that it has sent."""
         self.octets = OctetCounters()
@@ -128,7 +128,8 @@ class AmqpConnection:
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
-        self._waiting: list[Event | Unfinished] = []
+        self.waiting: list[Event | Unfinished] = []
+        """Input that `go_on` is to handle."""
         self._unfinished: Unfinished | None = None
         self._now = now
         self._deadline = now + HANDSHAKE_S
@@ -186,7 +187,7 @@ class AmqpConnection:
         is gone.
         """
         return (
-            bool(self._waiting)
+            bool(self.waiting)
             or self.outbox.byte_count > MAX_UNREAD_BYTES
             or self.state is ConnectionState.AUTHENTICATING
         )
@@ -274,7 +275,7 @@ class AmqpConnection:
 
     def go_on(self, now: float) -> None:
         """Handle input that waited while input was paused, until it has to wait again."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         self._events(waiting, now)
         self._column.place()
 
@@ -389,7 +390,7 @@ class AmqpConnection:
                 or index == _EVENTS_AT_ONCE
                 or self._unfinished is not None
             ):
-                self._waiting = [*events[index:]]
+                self.waiting = [*events[index:]]
                 break
             if type(event) is Publishes:
                 self.has_published = True
@@ -405,9 +406,10 @@ class AmqpConnection:
                     is_defining = self._is_defining(event.method, is_defining)
             self._event(event, published, now)
         if self._unfinished is not None:
-            self._waiting.insert(0, self._unfinished)
+            self.waiting.insert(0, self._unfinished)
             self._unfinished = None
         if is_defining:
+            self.has_defined = True
             self._broker.context.commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)
@@ -587,7 +589,7 @@ class AmqpConnection:
         queues.
         """
         self._column.place()
-        self._waiting = []
+        self.waiting = []
         self._unfinished = None
         session = self._session
         self._broker.context.work["connection closed"] = None

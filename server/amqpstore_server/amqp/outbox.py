@@ -107,3 +107,12 @@ class Outbox:
 
 def _nobody() -> None:
     """Do nothing. Replaces `on_output` when the connection has ended."""
+
+
+def without(buffers: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:
+    """Return the buffers without the first `sent_bytes` of them."""
+    for place, buffer in enumerate(buffers):
+        if sent_bytes < len(buffer):
+            return [memoryview(buffer)[sent_bytes:], *buffers[place + 1 :]]
+        sent_bytes -= len(buffer)
+    return []

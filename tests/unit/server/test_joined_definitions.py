@@ -1,15 +1,17 @@
 """What clients define in one round of reads is one commit, before which none is answered."""
 
 import socket
+import time
 from collections.abc import Sequence
 
 import pytest
 import trio
 
+import amqpstore_server.read_size
 import amqpstore_server.sockets
 from amqpstore.catalog import Change
 from amqpstore_server.protocol import methods
-from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from tests.one_client import some_clients
 
 CLIENTS = 5
@@ -59,3 +61,36 @@ def test_what_clients_define_in_a_round_is_one_commit(monkeypatch: pytest.Monkey
     monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
     monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
     assert trio.run(declares) == [(CLIENTS, False), (0, True)]
+
+
+async def costly_definers(commit_s: float) -> int:
+    """Return how many clients are costly after each has declared a queue in the same round."""
+    async with some_clients(CLIENTS) as (app, socks):
+        store = app.broker.context.store
+        commit = store._catalog.commit
+
+        def slow(changes: Sequence[Change]) -> None:
+            until_s = time.perf_counter() + commit_s
+            commit(changes)
+            while time.perf_counter() < until_s:
+                pass
+
+        store._catalog.commit = slow  # type: ignore[method-assign]
+        for number, sock in enumerate(socks[1:]):
+            declare(sock, f"d{number}")
+        socks[0].send(HEARTBEAT_FRAME)
+        assert app.sockets._look(60)
+        app._turn.round(app.committer, trio.current_time())
+        del store._catalog.commit
+        return sum(client.is_costly for client in app.connections)
+
+
+@pytest.mark.parametrize(("commit_s", "costly"), [(0.1, CLIENTS - 1), (0.0, 0)])
+def test_who_defines_is_charged_for_the_commit(
+    monkeypatch: pytest.MonkeyPatch, commit_s: float, costly: int
+) -> None:
+    """In equal parts: nobody else is served meanwhile."""
+    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.read_size, "_COSTLY_S", 0.01)
+    assert trio.run(costly_definers, commit_s) == costly

@@ -1,4 +1,4 @@
-"""Costly work has a fifth of the time while others are at work, and all of it otherwise."""
+"""Costly work has a part of the time while others are at work, and all of it otherwise."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from amqpstore_server.share import Share
 
 def time_of_work(others_every_s: float, *, seconds: float = 10.0) -> float:
     """Return how much of the time is for work that always has more to do, 3 ms at a time."""
-    share = Share()
+    share = Share(4.0)
     now = worked_s = 0.0
     while now < seconds:
         others_at = now if others_every_s == 0 else now // others_every_s * others_every_s
-        if share.is_over(now, others_at):
-            now += 0.0005
+        if wait_s := share.wait_s(now, others_at):
+            now += min(wait_s, 0.0005)
             continue
         now += 0.003
         worked_s += 0.003
@@ -33,4 +33,18 @@ def test_it_has_what_is_left_by_others_that_are_seldom_at_work() -> None:
 
 
 def test_it_begins_at_once() -> None:
-    assert not Share().is_over(0.0, 0.0)
+    assert not Share(4.0).wait_s(0.0, 0.0)
+
+
+def test_what_follows_from_it_counts_too() -> None:
+    share = Share(4.0)
+    share.took(1.0, 0.001)
+    share.took(1.0, 0.002)
+    assert share.wait_s(1.0, 1.011) == pytest.approx(0.012)
+
+
+def test_it_waits_no_longer_than_others_are_at_work() -> None:
+    share = Share(4.0)
+    share.took(1.0, 1.0)
+    assert share.wait_s(1.0, 1.0) < 0.01
+    assert share.wait_s(1.1, 1.0) == 0.0

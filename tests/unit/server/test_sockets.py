@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 import amqpstore_server.sockets
+from amqpstore_server import share
 from amqpstore_server.sockets import Sockets
 
 
@@ -16,13 +17,22 @@ class Reading:
 
     def __init__(self, sockets: Sockets, order: list[str], name: str) -> None:
         self.is_costly = False
+        self.steps = 0
         self.far, self.near = socket.socketpair()
         self._sockets = sockets
         self._order = order
         self._name = name
         sockets.add(self.near, self)
 
+    @property
+    def has_more(self) -> bool:
+        return self.steps > 0
+
     def read_ready(self, now: float) -> None:
+        if self.steps:
+            self.steps -= 1
+            self._order.append(f"{self._name} goes on")
+            return
         assert self.near.recv(1)
         self._order.append(self._name)
 
@@ -146,15 +156,17 @@ def test_who_is_costly_is_read_after_the_others_and_only_when_they_have_had_thei
     costly.is_costly = True
     for client in (costly, other):
         client.far.send(bytes(10))
-    monkeypatch.setattr(amqpstore_server.sockets, "_REST", 1e9)
+    sockets.charge(60.0)
     sockets.read(0.0)
-    assert order == ["other", "costly"]
+    assert order == ["other", "costly"], "no costly one was read before the charge"
+    sockets.charge(60.0)
     sockets.read(0.0)
     sockets.read(0.0)
     assert order[2:] == ["other"] * 2, "it rests"
     other.near.recv(10)
+    monkeypatch.setattr(sockets, "read_at", 0.0)
     sockets.read(0.0)
-    assert order[4:] == ["costly"], "nobody else is ready"
+    assert order[4:] == ["costly"], "nobody else is at work"
     costly.is_costly = False
     sockets.read(0.0)
     assert order[5:] == ["costly"]
@@ -167,7 +179,7 @@ def test_those_who_are_costly_share_what_is_left_to_them(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However busy the others are; and who has gone is not read."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_REST", 0.0)
+    monkeypatch.setattr(share, "_OTHERS_S", 0.0)
     order: list[str] = []
     costly = [Reading(sockets, order, f"costly {number}") for number in range(3)]
     other = Reading(sockets, order, "other")
@@ -186,6 +198,109 @@ def test_those_who_are_costly_share_what_is_left_to_them(
         sockets.read(0.0)
     assert "costly 0" not in order
     for client in (*costly[1:], other):
+        client.close()
+
+
+def test_a_read_is_continued_once_a_round_and_nothing_is_read_meanwhile(sockets: Sockets) -> None:
+    order: list[str] = []
+    long, other = (Reading(sockets, order, name) for name in ("long", "other"))
+
+    async def main() -> None:
+        long.far.send(b"xx")
+        long.steps = 4
+        sockets.read(0.0)
+        assert order == ["long goes on"]
+        for _ in range(3):
+            other.far.send(b"x")
+            assert await returns(sockets)
+            sockets.read(0.0)
+        assert order[1:] == ["other", "long goes on"] * 3
+        assert await returns(sockets)
+        sockets.read(0.0)
+        sockets.read(0.0)
+        assert order[7:] == ["long"] * 2
+        assert not await returns(sockets)
+
+    run(main)
+    for client in (long, other):
+        client.close()
+
+
+@pytest.mark.usefixtures("short_rounds")
+def test_reads_are_continued_however_busy_the_others_are(sockets: Sockets) -> None:
+    order: list[str] = []
+    long = [Reading(sockets, order, name) for name in ("a", "b")]
+    other = Reading(sockets, order, "other")
+    for client in long:
+        client.far.send(b"x")
+        client.steps = 10
+    for _ in range(2):
+        sockets.read(0.0)
+    other.far.send(bytes(100))
+    order.clear()
+    for _ in range(8):
+        sockets.read(0.0)
+    assert order.count("a goes on") == order.count("b goes on") == 4
+    assert order.count("other") == 8
+    long[0].close()
+    for _ in range(2):
+        sockets.read(0.0)
+    assert (order.count("a goes on"), order.count("b goes on")) == (4, 6)
+    for client in (long[1], other):
+        client.close()
+
+
+def test_to_continue_a_read_that_is_costly_waits_for_the_others(sockets: Sockets) -> None:
+    order: list[str] = []
+    costly, other = (Reading(sockets, order, name) for name in ("costly", "other"))
+    costly.is_costly = True
+    costly.far.send(b"x")
+    costly.steps = 2
+    other.far.send(bytes(3))
+    sockets.read(0.0)
+    sockets.charge(60.0)
+    sockets.read(0.0)
+    assert order == ["other", "costly goes on", "other"]
+    for client in (costly, other):
+        client.close()
+
+
+def test_who_has_more_when_it_is_added_is_read_at_once(sockets: Sockets) -> None:
+    order: list[str] = []
+    client = Reading(sockets, order, "a")
+    sockets.remove(client.near)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sockets.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            client.steps = 1
+            sockets.add(client.near, client)
+        sockets.read(0.0)
+        assert order == ["a goes on"]
+
+    run(main)
+    client.close()
+
+
+def test_a_wait_ends_when_those_who_are_costly_have_rested(sockets: Sockets) -> None:
+    """Nobody else writes."""
+    order: list[str] = []
+    costly, other = (Reading(sockets, order, name) for name in ("costly", "other"))
+    costly.is_costly = True
+
+    async def main() -> None:
+        for client in (costly, other):
+            client.far.send(b"xx")
+        sockets.read(0.0)
+        sockets.charge(60.0)
+        while order.count("costly") < 2:
+            await sockets.wait()
+            sockets.read(0.0)
+        assert order.count("other") == 2
+
+    trio.run(main)
+    for client in (costly, other):
         client.close()
 
 
