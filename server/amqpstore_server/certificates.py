@@ -12,7 +12,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from cryptography import x509
 
@@ -66,10 +66,17 @@ class Certificates:
 
     def prepare(self, config: Config) -> Callable[[], None]:
         """Load the files that a configuration names, as they are now. Returns the function that has
-        new clients shown them. Raises: ConfigError.
+        new clients shown them. Raises: ConfigError, also if one has expired that is not in use yet.
         """
         revocations = _revocations(config.tls_crl)
         pairs = _loaded(config)
+        in_use, now = self.expiries(), datetime.now(UTC)
+        for pair in pairs:
+            if pair.expires <= now and (pair.path, pair.expires) not in in_use:
+                raise ConfigError(
+                    f"{pair.path}: the certificate expired at {pair.expires.isoformat()}: replace "
+                    "it, the one in use stays"
+                )
 
         def use() -> None:
             self._pairs = pairs

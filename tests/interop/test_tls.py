@@ -193,10 +193,26 @@ def test_a_certificate_that_expires_is_in_the_log(data_directory: str, tmp_path:
         broker.start()
         wait_until(lambda: 'event="certificate expires soon"' in broker.stderr)
         assert own.path("server.pem") in broker.stderr
+
+
+def test_an_expired_certificate_does_not_replace_one_that_is_valid(
+    data_directory: str, tmp_path: object
+) -> None:
+    own = TlsFiles(os.path.join(str(tmp_path), "own"))
+    with tls_broker(data_directory, own) as broker:
+        broker.start()
         own.issue(days=-1)
-        reload(broker, "certificate has expired")
+        reload(broker, 'event="configuration not reloaded"')
+        said = broker.stderr.rpartition("configuration not reloaded")[2]
+        assert f"{own.path('server.pem')}: the certificate expired at" in said
+        assert is_greeted(broker, own.context())
+    # One that expires while the broker runs must not keep it from its start, or from a reload.
+    with tls_broker(data_directory, own) as broker:
+        broker.start()
+        wait_until(lambda: 'event="certificate has expired"' in broker.stderr)
         with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
             is_greeted(broker, own.context())
+        reload(broker, "certificates read")
 
 
 # Certificates of clients.
