@@ -376,7 +376,12 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     ] = 0
     max_connections_per_peer: Annotated[
         int,
-        key("connections of one address; further ones are closed, 0 means any", ge=0, live=True),
+        key(
+            "connections of one IPv4 address, or of one /64 of IPv6; further ones are closed, 0 "
+            "means any",
+            ge=0,
+            live=True,
+        ),
     ] = 0
     accepts_per_s: Annotated[
         int,

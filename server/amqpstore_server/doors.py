@@ -3,7 +3,7 @@
 A connected client that has not logged in yet is a stranger. When there are too many strangers, or
 sockets, one that has not sent a login is disconnected for the newest: the oldest one, of the peer
 that has most of them. So neither many silent connections nor one peer can keep others out. If
-nobody can be disconnected, the newest is refused.
+nobody can be disconnected, the newest is refused. What a peer is `peers` says.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable
+
+from amqpstore_server.peers import peer_of
 
 MAX_STRANGERS = 2048
 _MAX_RESERVED = 1024
@@ -23,11 +25,11 @@ _log = logging.getLogger(__name__)
 class Visitor:
     """One client, from `Doors.enter` to `leave`. Args: turn_away, ends its connection."""
 
-    __slots__ = ("_doors", "host", "turn_away")
+    __slots__ = ("_doors", "peer", "turn_away")
 
-    def __init__(self, doors: Doors, host: str, turn_away: Callable[[], None]) -> None:
+    def __init__(self, doors: Doors, peer: str, turn_away: Callable[[], None]) -> None:
         self._doors = doors
-        self.host = host
+        self.peer = peer
         self.turn_away = turn_away
 
     @property
@@ -83,7 +85,7 @@ class Doors:
         self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
         self.accepts = AcceptRate()
         self.limit(0, 0)
-        self._of_host: Counter[str] = Counter()
+        self._of_peer: Counter[str] = Counter()
         self.visitors: set[Visitor] = set()
         self.strangers: set[Visitor] = set()
         self._silent: dict[str, dict[Visitor, None]] = {}
@@ -100,37 +102,38 @@ class Doors:
         self.max_per_peer = per_peer or self._places
 
     def enter(self, host: str, turn_away: Callable[[], None], now: float) -> Visitor | None:
-        """Admit a client that has connected; None if it is refused."""
-        if self._is_peer_full(host):
+        """Admit a client that has connected; None if it is refused. Args: host, its address."""
+        peer = peer_of(host)
+        if self._is_peer_full(peer):
             self._note(host, now)
-            self._make_room(self._silent.get(host, {}))
+            self._make_room(self._silent.get(peer, {}))
         elif self._is_full:
             self._note(host, now)
             self._make_room(max(self._silent.values(), key=len, default={}))
-        if self._is_full or self._is_peer_full(host):
+        if self._is_full or self._is_peer_full(peer):
             return None
-        visitor = Visitor(self, host, turn_away)
+        visitor = Visitor(self, peer, turn_away)
         self.visitors.add(visitor)
-        self._of_host[host] += 1
+        self._of_peer[peer] += 1
         self.strangers.add(visitor)
-        self._silent.setdefault(host, {})[visitor] = None
+        self._silent.setdefault(peer, {})[visitor] = None
         return visitor
 
     def forget_silent(self, visitor: Visitor) -> None:
         """Note that a visitor has sent a login, or has left."""
-        silent = self._silent.get(visitor.host)
+        silent = self._silent.get(visitor.peer)
         if silent is not None:
             silent.pop(visitor, None)
             if not silent:
-                del self._silent[visitor.host]
+                del self._silent[visitor.peer]
 
     def forget(self, visitor: Visitor) -> None:
         """Note that a visitor has left."""
         if visitor in self.visitors:
             self.visitors.remove(visitor)
-            self._of_host[visitor.host] -= 1
-            if not self._of_host[visitor.host]:
-                del self._of_host[visitor.host]
+            self._of_peer[visitor.peer] -= 1
+            if not self._of_peer[visitor.peer]:
+                del self._of_peer[visitor.peer]
 
     @staticmethod
     def _make_room(silent: dict[Visitor, None]) -> None:
@@ -139,8 +142,8 @@ class Doors:
             oldest.leave()
             oldest.turn_away()
 
-    def _is_peer_full(self, host: str) -> bool:
-        return self._of_host[host] >= self.max_per_peer
+    def _is_peer_full(self, peer: str) -> bool:
+        return self._of_peer[peer] >= self.max_per_peer
 
     @property
     def has_room(self) -> bool:

@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from amqpstore_server.peers import peer_of
+
 MAX_CHECKS = 2
 """Checks that run at the same time; on a machine of two processors it is one."""
 
@@ -78,10 +80,11 @@ class _Line:
 
 
 class LoginChecks:
-    """The logins that wait for a check. Peers take turns, the users of a peer take turns, and so do
-    the logins of a user: many wrong ones of one do not delay the others. And of each of these the
-    newest has its turn soon: a right login that comes behind many wrong ones does not wait for all
-    of them, whether they are of one user or of as many users, or peers, as they are.
+    """The logins that wait for a check. Peers (see `peers`) take turns, the users of a peer take
+    turns, and so do the logins of a user: many wrong ones of one do not delay the others. And of
+    each of these the newest has its turn soon: a right login that comes behind many wrong ones does
+    not wait for all of them, whether they are of one user or of as many users, or peers, as they
+    are.
 
     Args: most, checks that run at the same time.
     """
@@ -97,7 +100,7 @@ class LoginChecks:
 
     @asynccontextmanager
     async def turn(self, host: str, user: str) -> AsyncIterator[None]:
-        """Wait for a turn; leaving the context gives it to the next."""
+        """Wait for a turn; leaving the context gives it to the next. Args: host, an address."""
         if self._free:
             self._free -= 1
         else:
@@ -109,7 +112,7 @@ class LoginChecks:
 
     async def _wait(self, host: str, user: str) -> None:
         event = trio.Event()
-        path = (host, user, event)
+        path = (peer_of(host), user, event)
         self._line.join(path)
         try:
             await event.wait()

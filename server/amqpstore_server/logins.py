@@ -11,6 +11,7 @@ from amqpstore_server.amqp.login import EXTERNAL, PASSWORD_MECHANISMS, CheckedLo
 from amqpstore_server.broker.scopes import TokenError
 from amqpstore_server.config import Config
 from amqpstore_server.login_checks import LoginChecks, checks_at_once
+from amqpstore_server.peers import peer_of
 from amqpstore_server.users import DEFAULT_USER, Users
 
 if TYPE_CHECKING:
@@ -94,13 +95,13 @@ class Logins:
         """
         if login.mechanism == EXTERNAL or self._plain_without_tls != "warn":
             return
-        host = str(client["peer"]).rpartition(":")[0]
-        if now < self._warned.get(host, 0.0):
+        peer = peer_of(str(client["peer"]).rpartition(":")[0])
+        if now < self._warned.get(peer, 0.0):
             return
         if len(self._warned) >= _MAX_WARNED:
             del self._warned[next(iter(self._warned))]
-        self._warned.pop(host, None)
-        self._warned[host] = now + _WARN_EVERY_S
+        self._warned.pop(peer, None)
+        self._warned[peer] = now + _WARN_EVERY_S
         _log.warning("password sent without TLS", extra={**client, "user": login.user})
 
     async def check(self, login: Login, host: str, *, is_loopback: bool) -> CheckedLogin:

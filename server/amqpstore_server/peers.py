@@ -1,0 +1,25 @@
+"""What counts as one peer, for limits of what one may have."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+_PREFIX_BITS = 64
+"""Of an IPv6 address: a single machine is usually given all the addresses that share them."""
+
+
+@lru_cache(maxsize=1024)
+def peer_of(host: str) -> str:
+    """Return the peer of an address: an IPv4 address, also if it is mapped into IPv6, or the /64 of
+    an IPv6 address. What is neither is a peer of its own.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, _PREFIX_BITS), strict=False))
