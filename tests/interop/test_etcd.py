@@ -50,7 +50,7 @@ def patient(settings: EtcdSettings, prefix: str = "/amqpstore/c/g/") -> EtcdClie
     return EtcdClient(settings, prefix, timeout_s=PATIENT_S)
 
 
-def put(client: EtcdClient, request: str, key: str = "state") -> EtcdTransaction:
+def put(client: EtcdClient, request: str, key: str = "note") -> EtcdTransaction:
     """A transaction that replaces what is there now."""
     changed = client.read().changed(key)
     return EtcdTransaction(
@@ -58,7 +58,7 @@ def put(client: EtcdClient, request: str, key: str = "state") -> EtcdTransaction
     )
 
 
-def request_of(client: EtcdClient, key: str = "state") -> object:
+def request_of(client: EtcdClient, key: str = "note") -> object:
     row = client.read().rows.get(key)
     return row.value["request"] if row else None
 
@@ -127,12 +127,12 @@ def test_an_etcd_that_is_stopped_is_given_up_after_a_second(
 
 def test_a_lease_ends_while_its_owner_is_not_fit(client: EtcdClient) -> None:
     lease = client.grant(LEASE_S)
-    assert client.attempt(EtcdTransaction((), (Put("leader", {}, lease),))).outcome == "done"
+    assert client.attempt(EtcdTransaction((), (Put("note", {}, lease),))).outcome == "done"
     with pytest.raises(NotFitError):
         client.keep_alive(lease, lambda: False)
-    wait_until(lambda: client.read().leader is None)
+    wait_until(lambda: "note" not in client.read().rows)
     assert not client.keep_alive(lease).is_alive
-    late = EtcdTransaction((), (Put("leader", {}, lease),))
+    late = EtcdTransaction((), (Put("note", {}, lease),))
     assert client.attempt(late).outcome == "refused"
 
 
@@ -174,7 +174,7 @@ def test_nothing_answers_and_then_it_does_again(etcd: EtcdCluster, client: EtcdC
         client.keep_alive(lease)
     with pytest.raises(EtcdUnavailableError):
         client.watch(1)
-    unknown = EtcdTransaction((), (Put("state", {"request": "r2"}),), (), "r2")
+    unknown = EtcdTransaction((), (Put("note", {"request": "r2"}),), (), "r2")
     assert client.attempt(unknown).outcome == "unknown"
     etcd.start()
     assert request_of(client) == "r1"
@@ -294,7 +294,7 @@ def test_what_a_user_may_not_do_is_said(secured: EtcdCluster, authority: Authori
     with patient(authority.settings(secured), "/elsewhere/") as client:
         with pytest.raises(EtcdUnavailableError, match="permission denied"):
             client.read()
-        forbidden = EtcdTransaction((), (Put("state", {}),))
+        forbidden = EtcdTransaction((), (Put("note", {}),))
         assert "permission denied" in client.attempt(forbidden).reason
 
 

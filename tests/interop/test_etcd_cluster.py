@@ -37,14 +37,14 @@ def client(three: EtcdCluster) -> Generator[EtcdClient]:
 
 
 def log_of(view: View) -> list[str]:
-    row = view.rows.get("state")
+    row = view.rows.get("note")
     return list(row.value["log"]) if row else []
 
 
 def put(view: View, request: str, lease: int = 0) -> EtcdTransaction:
     log = [*log_of(view), request]
-    compare = Compare("state", "changed", view.changed("state"))
-    return EtcdTransaction((compare,), (Put("state", {"log": log}, lease),), (), request)
+    compare = Compare("note", "changed", view.changed("note"))
+    return EtcdTransaction((compare,), (Put("note", {"log": log}, lease),), (), request)
 
 
 def read(client: EtcdClient) -> View:
@@ -78,7 +78,7 @@ def test_a_leader_of_etcd_that_dies_takes_no_lease_with_it(
     wait_until(is_over, pause_s=0.2)
     assert is_kept
     assert all(is_kept)
-    assert "state" in read(client).rows
+    assert "note" in read(client).rows
 
 
 @pytest.mark.long

@@ -102,7 +102,7 @@ def driven(settings: EtcdSettings, prefix: str, timeout_s: float = PATIENT_S) ->
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("etcd")]
 
 
-def put(request: str, lease: int = 0, key: str = "leader") -> EtcdTransaction:
+def put(request: str, lease: int = 0, key: str = "note") -> EtcdTransaction:
     return EtcdTransaction((), (Put(key, {"request": request}, lease),), (), request)
 
 
@@ -116,7 +116,7 @@ def test_each_effect_is_carried_out_and_answered(
         assert isinstance(lease, int)
         one.carry_out(Attempt(put("r1", lease)))
         assert one.heard.next(1) == ("r1", "done")
-        absent = EtcdTransaction((Compare("leader", "created", 0),), (), (), "r2")
+        absent = EtcdTransaction((Compare("note", "created", 0),), (), (), "r2")
         one.carry_out(Attempt(absent))
         assert one.heard.next(2) == ("r2", "refused")
         before = time.monotonic()
@@ -159,7 +159,7 @@ def test_a_lease_is_not_renewed_while_this_member_is_not_fit(
 
         def is_gone() -> bool:
             one.carry_out(KeepAlive(lease))
-            return client.read().leader is None
+            return "note" not in client.read().rows
 
         wait_until(is_gone)
         wait_until(lambda: not one.heard.sees("r1"))

@@ -153,9 +153,8 @@ class Endpoint:
                 body=body,
                 headers=headers,
                 timeout=timeout,
-                # Neither repeated nor sent elsewhere: the caller knows what may be.
+                # Neither repeated nor redirected: the caller knows what may be sent again.
                 retries=False,
-                redirect=False,
                 preload_content=False,
                 decode_content=False,
             )

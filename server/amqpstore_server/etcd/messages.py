@@ -15,6 +15,7 @@ import msgspec
 
 from amqpstore_server.cluster.keys import Compare, EtcdRow, EtcdTransaction, View
 from amqpstore_server.etcd.errors import MalformedAnswerError
+from amqpstore_server.etcd.values import check_value
 
 Shape = TypeVar("Shape")
 
@@ -136,10 +137,10 @@ def view(answer: RangeAnswer, prefix: str) -> View:
         try:
             name = one.key.removeprefix(start).decode()
             value = msgspec.json.decode(one.value, type=dict[str, Any])
+            check_value(name, value)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise MalformedAnswerError(
-                f"the value of {excerpt(one.key)} is {excerpt(one.value)}, but it must be an "
-                f"object of JSON ({error})"
+                f"the key {excerpt(one.key)} has the value {excerpt(one.value)}: {error}"
             ) from None
         rows[name] = EtcdRow(value, one.create_revision, one.mod_revision)
     return View(answer.header.cluster_id, answer.header.revision, rows)

@@ -66,9 +66,13 @@ BROKEN = {
     ),
     "a key that is not base64": (row(b'"value":""', b'"key":"%%%"'), "base64"),
     "a value that is not base64": (row(b'"value":"e30"'), "base64"),
-    "a value that is not JSON": (row(b'"value":"bm8="'), "must be an object of JSON"),
-    "a value that is no object": (row(b'"value":"W10="'), "must be an object of JSON"),
-    "no value": (row(b'"lease":"7"'), "must be an object of JSON"),
+    "a value that is not JSON": (row(b'"value":"bm8="'), "state' has the value 'no': "),
+    "a value that is no object": (
+        row(b'"value":"W10="'),
+        "has the value '[]': Expected `object`",
+    ),
+    "no value": (row(b'"lease":"7"'), "state' has the value '': "),
+    "a value without a field": (row(b'"value":"e30="'), "missing required field `term`"),
     "a key of somebody else": (row(b'"value":"e30="', b'"key":"L2EvYg=="'), "was not asked for"),
     "nested deeply": (http(b'{"header":' + b"[" * 100_000), "the answer is"),
     "bytes that are not text": (http(b'{"header":"\xff\xfe"}'), "the answer is"),
@@ -365,4 +369,27 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up(serve: Serve) -> None:
     """Each byte comes in time, and the last one never would."""
     slow = serve(http(b" " * 10_000), pause_s=TIMEOUT_S / 10)
     with client(slow) as one, pytest.raises(EtcdUnavailableError, match=r"no end within 0\.3 s"):
+        one.read()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("group", {"min_in_sync": 2}),
+        ("members/A", {"sync": "yes"}),
+        ("state", {"term": "1", "leader": "A"}),
+        ("leader", {"member": "A"}),
+        ("in_sync", {"members": "A"}),
+        ("handover", {"to": 7, "term": 1}),
+    ],
+)
+def test_a_value_that_somebody_has_put_by_hand_is_named(
+    serve: Serve, key: str, value: dict[str, object]
+) -> None:
+    coded = b64encode(msgspec.json.encode(value))
+    name = b64encode(f"{PREFIX}{key}".encode())
+    with (
+        client(serve(row(b'"value":"%s"' % coded, b'"key":"%s"' % name))) as one,
+        pytest.raises(EtcdUnavailableError, match=f"the key '{PREFIX}{key}' has the value"),
+    ):
         one.read()
