@@ -81,8 +81,8 @@ def apply_definitions(
         _describing(definitions, broker, left_out), _declaring(definitions, broker, left_out)
     )
     store = broker.context.store
-    policy_count = max([vhost.policies.count for vhost in broker.vhosts.values()], default=0)
-    at_once = max(1, min(_DECLARED_AT_ONCE, _MATCHES_AT_ONCE // (policy_count + 1)))
+    compared = max([vhost.policies.most_compared for vhost in broker.vhosts.values()], default=0)
+    at_once = max(1, min(_DECLARED_AT_ONCE, _MATCHES_AT_ONCE // (compared + 1)))
     is_done = False
     while not is_done:
         broker.context.work["definitions"] = None

@@ -168,7 +168,7 @@ def test_a_step_compares_few_names_with_many_policies(
     settings = Policies.queue_settings
 
     def noted(self: Policies, name: str, arguments: dict[str, Any]) -> Settings:
-        compared[-1] += self.count
+        compared[-1] += self.most_compared
         return settings(self, name, arguments)
 
     monkeypatch.setattr(Policies, "queue_settings", noted)

@@ -8,6 +8,7 @@ pattern.
 from __future__ import annotations
 
 import logging
+import re
 
 import re2
 
@@ -54,6 +55,17 @@ def pattern_of(expression: str, owner: str) -> Pattern | None:
     except PatternError as error:
         _log.error("pattern matches nothing", extra={"of": owner, "reason": str(error)})
         return None
+
+
+_LITERAL = re.compile(r"\^((?:[A-Za-z0-9_:/@-]|\\[.+*?$^()\[\]{}|/-])*)(?![*?{])")
+
+
+def prefix_of(expression: str) -> str:
+    """Return the text with which every name begins that an expression is found in; empty if it may
+    be found in others.
+    """
+    found = None if "|" in expression else _LITERAL.match(expression)
+    return found.group(1).replace("\\", "") if found else ""
 
 
 def literal(text: str) -> str:

@@ -56,7 +56,10 @@ class PolicySettings:
 
     def applying(self) -> Iterator[None]:
         """Do as `apply`, in steps: others may have their turn after each."""
-        at_once = max(1, min(_AT_ONCE, _MATCHES_AT_ONCE // (self._policies.count + 1)))
+        for _ in self._policies.compiling():
+            self._context.work["policies"] = None
+            yield
+        at_once = max(1, min(_AT_ONCE, _MATCHES_AT_ONCE // (self._policies.most_compared + 1)))
         exchanges = list(self._exchanges.values())
         for first in range(0, len(exchanges), at_once):
             self._context.work["policies"] = None

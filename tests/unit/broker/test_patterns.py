@@ -4,7 +4,14 @@ import logging
 
 import pytest
 
-from amqpstore_server.broker.patterns import LACKING, Pattern, PatternError, literal, pattern_of
+from amqpstore_server.broker.patterns import (
+    LACKING,
+    Pattern,
+    PatternError,
+    literal,
+    pattern_of,
+    prefix_of,
+)
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.policy import Policy
 
@@ -73,3 +80,28 @@ def test_a_stored_pattern_that_cannot_be_read_grants_nothing(
     (record,) = caplog.records
     assert record.__dict__["of"] == "user 'ann' in vhost '/'"
     assert pattern_of("(", "policy 'p'") is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "prefix"),
+    [
+        ("^orders", "orders"),
+        (r"^a\.b-c$", "a.b-c"),
+        ("^a.b", "a"),
+        ("^ab*", "a"),
+        ("^ab?c", "a"),
+        ("^ab{0}", "a"),
+        ("^ab+", "ab"),
+        ("^a[bc]", "a"),
+        (r"^a\d", "a"),
+        (r"^a\.*", "a"),
+        ("^(a)", ""),
+        ("^a|b", ""),
+        ("^(?i)a", ""),
+        ("(?i)^a", ""),
+        ("a", ""),
+        ("", ""),
+    ],
+)
+def test_the_text_that_a_matching_name_begins_with(expression: str, prefix: str) -> None:
+    assert prefix_of(expression) == prefix

@@ -1,7 +1,13 @@
 """Policies: which one counts for a queue or an exchange, and when that changes."""
 
-import pytest
+from collections import Counter
+from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpstore_server.broker import policy
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.settings import Settings
 from tests.simulated_broker import SimulatedBroker
@@ -174,3 +180,59 @@ def test_policies_are_there_after_a_restart() -> None:
     simulated.restart()
     assert simulated.vhost.queue("q").settings.max_length == 1
     assert simulated.vhost.exchange("e").alternate == "unrouted"
+
+
+names = st.text("ab.*", max_size=4)
+patterns = st.builds(
+    "".join,
+    st.lists(st.sampled_from(["^", "a", "b", r"\\.", ".", "*", "?", "+", "{0}", "|", "$", "(?i)"])),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(patterns, st.integers(0, 2), st.sampled_from(["all", "queues", "exchanges"]))
+    ),
+    names,
+)
+def test_an_index_finds_what_a_look_at_all_policies_finds(
+    drawn: list[tuple[str, int, str]], name: str
+) -> None:
+    some = [
+        Policy(f"p{number}", pattern, apply_to, priority)
+        for number, (pattern, priority, apply_to) in enumerate(drawn)
+    ]
+    queues = frozenset({"all", "queues", "classic_queues"})
+    matching = [one for one in some if one.applies(name, queues)]
+    expected = max(matching, key=lambda one: (one.priority, one.name), default=None)
+    assert policies(*some).of_queue(name, {}, operator=False) == expected
+
+
+def test_a_name_is_compared_with_few_of_very_many_policies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: Counter[str] = Counter()
+    applies = Policy.applies
+
+    def noted(self: Policy, name: str, kinds: Any) -> bool:
+        compared[name] += 1
+        return applies(self, name, kinds)
+
+    monkeypatch.setattr(Policy, "applies", noted)
+    some = [limit(f"p{number}", number, rf"^team{number:04}\.") for number in range(3000)]
+    found = policies(limit("any", 1, "orders"), *some, limit("all", 2, "", priority=-1))
+    assert found.most_compared == 3
+    for number in range(0, 3000, 500):
+        name = f"team{number:04}.orders"
+        assert found.queue_settings(name, {}).max_length == number
+        assert compared[name] <= 3
+
+
+def test_very_many_patterns_are_compiled_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = [0]
+    monkeypatch.setattr(policy, "pattern_of", lambda *_: compiled.append(compiled.pop() + 1))
+    simulated = SimulatedBroker()
+    simulated.vhost.policies.have([limit(f"p{n}", n, f"q{n}") for n in range(450)], operator=False)
+    compiled.extend(0 for _ in simulated.vhost.policy_settings.applying())
+    assert sum(compiled) == 450
+    assert max(compiled) == 100
