@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -148,7 +148,16 @@ class Policies:
             if policy.name not in kept
         ]
         for policy in policies:
-            row = {"vhost": self._vhost, "operator": operator, **asdict(policy)}
+            # Not `asdict`, which copies whatever is in a definition: 12 us for each of thousands.
+            row = {
+                "vhost": self._vhost,
+                "operator": operator,
+                "name": policy.name,
+                "pattern": policy.pattern,
+                "apply_to": policy.apply_to,
+                "priority": policy.priority,
+                "definition": policy.definition,
+            }
             changes.append(Change("policies", self._key(policy.name, operator=operator), row))
         return changes
 
