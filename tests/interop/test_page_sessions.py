@@ -149,6 +149,8 @@ def test_nobody_is_shown_a_form_that_the_api_refuses(stopped_broker: BrokerProce
             ("reader", "management", {**NOTHING, "read": ".*"}),
             ("writer", "management", {**NOTHING, "write": ".*"}),
             ("maker", "policymaker,monitoring", NOTHING),
+            ("declarer", "management", {**NOTHING, "configure": "^own"}),
+            ("outsider", "management", {**NOTHING, "configure": "^$"}),
             ("monitor", "monitoring", None),
         ):
             api.put(f"/users/{user}", {"password": "password", "tags": tag})
@@ -179,26 +181,28 @@ def test_nobody_is_shown_a_form_that_the_api_refuses(stopped_broker: BrokerProce
             paths.append(path)
         found = {
             user: forms_of(stack.enter_context(PageVisitor(url, user)), paths)
-            for user in ("all", "reader", "writer", "maker", "monitor")
+            for user in ("all", "reader", "writer", "maker", "monitor", "declarer", "outsider")
         }
     queue, exchange = "/api/queues/%2F/q", "/api/exchanges/%2F/e"
     declare = {"/act/PUT/api/queues/:vhost/:name", "/act/PUT/api/exchanges/:vhost/:name"}
     assert found["monitor"] == set()
-    assert found["maker"] == declare | {
+    assert found["outsider"] == set()
+    assert found["declarer"] == declare
+    assert found["maker"] == {
         "/act/PUT/api/policies/:vhost/:name",
         "/act/DELETE/api/policies/%2F/p",
     }
-    assert found["reader"] == declare | {
+    assert found["reader"] == {
         f"/act/DELETE{queue}/contents",
         f"/act/POST{queue}/messages/:action",
         "/act/POST/api/bindings/%2F/e/e/:kind/:destination",
     }
-    assert found["writer"] == declare | {
+    assert found["writer"] == {
         "/act/POST/api/bindings/%2F/e/:source/q/q",
         f"/act/POST{exchange}/publish",
         "/act/POST/api/exchanges/%2F/amq.default/publish",
     }
-    everything = found["reader"] | found["writer"] | found["maker"]
+    everything = declare | found["reader"] | found["writer"] | found["maker"]
     assert found["all"] >= everything | {
         f"/act/DELETE{queue}",
         f"/act/DELETE{exchange}",

@@ -39,6 +39,7 @@ WIDE, NARROW, HUGE = (
     ViewportSize(width=380, height=800),
     ViewportSize(width=3840, height=2160),
 )
+ZONE = "Asia/Kolkata"
 HOSTILE = "<img src=x onerror=alert(1)>\"'/%2F&amp;"
 QUOTED = quote(HOSTILE, safe="")
 RIGHTS = ("configure", "write", "read")
@@ -106,7 +107,8 @@ def publish_and_consume(
         for name in ("many", "all of them", "copies"):
             channel.queue_declare(name, durable=True)
         for number in range(2500):
-            channel.basic_publish("", "many", str(number).encode())
+            odd = pika.BasicProperties(type="odd" if number % 2 else None)
+            channel.basic_publish("", "many", str(number).encode(), odd)
         channel.queue_declare("dead", durable=True)
         dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         channel.queue_declare("dying", durable=True, arguments=dying)
@@ -148,7 +150,7 @@ def context(browser: Browser) -> Generator[BrowserContext]:
 @pytest.fixture(scope="module")
 def session(browser: Browser, site: str) -> Generator[BrowserContext]:
     """A browser of a user who is logged in: once, as passwords take their time on purpose."""
-    with browser.new_context(viewport=WIDE) as context:
+    with browser.new_context(viewport=WIDE, timezone_id=ZONE) as context:
         with context.new_page() as page:
             log_in(page, site)
         yield context
@@ -313,6 +315,32 @@ def test_the_overview_is_live(page: Page, site: str) -> None:
     assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
 
 
+def test_a_chart_has_the_times_of_its_samples(page: Page, site: str) -> None:
+    """Each once, from the first value on, and not more than it can show; in local time."""
+    page.goto(f"{site}/")
+    page.wait_for_selector(".chart canvas")
+    (few, more, most, last) = page.evaluate(
+        """() => {
+            const [{spec, columns}] = charts.values();
+            const [[key]] = spec.series;
+            const add = (times, values) => {
+                addSamples({times, [key]: values});
+                return columns.slice(0, 2).map((column) => [...column]);
+            };
+            columns.forEach((column) => (column.length = 0));
+            const found = [add([1, 2, 3], [null, 5, null]), add([2, 3, 4], [6, 6, 6])];
+            const times = Array.from({length: 800}, (_, at) => at);
+            const [all] = add(times, times);
+            return [...found, all.length, all.at(-1)];
+        }"""
+    )
+    assert few == [[2, 3], [5, None]]
+    assert more == [[2, 3, 4], [5, None, 6]]
+    assert (most, last) == (720, 799)
+    ticks = "[clocks([1700000000, 1700000005]), clocks([1700000000, 1700000060])]"
+    assert page.evaluate(ticks) == [["03:43:20", "03:43:25"], ["03:43", "03:44"]]
+
+
 def test_a_queue_is_declared_bound_published_to_and_deleted(page: Page, site: str) -> None:
     page.goto(f"{site}/queues")
     page.click("text=Declare a queue")
@@ -385,6 +413,27 @@ def test_a_selection_of_all_tells_why_it_is_refused(page: Page, site: str) -> No
     page.click("#question button[value=yes]")
     assert "none of that name" in page.inner_text(".notice.bad")
     assert page.locator("tbody tr").count() == 1
+
+
+def test_only_what_matches_the_filter_is_selected(page: Page, site: str) -> None:
+    with ManagementClient(site) as api:
+        api.put("/queues/%2F/filtered", {"durable": True})
+        for kind in ("a", "b", "a"):
+            message = {"routing_key": "filtered", "payload": kind, "payload_encoding": "string"}
+            message |= {"properties": {"type": kind}}  # type: ignore[dict-item]
+            api.post("/exchanges/%2F/amq.default/publish", message)
+    page.goto(f"{site}/queues/%2F/filtered/messages")
+    page.fill("input[name=filter]", '{"properties": {"type": "a"}}')
+    page.click("button:text-is('Show')")
+    assert page.locator("tbody tr").count() == 2
+    page.select_option("select[name='which:optional']", "all")
+    page.fill("input[name='target:optional']", "moved")
+    page.click("button:has-text('Move')")
+    expect(page.locator("#question p")).to_have_text("Move: all messages that match the filter?")
+    page.click("#question button[value=yes]")
+    expect(page.locator(".notice.good")).to_have_text("2 messages moved.")
+    page.goto(f"{site}/queues/%2F/filtered/messages")
+    assert page.inner_text("tbody tr summary") == "b"
 
 
 def test_a_message_says_where_it_came_from(page: Page, site: str) -> None:
@@ -513,6 +562,10 @@ def test_a_foreign_page_cannot_act(session: BrowserContext, page: Page, site: st
         assert answer.status in (401, 403)
         answer = session.request.post(
             f"{site}/act/DELETE/api/queues/%2F/orders", headers=headers, max_redirects=0
+        )
+        assert answer.status == 403
+        answer = session.request.post(
+            f"{site}/select/%2F/orders", form={"action": "delete"}, headers=headers
         )
         assert answer.status == 403
     assert page.goto(f"{site}/queues/%2F/orders").ok  # type: ignore[union-attr]

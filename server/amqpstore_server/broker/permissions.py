@@ -18,6 +18,9 @@ DEFAULT_EXCHANGE_RESOURCE = "amq.default"
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
+_NO_NAME = "^$"
+"""The pattern that RabbitMQ's documentation gives for no permission."""
+
 _REMEMBERED = 4096
 
 
@@ -30,6 +33,10 @@ def grants_any(row: Mapping[str, Any]) -> bool:
 
 class Granting(Protocol):
     """One permission on names."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it covers no name at all."""
 
     def grants(self, name: str) -> bool:
         """Tell whether it covers a name."""
@@ -93,6 +100,10 @@ class Access:
         """Tell whether `check` would succeed for a queue."""
         return self._patterns[permission].grants(name)
 
+    def may_any(self, permission: str) -> bool:
+        """Tell whether `check` may succeed for any name."""
+        return not self._patterns[permission].is_empty
+
     def check_any(self, kind: str, name: str) -> None:
         """Make sure that the user has any permission on a name: without one, nobody may learn
         whether it exists.
@@ -138,10 +149,11 @@ def _resource(kind: str, name: str) -> str:
 class _Granting:
     """A user's permission pattern. An invalid one grants nothing."""
 
-    __slots__ = ("_pattern",)
+    __slots__ = ("_pattern", "is_empty")
 
     def __init__(self, expression: str, owner: str) -> None:
-        self._pattern = pattern_of(expression or "^$", owner)
+        self._pattern = pattern_of(expression or _NO_NAME, owner)
+        self.is_empty = self._pattern is None or expression in ("", _NO_NAME)
 
     def grants(self, name: str) -> bool:
         return self._pattern is not None and self._pattern.matches(name)

@@ -149,6 +149,10 @@ class _Scopes:
     def __init__(self, scopes: Iterable[Scope], permission: str) -> None:
         self.scopes = [one for one in scopes if one.permission == permission]
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.scopes
+
     def grants(self, name: str) -> bool:
         return any(one.name.matches(name) for one in self.scopes)
 

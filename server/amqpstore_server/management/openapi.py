@@ -9,12 +9,40 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.management.answers import JSON
+from amqpstore_server.management.guard import SAFE_METHODS
 from amqpstore_server.management.routes import QUERY_TYPES, ApiRoute, Needs, in_order
 
-_ERROR = {
-    "type": "object",
-    "required": ["error", "reason"],
-    "properties": {"error": {"type": "string"}, "reason": {"type": "string"}},
+_ROWS = {"type": "array", "items": {"type": "object"}}
+_COUNTS = ("total_count", "item_count", "filtered_count", "page", "page_size", "page_count")
+
+
+def _of_texts(*names: str) -> dict[str, Any]:
+    texts = {name: {"type": "string"} for name in names}
+    return {"type": "object", "required": [*names], "properties": texts}
+
+
+_COMPONENTS: dict[str, Any] = {
+    "Error": _of_texts("error", "reason"),
+    "FailedCheck": _of_texts("status", "reason"),
+    "Page": {
+        "type": "object",
+        "required": [*_COUNTS, "items"],
+        "properties": {
+            **{name: {"type": "integer", "minimum": 0} for name in _COUNTS},
+            "items": _ROWS,
+        },
+    },
+}
+_REFUSALS = {
+    400: "The request is not valid",
+    401: "Without a login, or the user may not do this",
+    403: "Sent by a page of another site",
+    404: "Something that it names does not exist",
+    408: "The body takes too long",
+    409: "Another request is doing this",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    503: "Not now: publishers are blocked, the disk is full, or a check failed",
 }
 _NO_WORD = re.compile(r"[^a-zA-Z0-9]+")
 _SCHEMAS = "#/components/schemas/"
@@ -39,7 +67,7 @@ def description(routes: Iterable[ApiRoute], version: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, **components},
+            "schemas": {**_COMPONENTS, **components},
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -63,11 +91,8 @@ def _operation(route: ApiRoute, schema: dict[str, Any] | None) -> dict[str, Any]
             for name in route.query
         ],
         "responses": {
-            **{str(status): _response(status, route.media_type) for status in route.statuses},
-            "default": {
-                "description": "Refused",
-                "content": {JSON: {"schema": {"$ref": f"{_SCHEMAS}Error"}}},
-            },
+            **{str(status): _response(status, route) for status in route.statuses},
+            **{str(status): _refusal(status, route) for status in _refusals(route)},
         },
     }
     if route.needs is Needs.NOTHING:
@@ -77,7 +102,32 @@ def _operation(route: ApiRoute, schema: dict[str, Any] | None) -> dict[str, Any]
     return operation
 
 
-def _response(status: int, media_type: str) -> dict[str, Any]:
+def _response(status: int, route: ApiRoute) -> dict[str, Any]:
     if status in (201, 204):
         return {"description": "Created" if status == 201 else "Changed"}
-    return {"description": "OK", "content": {media_type: {}}}
+    schema: dict[str, Any] = {"type": "string"}
+    if "page" in route.query:
+        schema = {"anyOf": [_ROWS, {"$ref": f"{_SCHEMAS}Page"}]}
+    elif route.media_type == JSON:
+        schema = _ROWS if route.is_list else {"type": "object"}
+    return {"description": "OK", "content": {route.media_type: {"schema": schema}}}
+
+
+def _refusals(route: ApiRoute) -> list[int]:
+    """Return the statuses of the errors that a route may answer with."""
+    statuses = {400, *route.refusals}
+    if route.needs is not Needs.NOTHING:
+        statuses.add(401)
+    if route.parameters or route.body is not None:
+        statuses.add(404)
+    if route.body is not None:
+        statuses |= {408, 413, 415}
+    if route.method not in SAFE_METHODS:
+        statuses |= {403, 503}
+    return sorted(statuses)
+
+
+def _refusal(status: int, route: ApiRoute) -> dict[str, Any]:
+    name = "FailedCheck" if status == 503 and route.method == "GET" else "Error"
+    content = {JSON: {"schema": {"$ref": f"{_SCHEMAS}{name}"}}}
+    return {"description": _REFUSALS[status], "content": content}

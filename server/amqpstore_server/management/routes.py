@@ -52,8 +52,9 @@ class ApiRoute:
     """A route: `handler` answers requests of `method` to `path`.
 
     Args: summary, in a few words; needs, who may call it; body, the type of the JSON that it takes;
-    query, the names of its parameters; statuses, those of its answers when all is well; media_type,
-    of its answer.
+    query, the names of its parameters; statuses, those of its answers when all is well; refusals,
+    those of errors besides the usual ones: 503 of a GET is a check that failed; media_type, of its
+    answer; is_list, whether that is a list, also without `page` in its query.
     """
 
     method: str
@@ -64,7 +65,9 @@ class ApiRoute:
     body: type[Any] | None = None
     query: tuple[str, ...] = ()
     statuses: tuple[int, ...] = (200,)
+    refusals: tuple[int, ...] = ()
     media_type: str = "application/json"
+    is_list: bool = False
 
     @property
     def parameters(self) -> list[str]:

@@ -12,7 +12,7 @@ from amqpstore_server.management.pages import charts, provenance, storing
 from amqpstore_server.management.pages.address import PageAddress, Values
 from amqpstore_server.management.pages.api import PageApi, segment
 from amqpstore_server.management.pages.listings import ListPage
-from amqpstore_server.management.pages.rights import PageRights, rights_on
+from amqpstore_server.management.pages.rights import PageRights, may_declare, rights_on
 from amqpstore_server.management.pages.routing import steps_of
 
 _MAX_BINDINGS = 500
@@ -83,9 +83,13 @@ async def _open_vhosts(api: PageApi) -> list[str]:
     return [name for name in await _vhost_names(api) if api.identity.may_open(name)]
 
 
+async def _vhosts_to_declare_in(api: PageApi) -> list[str]:
+    return [name for name in await _vhost_names(api) if may_declare(api.identity, name)]
+
+
 async def _queues(api: PageApi, asked: PageAddress) -> Values:
     listing = await ListPage.read(api, ("queues",), "/queues", asked.query)
-    return {"listing": listing, "vhosts": await _open_vhosts(api)}
+    return {"listing": listing, "vhosts": await _vhosts_to_declare_in(api)}
 
 
 async def _queue(api: PageApi, asked: PageAddress) -> Values:
@@ -141,7 +145,7 @@ async def _exchanges(api: PageApi, asked: PageAddress) -> Values:
     listing = await ListPage.read(api, ("exchanges",), "/exchanges", asked.query)
     overview = await api.get("overview")
     types = [one["name"] for one in overview.get("exchange_types", [])] or list(_EXCHANGE_TYPES)
-    return {"listing": listing, "vhosts": await _open_vhosts(api), "types": types}
+    return {"listing": listing, "vhosts": await _vhosts_to_declare_in(api), "types": types}
 
 
 async def _exchange(api: PageApi, asked: PageAddress) -> Values:

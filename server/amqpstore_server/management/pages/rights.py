@@ -28,6 +28,14 @@ def rights_on(identity: Identity, vhost: str, kind: str, name: str) -> PageRight
     return PageRights(*(_has(access, one, kind, name) for one in PageRights._fields))
 
 
+def may_declare(identity: Identity, vhost: str) -> bool:
+    """Tell whether a user may declare anything in a virtual host."""
+    try:
+        return identity.access(vhost).may_any("configure")
+    except NotAllowedError:
+        return False
+
+
 def _has(access: Access, permission: str, kind: str, name: str) -> bool:
     try:
         access.check(permission, kind, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -152,29 +153,37 @@ async def aliveness(call: Call) -> Answer:
 _CHECKS = "/api/health/checks/"
 _CRITICAL = "node-is-{}-critical"
 
+
+def _check(
+    path: str,
+    handler: Callable[[Call], Awaitable[Answer]],
+    summary: str,
+    needs: Needs = Needs.MANAGEMENT,
+) -> ApiRoute:
+    return ApiRoute("GET", path, handler, summary, needs, refusals=(503,))
+
+
 ROUTES = (
-    ApiRoute("GET", _CHECKS + "alarms", alarms, "Whether publishers are blocked"),
-    ApiRoute("GET", _CHECKS + "local-alarms", alarms, "Whether publishers are blocked"),
-    ApiRoute(
-        "GET",
+    _check(_CHECKS + "alarms", alarms, "Whether publishers are blocked"),
+    _check(_CHECKS + "local-alarms", alarms, "Whether publishers are blocked"),
+    _check(
         _CHECKS + "certificate-expiration/{within}/{unit}",
         certificates,
         "Whether no certificate expires soon",
     ),
-    ApiRoute("GET", _CHECKS + "port-listener/{port}", port, "Whether a port is listened on"),
-    ApiRoute("GET", _CHECKS + "protocol-listener/{protocol}", protocol, "Whether one can connect"),
-    ApiRoute("GET", _CHECKS + "virtual-hosts", virtual_hosts, "Whether all queues are served"),
+    _check(_CHECKS + "port-listener/{port}", port, "Whether a port is listened on"),
+    _check(_CHECKS + "protocol-listener/{protocol}", protocol, "Whether one can connect"),
+    _check(_CHECKS + "virtual-hosts", virtual_hosts, "Whether all queues are served"),
     *(
-        ApiRoute("GET", _CHECKS + _CRITICAL.format(kind), quorum, "Always well: there is one node")
+        _check(_CHECKS + _CRITICAL.format(kind), quorum, "Always well: there is one node")
         for kind in ("quorum", "mirror-sync")
     ),
-    ApiRoute("GET", _CHECKS + "is-in-service", in_service, "Whether clients are served"),
-    ApiRoute("GET", _CHECKS + "ready-to-serve-clients", in_service, "Whether clients are served"),
-    ApiRoute("GET", _CHECKS + "below-node-connection-limit", connections, "Whether there is room"),
-    ApiRoute("GET", "/api/healthchecks/node", node, "Whether the node answers"),
-    ApiRoute("GET", "/api/healthchecks/node/{node}", node, "Whether the node answers"),
-    ApiRoute(
-        "GET",
+    _check(_CHECKS + "is-in-service", in_service, "Whether clients are served"),
+    _check(_CHECKS + "ready-to-serve-clients", in_service, "Whether clients are served"),
+    _check(_CHECKS + "below-node-connection-limit", connections, "Whether there is room"),
+    _check("/api/healthchecks/node", node, "Whether the node answers"),
+    _check("/api/healthchecks/node/{node}", node, "Whether the node answers"),
+    _check(
         "/api/aliveness-test/{vhost}",
         aliveness,
         "Whether a message can be published and got",

@@ -86,7 +86,9 @@ def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
             media_type=text,
         ),
         ApiRoute("GET", "/health/live", get_live, "Whether it lives", Needs.NOTHING),
-        ApiRoute("GET", "/health/ready", get_ready, "Whether it is ready", Needs.NOTHING),
+        ApiRoute(
+            "GET", "/health/ready", get_ready, "Whether it is ready", Needs.NOTHING, refusals=(503,)
+        ),
     )
 
 

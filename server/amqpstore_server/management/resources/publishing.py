@@ -305,5 +305,6 @@ ROUTES = (
         "Get messages off a queue",
         Needs.VHOST,
         GetBody,
+        is_list=True,
     ),
 )

@@ -38,6 +38,7 @@ ROUTES = (
         get_reports,
         "Reports of starts after a crash, and of drills",
         Needs.MONITORING,
+        is_list=True,
     ),
     ApiRoute("GET", "/api/store/reports/{name}", get_report, "One of them", Needs.MONITORING),
 )

@@ -139,7 +139,14 @@ async def decide_branch(call: Call) -> Answer:
 ROUTES = (
     ApiRoute("GET", "/api/store", get_store, "The store", Needs.MONITORING),
     ApiRoute("GET", "/api/latencies", get_latencies, "How long clients wait", Needs.MONITORING),
-    ApiRoute("POST", "/api/store/check", start_check, "Check the store", Needs.ADMINISTRATOR),
+    ApiRoute(
+        "POST",
+        "/api/store/check",
+        start_check,
+        "Check the store",
+        Needs.ADMINISTRATOR,
+        refusals=(409,),
+    ),
     ApiRoute(
         "POST",
         "/api/store/prepared",

@@ -337,7 +337,9 @@ ROUTES = (
         _ADMINISTRATOR,
         query=LIST_QUERY,
     ),
-    ApiRoute("GET", _TOPIC, get_topic_permissions, "Topic permissions", _ADMINISTRATOR),
+    ApiRoute(
+        "GET", _TOPIC, get_topic_permissions, "Topic permissions", _ADMINISTRATOR, is_list=True
+    ),
     ApiRoute(
         "PUT",
         _TOPIC,
@@ -356,7 +358,12 @@ ROUTES = (
         statuses=(204,),
     ),
     ApiRoute(
-        "GET", _TOPIC + "/{exchange}", get_topic_permissions, "A topic permission", _ADMINISTRATOR
+        "GET",
+        _TOPIC + "/{exchange}",
+        get_topic_permissions,
+        "A topic permission",
+        _ADMINISTRATOR,
+        is_list=True,
     ),
     ApiRoute(
         "DELETE",
