@@ -2,7 +2,8 @@
 
 A message is live as long as a queue holds it. Most messages are in one queue, and most segments are
 either completely live or soon completely garbage; so a table of references, one number per message,
-is only created for a segment whose messages are not all in one queue each.
+is only created for a segment whose messages are not all in one queue each. All accounts are in
+memory, as long as their segments exist: their tables have as few bytes a number as they can.
 
 Sizes are those of MESSAGE records without compression: compression does not change which part of a
 segment is garbage.
@@ -13,14 +14,50 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
+from typing import overload
 
 from amqpstore.records import Operation, SpreadEnqueue
 from amqpstore.tables import SegmentRow
 
 _FIRST_ID = attrgetter("first_id")
+
+
+class AscendingIds(Sequence[int]):
+    """Ids with gaps between them: as distances from the first one."""
+
+    __slots__ = ("_distances", "_first")
+
+    def __init__(self, ids: array[int]) -> None:
+        self._first = ids[0]
+        self._distances = _column([one - ids[0] for one in ids], ids[-1] - ids[0])
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        if isinstance(place, slice):
+            return [self._first + one for one in self._distances[place]]
+        return self._first + self._distances[place]
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self._first.__add__, self._distances)
+
+    def __len__(self) -> int:
+        return len(self._distances)
+
+    def place(self, message_id: int) -> int:
+        """Return the place of the first id that is not lower."""
+        return bisect_left(self._distances, message_id - self._first)
+
+    def find(self, message_id: int) -> int:
+        """Return the place of an id; -1 if it is not among these."""
+        distances, distance = self._distances, message_id - self._first
+        place = bisect_left(distances, distance)
+        return place if place < len(distances) and distances[place] == distance else -1
 
 
 class SegmentAccount:
@@ -54,7 +91,7 @@ class SegmentAccount:
         self.total_bytes = 0
         self.live_count = 0
         self.live_bytes = 0
-        self.ids: array[int] | None = None
+        self.ids: AscendingIds | None = None
         self.references: array[int] | None = None
 
     @property
@@ -78,8 +115,11 @@ class SegmentAccount:
         ):
             self.references = self._alike()
         if self.references is not None:
-            self.references.extend(array("I", [0]) * (first_id - self.end_id))
-            self.references.extend(references or array("I", [1]) * count)
+            more = references or array("B", [1]) * count
+            self._widen(max(more, default=0))
+            code = self.references.typecode
+            self.references.extend(array(code, [0]) * (first_id - self.end_id))
+            self.references.extend(array(code, more))
         self.end_id = first_id + count
         self.count += count
         added = sum(sizes)
@@ -95,10 +135,11 @@ class SegmentAccount:
 
     def restrict(self, ids: array[int], references: array[int], live_bytes: int) -> None:
         """Make it the account of these messages, all live, which compaction kept."""
-        self.ids = ids
-        self.references = references
         self.first_id, self.end_id = ids[0], ids[-1] + 1
-        self.count = self.live_count = len(ids)
+        self.count = self.live_count = count = len(ids)
+        self.ids = None if self.end_id - self.first_id == count else AscendingIds(ids)
+        is_alike = references.count(1) == count
+        self.references = None if is_alike else _column(references, max(references))
         self.total_bytes = self.live_bytes = live_bytes
 
     def release(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
@@ -112,7 +153,7 @@ class SegmentAccount:
         start = self._place(ids[0])
         stop = self._place(ids[-1]) + 1
         if stop - start == count and references[start:stop].count(1) == count:
-            references[start:stop] = array("I", [0]) * count
+            references[start:stop] = array(references.typecode, [0]) * count
             self.live_count -= count
             self.live_bytes -= sum(sizes)
             self._forget_if_dead()
@@ -122,8 +163,8 @@ class SegmentAccount:
             if own_ids is None:
                 place = message_id - first_id
             else:
-                place = bisect_left(own_ids, message_id)
-                if own_ids[place : place + 1] != array("Q", [message_id]):
+                place = own_ids.find(message_id)
+                if place < 0:
                     continue  # It is not here, whatever a damaged index says.
             references[place] -= 1
             if not references[place]:
@@ -141,7 +182,12 @@ class SegmentAccount:
     def _alike(self) -> array[int]:
         """Return a table that says the same as `None`."""
         count = self.end_id - self.first_id if self.ids is None else len(self.ids)
-        return array("I", [1 if self.live_count else 0]) * count
+        return array("B", [1 if self.live_count else 0]) * count
+
+    def _widen(self, number: int) -> None:
+        """Make room for a number in the table of references."""
+        if self.references is not None and number >= 1 << 8 * self.references.itemsize:
+            self.references = _column(self.references, number)
 
     def live(self) -> Iterator[tuple[int, int]]:
         """Yield id and references of each live message, ascending."""
@@ -156,13 +202,14 @@ class SegmentAccount:
     def _place(self, message_id: int) -> int:
         if self.ids is None:
             return message_id - self.first_id
-        return bisect_left(self.ids, message_id)
+        return self.ids.place(message_id)
 
     def row(self) -> SegmentRow:
         """Return the row for the catalog."""
         references = self.references
         if references is None and self.count and not self.live_count:
             references = self._alike()
+        most = max(references or (), default=0)
         return SegmentRow(
             number=self.number,
             first_id=self.first_id,
@@ -172,8 +219,8 @@ class SegmentAccount:
             total_bytes=self.total_bytes,
             live_count=self.live_count,
             live_bytes=self.live_bytes,
-            ids=b"" if self.ids is None else _packed(self.ids),
-            references=b"" if references is None else _packed(references),
+            ids=b"" if self.ids is None else _packed(self.ids, self.ids[-1]),
+            references=b"" if references is None else _packed(references, most),
         )
 
     @classmethod
@@ -187,9 +234,9 @@ class SegmentAccount:
         account.live_count = row.live_count
         account.live_bytes = row.live_bytes
         if row.ids:
-            account.ids = _unpacked(row.ids, "Q")
+            account.ids = AscendingIds(_unpacked(row.ids))
         if row.references:
-            account.references = _unpacked(row.references, "I")
+            account.references = _unpacked(row.references)
         return account
 
 
@@ -275,19 +322,23 @@ def references_of(
     return references if references.count(1) != count else None
 
 
-def _packed(numbers: array[int]) -> bytes:
-    """Return a letter for the bytes per number, and the numbers, big-endian."""
-    largest = max(numbers, default=0)
+def _column(numbers: Iterable[int], largest: int) -> array[int]:
+    """Return numbers with as few bytes each as the largest needs."""
     code = next(code for code in "BHIQ" if largest < 1 << 8 * array(code).itemsize)
-    column = array(code, numbers)
+    return array(code, numbers)
+
+
+def _packed(numbers: Iterable[int], largest: int) -> bytes:
+    """Return a letter for the bytes per number, and the numbers, big-endian."""
+    column = _column(numbers, largest)
     if sys.byteorder == "little":
         column.byteswap()
-    return code.encode() + column.tobytes()
+    return column.typecode.encode() + column.tobytes()
 
 
-def _unpacked(packed: bytes, code: str) -> array[int]:
+def _unpacked(packed: bytes) -> array[int]:
     column = array(packed[:1].decode())
     column.frombytes(packed[1:])
     if sys.byteorder == "little":
         column.byteswap()
-    return array(code, column)
+    return column

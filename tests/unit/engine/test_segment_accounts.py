@@ -1,5 +1,6 @@
 """Accounts: what is live and what is garbage, held against a count of every message."""
 
+import sys
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore.records import Operation, OperationKind
-from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts, references_of
+from amqpstore.segment_accounts import (
+    AscendingIds,
+    SegmentAccount,
+    SegmentAccounts,
+    references_of,
+)
 from amqpstore.shapes import misshapen
 
 SEGMENT = 5
@@ -51,7 +57,11 @@ def add(
 batches = st.lists(
     st.tuples(
         st.integers(0, 3),
-        st.lists(st.tuples(st.integers(32, 90), st.integers(0, 3)), min_size=1, max_size=6)
+        st.lists(
+            st.tuples(st.integers(32, 90), st.sampled_from([0, 1, 2, 3, 300, 70_000])),
+            min_size=1,
+            max_size=6,
+        )
         | st.lists(st.tuples(st.integers(32, 90), st.just(1)), min_size=1, max_size=6),
     ),
     min_size=1,
@@ -183,7 +193,7 @@ def test_one_account_in_the_place_of_neighbours() -> None:
 def test_ids_with_gaps_of_one_queue_each_are_counted_by_their_places() -> None:
     """As a repair leaves a segment that it wrote anew: no table of references yet."""
     account = SegmentAccount(1 << 31, 3)
-    account.ids = array("Q", [3, 7, 20])
+    account.ids = AscendingIds(array("Q", [3, 7, 20]))
     account.end_id = 21
     account.count = account.live_count = 3
     account.total_bytes = account.live_bytes = 300
@@ -192,3 +202,28 @@ def test_ids_with_gaps_of_one_queue_each_are_counted_by_their_places() -> None:
     assert list(account.live()) == [(3, 1), (20, 1)]
     assert (account.live_count, account.live_bytes) == (2, 200)
     assert misshapen("segments", f"{1 << 31:010}", account.row().row()) == ""
+
+
+@pytest.mark.parametrize(
+    ("step", "held", "most_bytes"), [(2, 1, 2), (100, 1, 4), (100, 3, 5), (1, 1, 0), (1, 300, 2)]
+)
+def test_what_compaction_kept_takes_few_bytes_a_message(
+    step: int, held: int, most_bytes: int
+) -> None:
+    count = 10_000
+    ids = array("Q", range(1 << 40, (1 << 40) + step * count, step))
+    account = SegmentAccount(SEGMENT, ids[0])
+    account.restrict(ids, array("I", [held]) * count, 40 * count)
+    for one in (account, SegmentAccount.of_row(account.row())):
+        assert sum(map(table_bytes, (one.ids, one.references))) <= most_bytes * count + 2000
+        assert list(one.live()) == [(message_id, held) for message_id in ids]
+        one.release(ids[:1] + ids[5:7], [40] * 3)
+        assert one.live_count == count - (3 if held == 1 else 0)
+
+
+def table_bytes(table: object) -> int:
+    """How much memory a table takes, with what it consists of."""
+    if table is None:
+        return 0
+    parts = getattr(table, "_distances", None)
+    return sys.getsizeof(table) + (0 if parts is None else sys.getsizeof(parts))

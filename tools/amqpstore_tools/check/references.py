@@ -184,7 +184,9 @@ class _AccountCheck:
         self._live = live
         self._segment = checker.segment(account.number)
         self._name = segment_name(account.number)
-        count = account.end_id - account.first_id if account.ids is None else len(account.ids)
+        # A plain column, for the time of the check: there are many look-ups.
+        self._ids = None if account.ids is None else array("Q", account.ids)
+        count = account.end_id - account.first_id if self._ids is None else len(self._ids)
         self._references = array("I", bytes(4 * count))
         self._index_sizes = array("I", bytes(4 * count))
         self._sizes = array("I", bytes(4 * count))
@@ -204,7 +206,7 @@ class _AccountCheck:
         """Yield for a range of ids the first and the one after the last place of those in the
         account, and the first of these ids.
         """
-        ids = self._account.ids
+        ids = self._ids
         if ids is None:
             base = self._account.first_id
             first = max(first_id, base)
@@ -331,7 +333,7 @@ class _AccountCheck:
         return [size for count, size in pairs if count]
 
     def _id(self, place: int) -> int:
-        ids = self._account.ids
+        ids = self._ids
         return self._account.first_id + place if ids is None else ids[place]
 
 

@@ -43,7 +43,7 @@ from amqpstore.records import (
     logical_bytes,
 )
 from amqpstore.runs import Run
-from amqpstore.segment_accounts import SegmentAccount
+from amqpstore.segment_accounts import AscendingIds, SegmentAccount
 from amqpstore.segments import Segment
 from amqpstore.tables import NextSequenceRow, Position, SegmentEndRow, StoreRows
 from amqpstore.windows import read_around, scan_file
@@ -237,7 +237,7 @@ class Builder:
             size for size, count in zip(sizes, references, strict=True) if count
         )
         if account.end_id - account.first_id != len(ids):
-            account.ids = ids
+            account.ids = AscendingIds(ids)
         if references.count(1) != len(ids):
             account.references = references
         self._changes.append(tables.SEGMENTS.put(table.number, account.row()))

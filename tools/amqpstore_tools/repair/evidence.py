@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -28,8 +28,8 @@ class Accounted:
         account = self._accounts[place]
         if account.ids is None:
             return account.references[message_id - account.first_id] if account.references else 1
-        at = bisect_left(account.ids, message_id)
-        if at >= len(account.ids) or account.ids[at] != message_id:
+        at = account.ids.find(message_id)
+        if at < 0:
             return None
         return account.references[at] if account.references else 1
 
