@@ -28,6 +28,27 @@ def left_by(limit_bytes: int) -> list[str]:
     return BODIES[COUNT - sum(size <= limit_bytes for size in sizes) :]
 
 
+def runs_of(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, method: str) -> list[int]:
+    """How many messages are in each run that a method of the store returns."""
+    found: list[int] = []
+    returned = getattr(simulated.store, method)
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        run = returned(*arguments, **options)
+        found.append(run.count)
+        return run
+
+    monkeypatch.setattr(simulated.store, method, counted)
+    return found
+
+
+def limit(simulated: SimulatedBroker, definition: dict[str, Any]) -> None:
+    """The queue has a policy from now on."""
+    policy = Policy("p", "^q$", definition=definition)
+    simulated.vhost.policy_settings.define([policy], operator=False)
+    simulated.settle()
+
+
 @pytest.mark.parametrize("moves_on", [False, True])
 @pytest.mark.parametrize("limit_bytes", [0, 3, 500, 2500, sum(BYTES) - 1])
 def test_a_limit_in_bytes_drops_whole_runs_and_no_message_too_many(
@@ -40,18 +61,8 @@ def test_a_limit_in_bytes_drops_whole_runs_and_no_message_too_many(
     simulated.queue("dead")
     Client(simulated).publish("", "q", *BODIES)
     simulated.settle()
-    dropped: list[int] = []
-    withdraw = simulated.store.withdraw
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        run: Any = withdraw(*arguments, **options)
-        dropped.append(run.count)
-        return run
-
-    monkeypatch.setattr(simulated.store, "withdraw", counted)
-    limit = Policy("p", "^q$", definition={"max-length-bytes": limit_bytes})
-    simulated.vhost.policy_settings.define([limit], operator=False)
-    simulated.settle()
+    dropped = runs_of(simulated, monkeypatch, "withdraw")
+    limit(simulated, {"max-length-bytes": limit_bytes})
     left = left_by(limit_bytes)
     assert queue.backlog.ready_bytes == sum(map(len, left)) <= limit_bytes
     assert sum(dropped) >= COUNT - len(left)
@@ -68,18 +79,8 @@ def test_a_limit_in_messages_drops_whole_runs(
     simulated.queue("q")
     Client(simulated).publish("", "q", *BODIES)
     simulated.settle()
-    dropped: list[int] = []
-    withdraw_first = simulated.store.withdraw_first
-
-    def counted(*arguments: Any) -> Any:
-        run: Any = withdraw_first(*arguments)
-        dropped.append(run.count)
-        return run
-
-    monkeypatch.setattr(simulated.store, "withdraw_first", counted)
-    limit = Policy("p", "^q$", definition={"max-length": count})
-    simulated.vhost.policy_settings.define([limit], operator=False)
-    simulated.settle()
+    dropped = runs_of(simulated, monkeypatch, "withdraw_first")
+    limit(simulated, {"max-length": count})
     assert dropped == [COUNT - count]
     assert simulated.ready("q") == BODIES[COUNT - count :]
 

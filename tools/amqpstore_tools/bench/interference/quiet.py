@@ -6,7 +6,6 @@ when they were due, whether or not earlier ones were answered, so that a stall c
 fall into it.
 """
 
-import multiprocessing
 import select
 import signal
 import socket
@@ -14,16 +13,15 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
-from typing import Self
 
 from amqpstore_tools.bench.board import now_ns
-from amqpstore_tools.bench.fleet import end_process
+from amqpstore_tools.bench.forked import ForkedProcess
 from amqpstore_tools.bench.histogram import Histogram
 from amqpstore_tools.bench.messages import VariedBlock
 from amqpstore_tools.client import frames, wire
 from amqpstore_tools.client.confirms import ConfirmLedger
 from amqpstore_tools.client.connection import CHANNEL, Address, Connection, receive
-from amqpstore_tools.client.errors import BenchError, PeerError
+from amqpstore_tools.client.errors import BenchError
 
 INTERVAL_NS = 5_000_000
 _BODY_BYTES = 100
@@ -50,62 +48,29 @@ def histogram(samples: list[Sample], since_ns: int, until_ns: int) -> Histogram:
     return counted
 
 
-class QuietClient:
+class QuietClient(ForkedProcess):
     """Runs the process. Leaving the context ends it."""
 
     def __init__(self, address: Address, queue: str, limit_s: float) -> None:
         self._limit_s = limit_s
-        context = multiprocessing.get_context("fork")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_work, args=(address, queue, theirs, int(limit_s) + 60), daemon=True
-        )
-        self._process.start()
-        theirs.close()
 
-    def __enter__(self) -> Self:
-        return self
+        def work(pipe: Pipe) -> None:
+            signal.alarm(int(limit_s) + 60)  # if the parent is killed
+            pipe.send(_stay(address, queue, pipe))
 
-    def __exit__(self, *_exc: object) -> None:
-        self._process.terminate()
-        end_process(self._process)
-        self._pipe.close()
+        super().__init__("quiet client", work)
 
     def wait_until_ready(self) -> None:
         """Return when the client publishes. Raises: BenchError."""
-        self._receive(_SETUP_LIMIT_S)
+        self.receive(_SETUP_LIMIT_S)
 
     def finish(self) -> Waits:
         """Stop it, and return its waits. Raises: BenchError."""
-        self._pipe.send("stop")
-        waits = self._receive(self._limit_s)
+        self.send("stop")
+        waits = self.receive(self._limit_s)
         if not isinstance(waits, Waits):
             raise BenchError(f"the quiet client reported {waits!r}")
         return waits
-
-    def _receive(self, timeout_s: float) -> object:
-        if not self._pipe.poll(timeout_s):
-            raise BenchError(f"the quiet client got no answer in {timeout_s:.0f} s")
-        try:
-            report: object = self._pipe.recv()
-        except EOFError:
-            raise BenchError("the quiet client's process died") from None
-        if isinstance(report, BaseException):
-            raise report
-        return report
-
-
-def _work(address: Address, queue: str, pipe: Pipe, limit_s: int) -> None:
-    """Run the process from start to end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.alarm(limit_s)  # if the parent is killed
-    try:
-        pipe.send(_stay(address, queue, pipe))
-    except BenchError as error:
-        pipe.send(error)
-    except OSError as error:
-        pipe.send(PeerError(f"the quiet client lost its connection to the broker: {error}"))
 
 
 def _stay(address: Address, queue: str, pipe: Pipe) -> Waits:
