@@ -155,7 +155,7 @@ class SegmentAccount:
         if stop - start == count and references[start:stop].count(1) == count:
             references[start:stop] = array(references.typecode, [0]) * count
             self.live_count -= count
-            self.live_bytes -= sum(sizes)
+            self._release_bytes(sum(sizes))
             self._forget_if_dead()
             return
         own_ids, first_id = self.ids, self.first_id
@@ -166,11 +166,17 @@ class SegmentAccount:
                 place = own_ids.find(message_id)
                 if place < 0:
                     continue  # It is not here, whatever a damaged index says.
+            if not references[place]:
+                continue  # No queue has held it since, whatever a damaged index says.
             references[place] -= 1
             if not references[place]:
                 self.live_count -= 1
-                self.live_bytes -= size
+                self._release_bytes(size)
         self._forget_if_dead()
+
+    def _release_bytes(self, size: int) -> None:
+        """Count bytes as garbage. A damaged index may say more than there are."""
+        self.live_bytes = max(self.live_bytes - size, 0)
 
     def _forget_if_dead(self) -> None:
         """Drop the tables of an account without live messages: a queue that is purged leaves many

@@ -227,3 +227,15 @@ def table_bytes(table: object) -> int:
         return 0
     parts = getattr(table, "_distances", None)
     return sys.getsizeof(table) + (0 if parts is None else sys.getsizeof(parts))
+
+
+@pytest.mark.parametrize("ids", [[10], [10, 11]])
+def test_what_a_damaged_index_releases_again_is_released_once(ids: list[int]) -> None:
+    account = SegmentAccount(SEGMENT, 10)
+    account.add(10, array("I", [40, 40, 40]), None)
+    account.release([10], [40])
+    account.release(ids, [4_000_000_000] * len(ids))
+    live = [one for one in (11, 12) if one not in ids]
+    assert list(account.live()) == [(one, 1) for one in live]
+    assert account.live_count == len(live)
+    assert misshapen("segments", f"{SEGMENT:010}", account.row().row()) == ""
