@@ -47,6 +47,8 @@ def publish_bytes(
             raise ValueError(f"the number of messages for a queue must be 0 or more, not {most}")
     if not messages:
         raise ValueError("a publish needs at least one message")
+    if len(placements) > 1 and len({one.queue for one in placements}) < len(placements):
+        raise ValueError("a publish puts its messages in a queue once: a queue is named twice")
     # Messages of one call usually share an envelope.
     head_bytes = len(messages[0].envelope.head)
     count = len(messages)

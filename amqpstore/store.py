@@ -289,7 +289,7 @@ class Store:
         *,
         priority: int = 0,
     ) -> bool:
-        """Put messages, all of them persistent or none, in queues.
+        """Put messages, all of them persistent or none, in queues, each once.
 
         Persistent messages are logged for the durable queues, others for those of them that keep
         transient messages too (see `set_keeps_transient`). One publish is in all of these or, when

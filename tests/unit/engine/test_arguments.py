@@ -50,6 +50,17 @@ def test_a_bad_number_is_refused(disk: Disk, bad: dict[str, Any], *, in_transact
     check_refused(disk, publish)
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_queue_that_is_named_twice_is_refused(disk: Disk, *, in_transaction: bool) -> None:
+    """A queue's messages ascend in id: it could not hold one twice."""
+
+    def publish(store: Store, queue: Queue) -> None:
+        where = store.transaction() if in_transaction else store
+        where.publish([queue, queue], messages(b"bad"))
+
+    check_refused(disk, publish)
+
+
 BAD_MESSAGES: dict[str, list[Any]] = {
     "none": [],
     "text": [Message(ENVELOPE, "text")],  # type: ignore[arg-type]
