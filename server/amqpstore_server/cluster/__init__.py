@@ -8,6 +8,7 @@ and each change of the list of in-sync replicas.
 - `timing`: how long things may take
 - `keys`: what is kept in etcd, and the transactions on it
 - `frames`: what members send each other
+- `codec`: frames on the wire
 - `effects`: what a member asks of its driver
 - `replica_log`: what a member knows of its log on disk
 - `following`: a follower's stream and promises

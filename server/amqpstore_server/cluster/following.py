@@ -232,7 +232,7 @@ class Following:
         self._number = welcome.common.number
         self._definitions = self._seq = self._committed_number = 0
         if self._link is not None:
-            self._effects.append(Send(self._link, Ready(term, self._join, welcome.common)))
+            self._effects.append(Send(self._link, Ready(term, self._join)))
 
     # The stream.
 

@@ -1,4 +1,4 @@
-"""What members send each other: `codec` puts it on the wire.
+"""What members send each other; `codec` puts it on the wire.
 
 A leader numbers what it ships in one term: 1 is the beginning of the term, which stands for all
 that its log had then, and each batch and each change of definitions is the next *frame*. 0 is what
@@ -103,11 +103,12 @@ class Welcome(_Frame, frozen=True, tag=3):
 
 
 class Ready(_Frame, frozen=True, tag=4):
-    """A follower has done what it had to, and asks for all that is behind `common`, or a copy."""
+    """A follower has done what it had to, and asks for what it lacks. `join`: a copy, if it needs
+    one although the leader has not said so.
+    """
 
     term: Term
     join: Join
-    common: ReplicaPosition
 
 
 class Snapshot(_Frame, frozen=True, tag=5):

@@ -53,6 +53,7 @@ class _Follower:
 
     __slots__ = (
         "acked",
+        "common",
         "dropped_at",
         "has_lost",
         "heard_at",
@@ -64,6 +65,8 @@ class _Follower:
 
     def __init__(self) -> None:
         self.link: int | None = None
+        self.common = START
+        """Behind it the follower lacks all, or has to replace it."""
         self.is_streaming = False
         self.acked = 0
         self.heard_at = -inf
@@ -271,6 +274,7 @@ class Leader:
         common = next((one.position for one in hello.tail if self._log.has(one)), START)
         if hello.member in self.members and common.number < self._committed_number:
             self._expel(hello.member, common)
+        follower.common = common
         last = hello.tail[0].position if hello.tail else START
         join = Join.STREAM if common == last else Join.REPLACE
         if not self._log.keeps_behind(common):
@@ -322,7 +326,7 @@ class Leader:
         follower.is_streaming = True
         follower.heard_at = now
         written = self._unsynced[0].number - 1 if self._unsynced else self._number
-        behind = None if ready.join is Join.COPY else ready.common
+        behind = None if ready.join is Join.COPY else follower.common
         self._effects.append(CatchUp(link, behind, written))
         for one in self._sealed:
             if one.seq > self._durable():

@@ -45,6 +45,12 @@ class ReplicaDisk:
         """Lose what was not synced, or a part of it."""
         del self.log[random.randint(self.durable, len(self.log)) :]
 
+    def lose_last(self, count: int) -> None:
+        """Lose batches that were synced, as a disk does that lies."""
+        del self.log[-count:]
+        self.durable = len(self.log)
+        self.covered = min(self.covered, self.durable)
+
     def recover(self) -> None:
         """Sync what a start has found."""
         self.durable = len(self.log)

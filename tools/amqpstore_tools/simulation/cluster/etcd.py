@@ -40,6 +40,7 @@ class Etcd:
     def __init__(
         self, events: Events, random: Random, members: tuple[str, ...], min_in_sync: int
     ) -> None:
+        self.cluster = CLUSTER
         self.cut_off: set[str] = set()
         self.is_away = False
         self.lost_leases_at = -inf
@@ -87,7 +88,9 @@ class Etcd:
     def view(self) -> View:
         """Return all keys as they are now."""
         self._expire()
-        return View(CLUSTER, self._revision, {key: row for key, (row, _) in self._rows.items()})
+        return View(
+            self.cluster, self._revision, {key: row for key, (row, _) in self._rows.items()}
+        )
 
     def _grant(self, ttl_s: float) -> int:
         self._expire()
@@ -144,7 +147,18 @@ class Etcd:
             lease: (self._events.now + ttl_s, ttl_s) for lease, (_, ttl_s) in self._leases.items()
         }
 
+    def forget(self, cluster: int) -> None:
+        """Be made anew, as another etcd cluster without any key."""
+        self.cluster = cluster
+        self._rows.clear()
+        self._leases.clear()
+
     # Requests of machines.
+
+    def set_member(self, member: str, *, sync: bool) -> None:
+        """Make a member a voter, or an observer, as an operator does."""
+        self._revision += 1
+        self._put(member_key(member), {"sync": sync}, 0)
 
     def show_alive(self, member: str, value: Mapping[str, Any]) -> None:
         """Put the key that says that a member runs."""

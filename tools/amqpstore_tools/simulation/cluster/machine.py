@@ -106,9 +106,12 @@ class SimulatedMachine:
         self.is_disk_stuck = False
         self.is_loop_stuck = False
         self.is_damaged = False
+        self.store_id = "store"
         self.disk = ReplicaDisk()
         self.member: GroupMember | None = None
         self.reports: list[str] = []
+        self.copies = 0
+        """How often it has put a copy of a leader's store in the place of its own."""
         self._events = events
         self._random = random
         self._etcd = etcd
@@ -148,7 +151,7 @@ class SimulatedMachine:
         identity = MemberIdentity(
             self.name,
             f"{self.name}.{self._starts}",
-            "store",
+            self.store_id,
             CLUSTER,
             self.name,
             is_damaged=self.is_damaged,
@@ -406,6 +409,7 @@ class SimulatedMachine:
         self._witness.discards(self, [one for one in disk.log if one not in kept])
         disk.log, disk.durable = entries, len(entries)
         disk.covered = disk.compacted = 0
+        self.copies += 1
 
     def _discard(self, behind: ReplicaPosition) -> None:
         disk = self.disk

@@ -1,0 +1,126 @@
+"""Frames on the wire. A peer's bytes are believed only once length, checksum and type are right.
+
+    offset  size  field
+    0       4     bytes of the header, H
+    4       4     bytes of the content, C
+    8       4     CRC-32C of the first 8 bytes, the header and the content
+    12      H     header: MessagePack, an array of the frame's type and its fields; content is empty
+    12 + H  C     content: raw, as a leader's log has it
+
+Numbers are unsigned, most significant byte first.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Generic, TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from amqpstore_server.cluster.frames import (
+    Definition,
+    Frame,
+    FromFollower,
+    FromLeader,
+    ShippedBatch,
+    Snapshot,
+)
+
+PREFIX = struct.Struct(">III")
+_LENGTHS = struct.Struct(">II")
+MAX_HEADER_BYTES = 4 << 20
+"""Most of a header is a batch's layout, or a follower's tail."""
+
+_encoder = msgspec.msgpack.Encoder()
+_F = TypeVar("_F")
+_WithContent = ShippedBatch | Definition | Snapshot
+
+
+class FrameError(Exception):
+    """A peer has sent what is not a frame, or not one that it may send: close the connection."""
+
+
+def encode(frame: Frame) -> tuple[bytes, bytes]:
+    """Return a frame as it is sent: what comes before its content, and the content, uncopied."""
+    content = b""
+    if isinstance(frame, _WithContent):
+        content = frame.content
+        frame = msgspec.structs.replace(frame, content=b"")
+    header = _encoder.encode(frame)
+    lengths = _LENGTHS.pack(len(header), len(content))
+    checksum = crc32c(content, crc32c(header, crc32c(lengths)))
+    return lengths + checksum.to_bytes(4, "big") + header, content
+
+
+class FrameReader(Generic[_F]):
+    """Takes the bytes of one connection as they come, and gives the frames in them.
+
+    Args: decoder, for the frames that this peer may send. max_content_bytes: of one frame; a peer
+    that announces more is refused before any of it is kept.
+    """
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[_F], max_content_bytes: int) -> None:
+        self._decoder = decoder
+        self._max_content_bytes = max_content_bytes
+        self._received = bytearray()
+
+    def receive(self, received: bytes) -> None:
+        """Take bytes behind those before."""
+        self._received += received
+
+    def next_frame(self) -> _F | None:
+        """Return the next frame; None if it is not whole yet.
+
+        Raises:
+            FrameError: these bytes are not a frame, and no later ones can be.
+        """
+        received = self._received
+        if len(received) < PREFIX.size:
+            return None
+        header_bytes, content_bytes, checksum = PREFIX.unpack_from(received)
+        if header_bytes > MAX_HEADER_BYTES or content_bytes > self._max_content_bytes:
+            raise FrameError(
+                f"a frame is announced with a header of {header_bytes} bytes and {content_bytes} "
+                f"bytes of content; at most {MAX_HEADER_BYTES} and {self._max_content_bytes} are "
+                "taken from this peer"
+            )
+        start = PREFIX.size + header_bytes
+        end = start + content_bytes
+        if len(received) < end:
+            return None
+        with memoryview(received) as view:
+            header, content = bytes(view[PREFIX.size : start]), bytes(view[start:end])
+            found = crc32c(content, crc32c(header, crc32c(bytes(view[: _LENGTHS.size]))))
+        if found != checksum:
+            raise FrameError(
+                f"a frame of {end} bytes has the checksum {found:08x} and was sent with "
+                f"{checksum:08x}: it was damaged on its way"
+            )
+        del received[:end]
+        return self._decode(header, content)
+
+    def _decode(self, header: bytes, content: bytes) -> _F:
+        try:
+            frame = self._decoder.decode(header)
+        except msgspec.DecodeError as error:
+            raise FrameError(f"a frame's header cannot be read: {error}") from error
+        if isinstance(frame, _WithContent):
+            if frame.content:
+                raise FrameError(f"{type(frame).__name__} has content in its header")
+            return msgspec.structs.replace(frame, content=content)
+        if content:
+            raise FrameError(
+                f"{type(frame).__name__} has no content, and {len(content)} bytes of it came"
+            )
+        return frame
+
+
+def read_follower() -> FrameReader[FromFollower]:
+    """Return a reader for what a follower sends: small frames only."""
+    return FrameReader(msgspec.msgpack.Decoder(FromFollower), 0)
+
+
+def read_leader(max_content_bytes: int) -> FrameReader[FromLeader]:
+    """Return a reader for what a leader sends. Args: max_content_bytes, of the largest batch."""
+    return FrameReader(msgspec.msgpack.Decoder(FromLeader), max_content_bytes)

@@ -1,0 +1,186 @@
+"""Frames on the wire: whole, in pieces, damaged, and from a peer that means harm."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpstore_server.cluster.codec import (
+    MAX_HEADER_BYTES,
+    PREFIX,
+    FrameError,
+    FrameReader,
+    encode,
+    read_follower,
+    read_leader,
+)
+from amqpstore_server.cluster.frames import (
+    MAX_TAIL,
+    MAX_TERM,
+    START,
+    Ack,
+    Beat,
+    CaughtUp,
+    Definition,
+    Frame,
+    HeldBatch,
+    Hello,
+    Join,
+    Promise,
+    Ready,
+    Refused,
+    ReplicaPosition,
+    Resign,
+    ShippedBatch,
+    Snapshot,
+    Welcome,
+)
+
+AT = ReplicaPosition(3, 77)
+FROM_FOLLOWER: tuple[Frame, ...] = (
+    Hello("a1", "i1", "store", 1, 3, (HeldBatch(AT, 0xFFFFFFFF), HeldBatch(START, 0))),
+    Ready(3, Join.REPLACE),
+    Ack(3, 12),
+    Promise(3, 4),
+)
+FROM_LEADER: tuple[Frame, ...] = (
+    Refused("not a member"),
+    Welcome("b1", "i2", 1, 3, Join.STREAM, AT),
+    Snapshot(3, 5, b"definitions"),
+    ShippedBatch(3, 9, AT, 70, b"layout", bytes(range(256)) * 40),
+    ShippedBatch(3, 0, AT, 70, b"", b""),
+    Definition(3, 10, 6, 70, b"a queue"),
+    CaughtUp(3, 10, 70),
+    Beat(3, 11, 70),
+    Resign(3),
+)
+MAX_BYTES = 1 << 20
+
+
+def wire(frame: Frame) -> bytes:
+    return b"".join(encode(frame))
+
+
+def reader_of(frame: Frame) -> FrameReader[Any]:
+    return read_follower() if frame in FROM_FOLLOWER else read_leader(MAX_BYTES)
+
+
+def sealed(header: bytes, content: bytes = b"") -> bytes:
+    """Return a frame with a right checksum around any header."""
+    lengths = PREFIX.pack(len(header), len(content), 0)[:8]
+    checksum = crc32c(content, crc32c(header, crc32c(lengths)))
+    return lengths + checksum.to_bytes(4, "big") + header + content
+
+
+@pytest.mark.parametrize("frame", FROM_FOLLOWER + FROM_LEADER, ids=lambda one: type(one).__name__)
+def test_a_frame_is_read_whole_byte_by_byte_and_with_more_behind_it(frame: Frame) -> None:
+    sent = wire(frame)
+    reader = reader_of(frame)
+    reader.receive(sent + sent + sent[:-1])
+    assert [reader.next_frame(), reader.next_frame()] == [frame, frame]
+    assert reader.next_frame() is None
+    reader.receive(sent[-1:])
+    assert reader.next_frame() == frame
+    for at in range(len(sent)):
+        assert reader.next_frame() is None
+        reader.receive(sent[at : at + 1])
+    assert reader.next_frame() == frame
+
+
+@pytest.mark.parametrize("frame", FROM_FOLLOWER + FROM_LEADER, ids=lambda one: type(one).__name__)
+def test_no_bit_that_was_turned_makes_another_frame(frame: Frame) -> None:
+    sent = wire(frame)
+    positions = range(len(sent) * 8)
+    for bit in random.Random(1).sample(positions, min(len(positions), 400)):
+        damaged = bytearray(sent)
+        damaged[bit // 8] ^= 1 << bit % 8
+        reader = reader_of(frame)
+        reader.receive(bytes(damaged))
+        try:
+            # A length that has grown waits for what never comes.
+            assert reader.next_frame() is None
+            assert bit < 64
+        except FrameError:
+            pass
+
+
+@pytest.mark.parametrize("frame", FROM_FOLLOWER)
+def test_a_leader_cannot_send_what_followers_send(frame: Frame) -> None:
+    reader = read_leader(MAX_BYTES)
+    reader.receive(wire(frame))
+    with pytest.raises(FrameError, match="header cannot be read"):
+        reader.next_frame()
+
+
+def test_a_follower_cannot_send_content() -> None:
+    """Not even announce it: nothing of it is waited for."""
+    reader = read_follower()
+    reader.receive(PREFIX.pack(10, 1, 0))
+    with pytest.raises(FrameError, match="1 bytes of content; at most 4194304 and 0 are taken"):
+        reader.next_frame()
+
+
+@pytest.mark.parametrize(
+    "lengths", [(MAX_HEADER_BYTES + 1, 0), (0, MAX_BYTES + 1), ((1 << 32) - 1, (1 << 32) - 1)]
+)
+def test_what_is_too_long_is_refused_before_it_comes(lengths: tuple[int, int]) -> None:
+    reader = read_leader(MAX_BYTES)
+    reader.receive(PREFIX.pack(*lengths, 0))
+    with pytest.raises(FrameError, match="a frame is announced with"):
+        reader.next_frame()
+
+
+HOSTILE: dict[str, Any] = {
+    "no type": [],
+    "an unknown type": [99, 1],
+    "too few fields": [12, 3],
+    "too many fields": [12, 3, 4, 5],
+    "a text for a number": [12, "3", 4],
+    "a term below zero": [12, -1, 4],
+    "a term beyond the LSN": [12, MAX_TERM + 1, 4],
+    "a frame's number that is too large": [12, 3, 1 << 62],
+    "an unknown join": [4, 3, "erase"],
+    "no name": [1, "", "i", "store", 1, 3, []],
+    "a name that is too long": [1, "n" * 65, "i", "store", 1, 3, []],
+    "a batch's number beyond the LSN": [1, "a", "i", "s", 1, 3, [[[3, 1 << 44], 0]]],
+    "a checksum that is too large": [1, "a", "i", "s", 1, 3, [[[3, 1], 1 << 32]]],
+    "a tail that is too long": [1, "a", "i", "s", 1, 3, [[[3, 1], 0]] * (MAX_TAIL + 1)],
+    "a map": {"term": 3},
+}
+
+
+@pytest.mark.parametrize("header", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_is_out_of_bounds_is_refused(header: object) -> None:
+    reader = read_follower()
+    reader.receive(sealed(msgspec.msgpack.encode(header)))
+    with pytest.raises(FrameError, match="a frame's header cannot be read: "):
+        reader.next_frame()
+
+
+def test_content_is_where_it_belongs() -> None:
+    beat, batch = FROM_LEADER[7], FROM_LEADER[3]
+    for sent, message in (
+        (sealed(msgspec.msgpack.encode(beat), b"more"), "Beat has no content, and 4 bytes of it"),
+        (sealed(msgspec.msgpack.encode(batch)), "ShippedBatch has content in its header"),
+    ):
+        reader = read_leader(MAX_BYTES)
+        reader.receive(sent)
+        with pytest.raises(FrameError, match=message):
+            reader.next_frame()
+
+
+@given(st.lists(st.binary(max_size=64), max_size=8), st.booleans())
+def test_any_bytes_are_a_clear_error_or_not_enough(pieces: list[bytes], is_sealed: bool) -> None:
+    for reader in (read_follower(), read_leader(MAX_BYTES)):
+        with suppress(FrameError):
+            for piece in pieces:
+                reader.receive(sealed(piece) if is_sealed else piece)
+                while reader.next_frame() is not None:
+                    pass

@@ -1,0 +1,165 @@
+"""Who may follow, who may be in the list, and what a person may decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqpstore_server.cluster import leading
+from amqpstore_server.cluster.keys import IN_SYNC
+from amqpstore_server.cluster.member import Role
+from amqpstore_tools.simulation.cluster.history import Group
+from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
+
+
+@pytest.fixture
+def group() -> Group:
+    """A, B and C, without a fault: A leads, as the oldest."""
+    made = Group(0)
+    made.etcd.loss = made.network.slow = 0.0
+    made.run(8.0)
+    assert made.leaders
+    assert made.etcd.view().in_sync == ("A", "B", "C")
+    return made
+
+
+def last_follower(group: Group) -> SimulatedMachine:
+    leader = group.leaders[0]
+    return [one for one in group.machines if one is not leader][-1]
+
+
+def reports(group: Group) -> str:
+    return "\n".join(text for one in group.machines for text in one.reports)
+
+
+def test_an_observer_follows_and_is_not_waited_for(group: Group) -> None:
+    observer = last_follower(group)
+    group.etcd.set_member(observer.name, sync=False)
+    group.leaders[0].watched()
+    group.run(5.0)
+    assert observer.name not in group.etcd.view().in_sync
+    before = group.etcd.view().changed(IN_SYNC)
+    group.run(10.0)
+    assert group.etcd.view().changed(IN_SYNC) == before
+    assert observer.disk.last().number > len(group.invariants.confirms) - 5
+    assert group.invariants.violations == []
+
+
+def test_a_member_of_another_store_is_refused(group: Group) -> None:
+    other = last_follower(group)
+    other.kill(with_power=True)
+    other.store_id = "another"
+    other.restart()
+    group.run(5.0)
+    assert (
+        f"this member is refused: this group's store is store, and {other.name} has another: let "
+        "it join with an empty data directory"
+    ) in other.reports
+    group.run(5.0)
+    assert other.name not in group.etcd.view().in_sync
+
+
+def test_who_is_no_member_of_the_group_is_refused(group: Group) -> None:
+    stranger = last_follower(group)
+    stranger.kill(with_power=True)
+    stranger.name = "X"
+    group.network.ends["X"] = stranger
+    stranger.start()
+    group.run(5.0)
+    assert "X is not a member of this group: let it join first" in reports(group)
+
+
+@pytest.mark.parametrize("left", [3, 2])
+def test_a_disk_that_lost_what_it_acked_leaves_the_list_however_few_are_left(
+    group: Group, left: int
+) -> None:
+    liar = last_follower(group)
+    others = [one for one in group.machines if one is not liar and one not in group.leaders]
+    if left == 2:
+        others[0].kill(with_power=True)
+        group.run(5.0)
+    assert len(group.etcd.view().in_sync) == left
+    liar.kill(with_power=True)
+    liar.disk.lose_last(10)
+    before = len(group.invariants.confirms)
+    liar.restart()
+    group.run(0.1)
+    while liar.name in group.etcd.view().in_sync:
+        assert group.events.now < 60.0
+        group.run(0.1)
+    assert f"{liar.name} has acked batch" in reports(group)
+    group.run(10.0)
+    # It has caught up, and may be elected again.
+    assert liar.name in group.etcd.view().in_sync
+    assert len(group.invariants.confirms) > before
+    assert group.invariants.violations == []
+
+
+def test_who_is_dropped_again_and_again_waits_before_it_enters(group: Group) -> None:
+    lame = last_follower(group)
+    waited = []
+    for _ in range(4):
+        lame.is_disk_stuck = True
+        while lame.name in group.etcd.view().in_sync:
+            group.run(0.5)
+        lame.is_disk_stuck = False
+        since = group.events.now
+        while lame.name not in group.etcd.view().in_sync:
+            assert group.events.now < since + 60.0
+            group.run(0.5)
+        waited.append(group.events.now - since)
+    assert max(waited[:2]) < 8.0
+    assert 9.0 < waited[2] < 18.0
+    assert 19.0 < waited[3] < 30.0
+
+
+def test_another_etcd_decides_nothing(group: Group) -> None:
+    """An etcd that was made anew has none of the keys: the leader goes on by promises."""
+    group.etcd.forget(cluster=7)
+    before = len(group.invariants.confirms)
+    group.run(20.0)
+    assert len(group.invariants.confirms) > before + 300
+    assert "etcd cluster 7 answers, and this member belongs to c1: it was made anew" in reports(
+        group
+    )
+
+
+def test_a_person_may_make_a_member_the_leader_that_is_not_in_the_list(group: Group) -> None:
+    """What only the others had is lost then; when they come back it goes, for a copy."""
+    forced = last_follower(group)
+    forced.kill(with_power=True)
+    group.run(10.0)
+    assert forced.name not in group.etcd.view().in_sync
+    lost = len(group.invariants.confirms)
+    gone = [one for one in group.machines if one is not forced]
+    for one in gone:
+        one.kill(with_power=True)
+    forced.restart()
+    group.run(10.0)
+    assert not group.leaders
+    assert forced.member is not None
+    forced.member.force()
+    group.events.run_until(group.events.now + 3.0)
+    assert forced.member.role is Role.LEADING
+    assert group.etcd.view().in_sync == (forced.name,)
+    assert len(forced.disk.log) < lost
+    for one in gone:
+        one.restart()
+    group.events.run_until(group.events.now + 15.0)
+    for one in gone:
+        assert one.disk.log == forced.disk.log
+        # Their checkpoints covered more than is left: nothing behind a checkpoint is taken back.
+        assert one.copies == 1
+    assert len(group.etcd.view().in_sync) == len(group.machines)
+
+
+def test_a_disk_that_lost_what_it_acked_is_noticed(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above, of a leader that does not look: the member stays in the list."""
+    monkeypatch.setattr(leading.Leader, "_expel", lambda *_: None)
+    liar = last_follower(group)
+    liar.kill(with_power=True)
+    liar.disk.lose_last(10)
+    liar.restart()
+    group.run(3.0)
+    assert liar.name in group.etcd.view().in_sync
