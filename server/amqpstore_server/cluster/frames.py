@@ -123,7 +123,8 @@ class Snapshot(_Frame, frozen=True, tag=5):
 class StoreCopy(_Frame, frozen=True, tag=6):
     """A whole copy of the leader's store, up to and with a batch, complete and checked.
 
-    On the wire it is many files; the driver puts them beside the store, and hands this in.
+    It is many files, which the driver takes in its own way, and hands this in when it has them all:
+    `codec` refuses it.
     """
 
     term: Term
@@ -195,6 +196,6 @@ class Promise(_Frame, frozen=True, tag=13):
 
 FromFollower: TypeAlias = Hello | Ready | Ack | Promise
 FromLeader: TypeAlias = (
-    Refused | Welcome | Snapshot | StoreCopy | ShippedBatch | Definition | CaughtUp | Beat | Resign
+    Refused | Welcome | Snapshot | ShippedBatch | Definition | CaughtUp | Beat | Resign
 )
-Frame: TypeAlias = FromFollower | FromLeader
+Frame: TypeAlias = FromFollower | FromLeader | StoreCopy

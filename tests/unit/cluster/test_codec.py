@@ -40,6 +40,7 @@ from amqpstore_server.cluster.frames import (
     Resign,
     ShippedBatch,
     Snapshot,
+    StoreCopy,
     Welcome,
 )
 
@@ -115,6 +116,13 @@ def test_no_bit_that_was_turned_makes_another_frame(frame: Frame) -> None:
 def test_a_leader_cannot_send_what_followers_send(frame: Frame) -> None:
     reader = read_leader(MAX_BYTES)
     reader.receive(wire(frame))
+    with pytest.raises(FrameError, match="header cannot be read"):
+        reader.next_frame()
+
+
+def test_a_copy_of_a_store_is_not_a_frame_of_a_peer() -> None:
+    reader = read_leader(MAX_BYTES)
+    reader.receive(sealed(msgspec.msgpack.encode(StoreCopy(3, AT, b"files"))))
     with pytest.raises(FrameError, match="header cannot be read"):
         reader.next_frame()
 

@@ -106,10 +106,10 @@ class Invariants(Witness):
     # Who serves.
 
     def look(self, leases_lost_at: float) -> None:
-        """Look who serves clients now."""
-        serving = [
-            one for one in self._machines.values() if one.serves and not one.has_stopped_clock
-        ]
+        """Look who serves clients now. Only that needs clocks that are right."""
+        if any(one.has_wrong_clock for one in self._machines.values()):
+            return
+        serving = [one for one in self._machines.values() if one.serves]
         if self._events.now <= leases_lost_at + TIMING.lease_s:
             # A leader whose lease etcd lost by mistake finds out within the lease's time.
             serving = [one for one in serving if not one.relies_on_lease]

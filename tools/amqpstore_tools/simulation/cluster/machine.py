@@ -121,6 +121,7 @@ class SimulatedMachine:
         self._starts = 0
         self._paused_until = 0.0
         self._stopped_at: float | None = None
+        self._right_at = 0.0
         self._jobs: deque[_Job] = deque()
         self._busy_since: float | None = None
         self._turned_at = 0.0
@@ -204,11 +205,15 @@ class SimulatedMachine:
         self._stopped_at = self.now
 
     def mend_clock(self) -> None:
-        self._stopped_at = None
+        """Let a clock that stood still be right again."""
+        if self._stopped_at is not None:
+            self._stopped_at = None
+            self._right_at = self._events.now + TIMING.promise_s
 
     @property
-    def has_stopped_clock(self) -> bool:
-        return self._stopped_at is not None
+    def has_wrong_clock(self) -> bool:
+        """Whether its clock stands still, or did when it promised what may still count."""
+        return self._stopped_at is not None or self._events.now < self._right_at
 
     @property
     def relies_on_lease(self) -> bool:
