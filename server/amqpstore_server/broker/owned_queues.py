@@ -9,7 +9,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.queues.queue import Queue
 
-_AT_ONCE = 512
+_AT_ONCE = 128
 """Queues of a connection that ended which are deleted before others have their turn."""
 
 
@@ -41,8 +41,8 @@ class OwnedQueues:
         return queue.owner in self._ended and not queue.is_internal
 
     def end(self, connection: object) -> None:
-        """Delete the queues of a connection that ended: those beyond some hundreds in later turns.
-        Until then they are as good as deleted.
+        """Delete the queues of a connection that ended: of hundreds most in later turns. Until then
+        they are as good as deleted.
         """
         deleting = self._deleting(connection)
         for _ in deleting:
