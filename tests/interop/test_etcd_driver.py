@@ -75,6 +75,7 @@ def prefix() -> str:
 @pytest.fixture
 def client(etcd: EtcdCluster, prefix: str) -> Generator[EtcdClient]:
     """Somebody else, who changes things."""
+    etcd.members[0].resume()
     etcd.start()
     with EtcdClient(etcd.settings, prefix, timeout_s=PATIENT_S) as client:
         yield client
@@ -260,16 +261,32 @@ def test_a_stopped_etcd_delays_neither_answers_nor_the_end_for_long(
             begun = time.monotonic()
             for _ in range(100):
                 one.carry_out(ReadKeys())
-                one.carry_out(KeepAlive(7))
+            one.carry_out(Grant())
             one.carry_out(Attempt(put("r1")))
-            # The read under way, the one that stands for all others, and this.
-            assert one.heard.next(0) == ("r1", "unknown")
+            # Behind the read under way, and the one that stands for all others.
+            assert one.heard.next(0) == ("grant failed",)
+            assert one.heard.next(1) == ("r1", "unknown")
             assert time.monotonic() - begun < 15.0
             begun = time.monotonic()
             one.driver.close()
             assert time.monotonic() - begun < 15.0
         finally:
             etcd.members[0].resume()
+
+
+def test_renewals_that_wait_are_one(etcd: EtcdCluster, client: EtcdClient, prefix: str) -> None:
+    """Nobody is told a hundred times that a lease was renewed, once etcd answers again."""
+    with driven(etcd.settings, prefix, 1.0) as one:
+        lease = client.grant(60.0)
+        etcd.members[0].pause()
+        for _ in range(100):
+            one.carry_out(KeepAlive(lease))
+        one.carry_out(Attempt(put("r1")))
+        one.heard.next(0)
+        etcd.members[0].resume()
+        one.carry_out(KeepAlive(8))
+        wait_until(lambda: one.heard.answers[-1][:3] == ("kept", 8, False))
+        assert len(one.heard.answers) <= 5
 
 
 def test_a_member_shows_that_it_runs(

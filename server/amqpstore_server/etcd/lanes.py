@@ -24,7 +24,7 @@ class Lane(Generic[Job]):
         self._may_skip = may_skip
         self._jobs: deque[Job] = deque()
         self._wake = threading.Condition()
-        self._is_closed = False
+        self.is_closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -39,16 +39,16 @@ class Lane(Generic[Job]):
     def close(self) -> None:
         """Leave out what waits, and return when the job under way is done."""
         with self._wake:
-            self._is_closed = True
+            self.is_closed = True
             self._wake.notify()
         self._thread.join()
 
     def _work(self) -> None:
         while True:
             with self._wake:
-                while not self._jobs and not self._is_closed:
+                while not self._jobs and not self.is_closed:
                     self._wake.wait()
-                if self._is_closed:
+                if self.is_closed:
                     return
                 job = self._jobs.popleft()
             self._carry_out(job)
