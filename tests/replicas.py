@@ -24,6 +24,7 @@ from amqpstore.replica import (
 from amqpstore.replica.follower_store import SHIPPED
 from amqpstore.tables import StoreRows
 from amqpstore_tools.simulation import stores
+from amqpstore_tools.simulation.faulty_files import Faults
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.small_limits import small_limits
@@ -149,6 +150,8 @@ class Group:
     store: Store = field(init=False)
     follower: FollowerStore | None = field(init=False, default=None)
     tell: Callable[[Told], None] = field(default=lambda _told: None)
+    faults: Faults | None = None
+    """Of the follower's files and catalog."""
     committed: int = 0
     definitions: int = 0
     _defined: dict[str, dict[str, Value]] = field(init=False)
@@ -186,7 +189,9 @@ class Group:
 
     def start_follower(self) -> FollowerStore:
         """Open the follower, which hears of nothing yet."""
-        self.follower = stores.open_follower(DIRECTORY, self.follower_disk, self.options)
+        self.follower = stores.open_follower(
+            DIRECTORY, self.follower_disk, self.options, faults=self.faults
+        )
         return self.follower
 
     def join(self) -> None:
@@ -278,7 +283,7 @@ class Group:
         """
         assert self.follower is not None
         fork = self.leader_disk.fork()
-        self.publish(["orders"], *bodies)
+        self.publish(["orders", "slow"], *bodies)
         sealed = self.seal()
         assert sealed is not None
         self.follower.append(sealed)

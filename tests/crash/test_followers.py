@@ -4,6 +4,7 @@ wrote it, and enough to lead with.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from amqpstore.tables import StoreRows
 from amqpstore.terms import number_of
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import Image, crash_images
+from amqpstore_tools.simulation.faulty_files import FaultKind, Faults
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import DataSync, LockFile, Operation, SyncDirectory
@@ -295,6 +297,60 @@ def test_every_operation_of_a_follower() -> None:
 @pytest.mark.rounds(4)
 def test_more_images_of_a_follower(seed: int) -> None:
     assert explore(record(history), f"follower {seed}", images=20) == []
+
+
+KINDS = (
+    FaultKind.EIO,
+    FaultKind.ENOSPC,
+    FaultKind.SHORT_WRITE,
+    FaultKind.DONE_ANYWAY,
+    FaultKind.LOST,
+)
+
+
+def calls_of_the_history() -> list[str]:
+    """Every call of a follower to its disk."""
+    group = Group.new()
+    group.faults = Faults(-1)
+    history(group)
+    return group.faults.calls
+
+
+def faults_left_behind(nth: int, kind: FaultKind, rng: random.Random) -> list[str]:
+    """What is wrong after one call has failed, with whatever a power cut then leaves; and with a
+    follower that is started again.
+    """
+    group = Group.new()
+    known = Known()
+    group.tell = known.learn
+    group.faults = Faults(nth, kind)
+    with contextlib.suppress(StoreError, OSError):
+        history(group)
+    group.faults = None
+    if group.follower:
+        group.kill_follower()
+    wrong: list[str] = []
+    for image in crash_images(group.follower_disk, rng, 3):
+        wrong += violations(image.files, known)
+    group.join()
+    busy(group, 1)
+    return [*wrong, *violations(group.follower_disk.fork(), known)]
+
+
+@pytest.mark.rounds(8)
+def test_a_call_that_fails_loses_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    nth = rng.randrange(len(calls_of_the_history()))
+    for kind in KINDS[:3]:
+        assert faults_left_behind(nth, kind, rng) == [], (nth, kind)
+
+
+@pytest.mark.long
+def test_every_call_that_fails_loses_nothing() -> None:
+    rng = random.Random("faults")
+    for nth, call in enumerate(calls_of_the_history()):
+        for kind in KINDS:
+            assert faults_left_behind(nth, kind, rng) == [], (call, kind)
 
 
 # What a follower may get wrong. Each is how the history is recorded; what it left is then opened by

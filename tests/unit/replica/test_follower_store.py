@@ -228,7 +228,7 @@ def busy_alone(group: Group) -> None:
 def test_a_batch_of_the_same_place_and_size_is_discarded_as_well() -> None:
     group = joined(2)
     group.lose_leader(b"of term 1")
-    group.publish(["orders"], b"of term 2")
+    group.publish(["orders", "slow"], b"of term 2")
     follower, group.follower = group.follower, None
     group.sync()
     group.follower = follower
@@ -397,6 +397,37 @@ def test_a_full_disk_costs_no_batch() -> None:
     with pytest.raises((DiskFullError, RefusedBatchError)):
         group.follower.append(sealed)
     disk.capacity_bytes = None
+    group.join()
+    busy(group)
+    assert_same_log(group)
+    assert content_on_follower(group) == content_on_leader(group)
+
+
+@pytest.mark.parametrize("starts_segment", [False, True])
+def test_a_disk_that_fills_up_during_a_write_costs_no_batch(starts_segment: bool) -> None:
+    # Nothing is filled ahead: there, a batch needs no space.
+    limits = OPTIONS.limits._replace(fill_from_bytes=1 << 60)
+    group = Group.new(OPTIONS._replace(limits=limits))
+    group.join()
+    busy(group, 1)
+    disk, follower = group.follower_disk, group.follower
+    assert follower is not None
+    if starts_segment:
+        group.publish(["orders"], bytes(1600))
+        group.sync()
+    group.publish(["orders"], bytes(300))
+    sealed = group.seal()
+    assert sealed is not None
+    assert (sealed.offset == 0) == starts_segment
+    last = follower.last
+    # Enough for the messages, and not for the TRANSACTION behind them.
+    disk.capacity_bytes = sum(map(len, disk.contents())) + sum(sealed.lengths) + 10
+    with pytest.raises(DiskFullError):
+        follower.append(sealed)
+    disk.capacity_bytes = None
+    assert follower.last == last
+    with pytest.raises(RefusedBatchError, match="not agreed on"):
+        follower.append(sealed)
     group.join()
     busy(group)
     assert_same_log(group)
