@@ -393,6 +393,15 @@ def test_a_whole_queue_is_moved_in_pieces(page: Page, session: BrowserContext, s
     assert lines == [{"seen": seen, "of": 2500} for seen in (1000, 2000, 2500)]
     page.goto(f"{site}/queues/%2F/copies")
     assert page.inner_text(".notice.good") == "2,500 messages copied."
+    # What arrives meanwhile is left alone, were it from this selection itself.
+    for asked, count in (({}, "2,500"), ({"filter": '{"properties": {"type": "odd"}}'}, "2,500")):
+        session.request.post(
+            f"{site}/select/%2F/copies",
+            form={"action": "copy", "target:optional": "copies", **asked},
+            headers={"origin": site},
+        )
+        page.goto(f"{site}/queues/%2F/copies")
+        assert page.inner_text(".notice.good") == f"{count} messages copied."
     page.goto(f"{site}/queues/%2F/many/messages?limit=5")
     page.select_option("select[name='which:optional']", "all")
     page.fill("input[name='target:optional']", "all of them")

@@ -184,8 +184,23 @@ def test_a_filter_looks_at_so_many_and_says_where_to_go_on(
     broker.settle()
     wanted = {"body": {"contains": "999"}}
     page = operator.page("orders", filter=wanted, max_scanned=300)
-    assert (page["messages"], page["scanned"], page["next"]) == ([], 384, "385")
+    assert (page["messages"], page["scanned"], page["next"]) == ([], 300, "301")
     assert operator.sees("orders", filter=wanted, max_scanned=300) == ["999"]
+
+
+def test_pages_look_at_each_message_once(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    """A page that is full in the middle of a step leaves the rest of the step to the next one."""
+    broker.queue("orders")
+    client.publish("", "orders", *map(str, range(1000)))
+    broker.settle()
+    wanted = {"body": {"pattern": "[02468]$"}}
+    pages = [operator.page("orders", filter=wanted, limit=70)]
+    while pages[-1]["next"] is not None:
+        pages.append(operator.page("orders", filter=wanted, limit=70, start=pages[-1]["next"]))
+    assert [len(page["messages"]) for page in pages] == [70] * 7 + [10]
+    assert sum(page["scanned"] for page in pages) == 1000
 
 
 @pytest.mark.parametrize(

@@ -182,17 +182,26 @@ def browse(context: BrokerContext, queue: Queue, asked: PageRequest) -> Generato
         left = walk.skip(left)
         yield
     first = walk.position
+    after: MessagePosition | None = None
     found: list[SeenMessage] = []
     scanned = 0
     while not walk.is_done and len(found) < asked.limit and scanned < asked.max_scanned:
         context.work["browse"] = None
         # Small pages read little; where a filter looks for few, much is read.
         most = asked.limit - len(found) if asked.matcher is None else SEEN_AT_ONCE
-        seen = walk.step(min(most, SEEN_AT_ONCE))
+        seen = walk.step(min(most, SEEN_AT_ONCE, asked.max_scanned - scanned))
+        for index, one in enumerate(seen):
+            if len(found) == asked.limit:
+                # The next page starts with it: it is not looked at twice, nor counted twice.
+                after = one.position
+                del seen[index:]
+                break
+            if _is_wanted(one, asked.matcher):
+                found.append(one)
         scanned += len(seen)
-        found += [one for one in seen if _is_wanted(one, asked.matcher)]
         yield
-    after = None if walk.is_done else walk.position
+    if after is None and not walk.is_done:
+        after = walk.position
     more = yield from _read_unacked(context, unacked, first, after, asked)
     merged = {one.position: one for one in (*more, *found)}  # what is ready again, is ready
     messages = sorted(merged.values(), key=lambda one: one.position.order)
