@@ -156,9 +156,9 @@ class SegmentAccount:
             references[start:stop] = array(references.typecode, [0]) * count
             self.live_count -= count
             self._release_bytes(sum(sizes))
-            self._forget_if_dead()
             return
         own_ids, first_id = self.ids, self.first_id
+        released_bytes = 0
         for message_id, size in zip(ids, sizes, strict=True):
             if own_ids is None:
                 place = message_id - first_id
@@ -171,17 +171,16 @@ class SegmentAccount:
             references[place] -= 1
             if not references[place]:
                 self.live_count -= 1
-                self._release_bytes(size)
-        self._forget_if_dead()
+                released_bytes += size
+        self._release_bytes(released_bytes)
 
-    def _release_bytes(self, size: int) -> None:
-        """Count bytes as garbage. A damaged index may say more than there are."""
-        self.live_bytes = max(self.live_bytes - size, 0)
-
-    def _forget_if_dead(self) -> None:
-        """Drop the tables of an account without live messages: a queue that is purged leaves many
-        segments like that at once.
+    def _release_bytes(self, released_bytes: int) -> None:
+        """Count bytes as garbage, of which a damaged index may name more than there are. Without
+        live messages the tables are dropped: a queue that is purged leaves many such segments.
         """
+        self.live_bytes -= released_bytes
+        if self.live_bytes < 0:
+            self.live_bytes = 0
         if not self.live_count:
             self.references = None
 

@@ -103,10 +103,10 @@ class Session:
         return None
 
     def _note_sizes(self, headers: list[ContentHeader]) -> None:
-        first = headers[0]
+        first, count = headers[0], len(headers)
         # Publishes that are alike have one header, which `count` finds without comparing.
-        if first is headers[-1] and headers.count(first) == len(headers):
-            self._message_sizes.observe(first.body_size, len(headers))
+        if first is headers[-1] and (count == 1 or headers.count(first) == count):
+            self._message_sizes.observe(first.body_size, count)
         else:
             self._message_sizes.observe_all([header.body_size for header in headers])
 

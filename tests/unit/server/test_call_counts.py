@@ -94,13 +94,13 @@ TRAFFIC = {
 
 # fmt: off
 CEILINGS = {
-    "alike, 1 queue": Costs(Calls(2.0, 14.7), Calls(0.5, 13.0), Calls(2.6, 18.1)),
-    "varied, 1 queue": Costs(Calls(5.0, 24.6), Calls(0.5, 17.8), Calls(5.6, 34.0)),
+    "alike, 1 queue": Costs(Calls(1.9, 14.7), Calls(0.5, 13.0), Calls(2.6, 18.1)),
+    "varied, 1 queue": Costs(Calls(4.9, 24.7), Calls(0.5, 17.8), Calls(5.6, 34.1)),
     "varied, 10 queues": Costs(Calls(5.9, 29.5), Calls(1.8, 18.5), Calls(9.5, 41.1)),
-    "varied, 3 of 21 queues": Costs(Calls(10.5, 45.4), Calls(1.4, 19.6), Calls(49.8, 112.7)),
-    "varied, 64 KiB": Costs(Calls(49.5, 52.0), Calls(23.1, 30.3), Calls(80.5, 82.3)),
-    "varied, transient": Costs(Calls(4.8, 13.3), Calls(0.4, 9.2), Calls(5.2, 22.6)),
-    "varied, alone in a read": Costs(Calls(185.0, 120.0), Calls(20.9, 20.8), Calls(302.0, 212.2)),
+    "varied, 3 of 21 queues": Costs(Calls(10.5, 45.5), Calls(1.4, 19.6), Calls(49.7, 112.8)),
+    "varied, 64 KiB": Costs(Calls(49.0, 54.3), Calls(23.0, 30.3), Calls(80.2, 84.6)),
+    "varied, transient": Costs(Calls(4.8, 13.4), Calls(0.4, 9.2), Calls(5.2, 22.6)),
+    "varied, alone in a read": Costs(Calls(182.0, 123.0), Calls(20.7, 20.8), Calls(299.6, 215.2)),
 }
 # fmt: on
 
