@@ -483,10 +483,15 @@ class Leader:
 
     # Time.
 
+    def look_at_deadline(self, now: float) -> None:
+        """Step down if somebody else may lead by now."""
+        if self.deposed is None and not self.may_serve(now):
+            self.deposed = Deposed("neither the lease nor the followers' promises hold any longer")
+
     def tick(self, now: float, health: Health) -> None:
         """Do what is due. Renewals and beats are given by a machine that is fit only."""
-        if not self.may_serve(now):
-            self.deposed = Deposed("neither the lease nor the followers' promises hold any longer")
+        self.look_at_deadline(now)
+        if self.deposed is not None:
             return
         if not health.is_fit(now, self._timing):
             self.resign("the disk or the event loop of this machine hangs", is_unfit=True)

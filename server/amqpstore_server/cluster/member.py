@@ -273,7 +273,11 @@ class GroupMember:
         """A term is durable."""
         self.following.persisted(term, now)
         if self.role is Role.OPENING and self.leader is not None and term == self.leader.term:
-            self.effects.append(Open(term))
+            # A process that was paused may hear too late that it has won.
+            self.leader.look_at_deadline(now)
+            self._look_at_leader()
+            if self.leader is not None:
+                self.effects.append(Open(term))
 
     def synced(self, term: int, seq: int, now: float) -> None:
         """All that was asked for up to a frame of a term is durable here."""

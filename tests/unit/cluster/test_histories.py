@@ -40,6 +40,12 @@ def test_an_older_answer_does_not_end_a_won_election() -> None:
     assert longest_s < 4.0
 
 
+def test_a_member_that_hears_too_late_that_it_has_won_does_not_open_its_store() -> None:
+    """It was paused while its election was answered, and others had led since."""
+    assert history(2000048).violations == ()
+    assert history(10890).violations == ()
+
+
 def test_a_leader_that_has_resigned_lets_others_stand_first() -> None:
     """It was the first to know, and the oldest in the list, so it was elected again and again."""
     _, group = drill(3, sees_etcd_only)
