@@ -432,3 +432,16 @@ def test_a_disk_that_fills_up_during_a_write_costs_no_batch(starts_segment: bool
     busy(group)
     assert_same_log(group)
     assert content_on_follower(group) == content_on_leader(group)
+
+
+def test_a_start_changes_nothing_before_a_leader_is_found() -> None:
+    group = joined(3)
+    assert group.follower is not None
+    group.lose_leader(b"of an earlier term")
+    before = checkpointed(group)
+    follower = restarted(group)
+    follower.commit(follower.last.lsn, group.definitions)
+    follower.checkpoint()
+    assert checkpointed(group) == before
+    catalog = MemoryCatalog(group.follower_disk, f"{DIRECTORY}/catalog", False)
+    assert catalog.rows("ends") == {}
