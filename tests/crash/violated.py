@@ -125,8 +125,10 @@ def violated(
 def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
     recover = amqpstore.recovery.recover
 
-    def recover_and_then(backing: Backing, queues: dict[int, Queue]) -> Recovered:
-        recovered = recover(backing, queues)
+    def recover_and_then(
+        backing: Backing, queues: dict[int, Queue], *, is_follower: bool
+    ) -> Recovered:
+        recovered = recover(backing, queues, is_follower=is_follower)
         then(recovered, backing.files, queues)
         return recovered
 
