@@ -87,7 +87,7 @@ def a_checkpoint_counts_each_message_once(patch: Patch) -> None:
 
 BUGS: dict[Callable[[Patch], None], set[str]] = {
     the_last_stretch_is_not_written: {"I1"},
-    each_stretch_begins_with_the_first_sequence: {"I6"},
+    each_stretch_begins_with_the_first_sequence: {"I1", "I10"},
     a_checkpoint_takes_the_id_before_for_the_last: {"I1"},
     a_checkpoint_counts_each_message_once: {"I1"},
 }
