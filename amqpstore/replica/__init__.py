@@ -15,15 +15,15 @@ Synchronous and without sockets, like the rest of the engine. A single node impo
 """
 
 from amqpstore.replica.follower_store import FollowerStore, create_follower
-from amqpstore.replica.log_reading import LogPlace, LogReader, log_ends
+from amqpstore.replica.log_reading import BatchEnd, LogReader, log_ends
 from amqpstore.replica.membership import Membership, read_membership, write_membership
 from amqpstore.replica.sealed_batch import SealedBatch
 from amqpstore.replica.segment_rewrite import Discarded, SegmentRewrite
 
 __all__ = [
+    "BatchEnd",
     "Discarded",
     "FollowerStore",
-    "LogPlace",
     "LogReader",
     "Membership",
     "SealedBatch",

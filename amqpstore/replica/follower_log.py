@@ -23,7 +23,7 @@ from amqpstore.errors import RefusedBatchError
 from amqpstore.filenames import is_compacted, segment_path
 from amqpstore.log import Log
 from amqpstore.log_batch import Batch
-from amqpstore.replica.log_reading import LOG_START, LogPlace
+from amqpstore.replica.log_reading import LOG_START, BatchEnd
 from amqpstore.replica.sealed_batch import SEGMENT_BYTES, SealedBatch
 from amqpstore.replica.segment_rewrite import SegmentRewrite
 from amqpstore.segments import Segment
@@ -38,10 +38,10 @@ class FollowerLog(Log):
     batches that are durable and not known to be committed.
     """
 
-    last: LogPlace = LOG_START
+    last: BatchEnd = LOG_START
     is_appendable = False
 
-    def follow(self, last: LogPlace, space: Space) -> None:
+    def follow(self, last: BatchEnd, space: Space) -> None:
         """Begin, behind what recovery found."""
         self.last = last
         self.received: deque[Batch] = deque()
@@ -66,7 +66,7 @@ class FollowerLog(Log):
             raise RefusedBatchError(sealed.lsn, reason)
         return self.continue_with(sealed, last)
 
-    def continue_with(self, sealed: SealedBatch, last: LogPlace) -> Batch:
+    def continue_with(self, sealed: SealedBatch, last: BatchEnd) -> Batch:
         """Return a batch that follows the one that ends at a place. Raises: RefusedBatchError."""
         lsn, where = sealed.lsn, (sealed.segment, sealed.offset)
         if where not in ((last.segment, last.offset), (last.segment + 1, 0)):
@@ -207,9 +207,9 @@ class FollowerLog(Log):
             self._receive(batch)
 
 
-def place_after(batch: Batch, last: LogPlace) -> LogPlace:
+def place_after(batch: Batch, last: BatchEnd) -> BatchEnd:
     """Return the place where a batch ends. Args: last, where the one before it does."""
     if batch.summary is None:
         raise ValueError("the batch was not accepted")
     next_id = batch.first_id + len(batch.lengths) if batch.lengths else last.message_id
-    return LogPlace(batch.lsn, batch.summary.segment, batch.summary.end_bytes, next_id)
+    return BatchEnd(batch.lsn, batch.summary.segment, batch.summary.end_bytes, next_id)

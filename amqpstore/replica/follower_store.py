@@ -40,7 +40,7 @@ from amqpstore.open_state import OpenState
 from amqpstore.opening import OpenedStore, make_store, open_directory
 from amqpstore.options import DEFAULTS, Options
 from amqpstore.replica.follower_log import FollowerLog, place_after
-from amqpstore.replica.log_reading import LogPlace, LogReader, sealed_batches
+from amqpstore.replica.log_reading import BatchEnd, LogReader, sealed_batches
 from amqpstore.replica.membership import Membership, read_membership, write_membership
 from amqpstore.replica.sealed_batch import SealedBatch
 from amqpstore.replica.segment_rewrite import (
@@ -157,7 +157,7 @@ class FollowerStore:
     # The log.
 
     @property
-    def last(self) -> LogPlace:
+    def last(self) -> BatchEnd:
         """Where the log ends. All of it is durable, and up to there may be acked."""
         return self._log.last
 
@@ -379,13 +379,13 @@ class FollowerStore:
         of = self._log.position if self._maintenance else self._recovered.start
         return of.segment, of.offset
 
-    def _rewrite(self, number: int, place: LogPlace) -> SegmentRewrite:
+    def _rewrite(self, number: int, place: BatchEnd) -> SegmentRewrite:
         self._space.check(place.offset)
         place = place._replace(message_id=self._next_id(place))
         with self._changing():
             return SegmentRewrite(self._backing.files, self.directory, number, place)
 
-    def _next_id(self, place: LogPlace) -> int:
+    def _next_id(self, place: BatchEnd) -> int:
         """Return the message id after all those in the log up to a place.
 
         The batches of its segment may have no message.
@@ -395,7 +395,7 @@ class FollowerStore:
         ids = [one.first_id + len(one.sizes) for one in behind if one is not None]
         return max(place.message_id, start.message_id, *ids, 1)
 
-    def _kept(self, place: LogPlace) -> list[BatchSummary]:
+    def _kept(self, place: BatchEnd) -> list[BatchSummary]:
         """Return the batches that recovery found, up to a place."""
         return [
             one
@@ -403,7 +403,7 @@ class FollowerStore:
             if (one.segment, one.end_bytes) <= (place.segment, place.offset)
         ]
 
-    def _received_until(self, place: LogPlace) -> list[Batch]:
+    def _received_until(self, place: BatchEnd) -> list[Batch]:
         return [one for one in self._log.received if one.lsn <= place.lsn]
 
     def _checked(self, rewrite: SegmentRewrite) -> list[Batch]:
@@ -464,7 +464,7 @@ class FollowerStore:
         if changes := [tables.SEGMENT_ENDS.remove(one) for one in numbers if one in noted]:
             self._catalog.commit(changes)
 
-    def _note_discarded(self, path: str, behind: Sequence[LogPlace]) -> None:
+    def _note_discarded(self, path: str, behind: Sequence[BatchEnd]) -> None:
         found = Discarded(path, tuple(one.lsn for one in behind))
         self.discarded.append(found)
         _log.warning(

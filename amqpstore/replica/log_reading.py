@@ -22,7 +22,7 @@ uncommitted, so the leader has the first or the second, or would have to send ev
 """
 
 
-class LogPlace(NamedTuple):
+class BatchEnd(NamedTuple):
     """Where batch `lsn` ends: at `offset` of segment `segment`. Later messages have ids from
     `message_id` on; 0 if that is not known. All zeros: where the log begins.
     """
@@ -33,7 +33,7 @@ class LogPlace(NamedTuple):
     message_id: int
 
 
-LOG_START = LogPlace(0, 0, 0, 0)
+LOG_START = BatchEnd(0, 0, 0, 0)
 
 
 def log_ends(log: Log) -> dict[int, int]:
@@ -75,7 +75,7 @@ class LogReader:
             found += lsns[: -_NAMED_BATCHES - 1 : -1]
         return found
 
-    def find(self, lsn: int) -> LogPlace | None:
+    def find(self, lsn: int) -> BatchEnd | None:
         """Return where a batch ends; None if this log does not have it. Raises: OSError."""
         if not lsn:
             return LOG_START
@@ -85,14 +85,14 @@ class LogReader:
                 return places.get(lsn)
         return None
 
-    def end(self) -> LogPlace:
+    def end(self) -> BatchEnd:
         """Return where the last batch ends. Raises: OSError."""
         for number in reversed(self._ends):
             if places := list(self._places(number)):
                 return places[-1]
         return LOG_START
 
-    def behind(self, place: LogPlace) -> list[LogPlace]:
+    def behind(self, place: BatchEnd) -> list[BatchEnd]:
         """Return the batches that end behind a place. Raises: OSError."""
         return [
             one
@@ -113,7 +113,7 @@ class LogReader:
         """Yield the numbers of segments, from one on."""
         return (one for one in self._ends if one >= number)
 
-    def _places(self, number: int) -> Iterator[LogPlace]:
+    def _places(self, number: int) -> Iterator[BatchEnd]:
         """Yield where the batches of a segment end; damaged ones have no place of their own."""
         content = self.read(number, 0, self._ends[number])
         message_id = 0
@@ -121,7 +121,7 @@ class LogReader:
             if batch.messages:
                 message_id = batch.messages[-1].number + 1
             if batch.lsn:
-                yield LogPlace(batch.lsn, number, batch.end, message_id)
+                yield BatchEnd(batch.lsn, number, batch.end, message_id)
 
 
 def sealed_batches(

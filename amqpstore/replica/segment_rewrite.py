@@ -34,7 +34,7 @@ from amqpstore.filenames import (
 )
 from amqpstore.files import Files
 from amqpstore.removal import attempt
-from amqpstore.replica.log_reading import LogPlace
+from amqpstore.replica.log_reading import BatchEnd
 
 _PIECE_BYTES = 1 << 20
 
@@ -56,7 +56,7 @@ class SegmentRewrite:
     Raises: OSError.
     """
 
-    def __init__(self, files: Files, directory: str, number: int, place: LogPlace) -> None:
+    def __init__(self, files: Files, directory: str, number: int, place: BatchEnd) -> None:
         self.number = number
         self.place = place
         self.offset = place.offset if number == place.segment else 0

@@ -15,8 +15,8 @@ from amqpstore import StoreError
 from amqpstore.batches import in_segment
 from amqpstore.records import scan
 from amqpstore.replica import (
+    BatchEnd,
     FollowerStore,
-    LogPlace,
     LogReader,
     SealedBatch,
     SegmentRewrite,
@@ -389,7 +389,7 @@ def a_checkpoint_covers_what_is_not_committed(patch: Patch) -> None:
 def the_end_is_agreed_on_without_the_term(patch: Patch) -> None:
     find = LogReader.find
 
-    def find_number(self: LogReader, lsn: int) -> LogPlace | None:
+    def find_number(self: LogReader, lsn: int) -> BatchEnd | None:
         numbers = {number_of(one): one for one in self.lsns()}
         return find(self, numbers.get(number_of(lsn), lsn))
 

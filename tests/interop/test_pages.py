@@ -1,4 +1,7 @@
-"""The web pages, in a real browser on a real broker with traffic."""
+"""The web pages, in a real browser on a real broker with traffic.
+
+Past 600 lines because all of them share that browser and that broker.
+"""
 
 import json
 import re

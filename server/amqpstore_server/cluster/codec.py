@@ -20,11 +20,11 @@ from crc32c import crc32c
 
 from amqpstore_server.cluster.frames import (
     Definition,
+    DefinitionsSnapshot,
     Frame,
     FromFollower,
     FromLeader,
     ShippedBatch,
-    Snapshot,
 )
 
 PREFIX = struct.Struct(">III")
@@ -34,10 +34,10 @@ MAX_HEADER_BYTES = 4 << 20
 
 _encoder = msgspec.msgpack.Encoder()
 _F = TypeVar("_F")
-_WithContent = ShippedBatch | Definition | Snapshot
+_WithContent = ShippedBatch | Definition | DefinitionsSnapshot
 
 
-class FrameError(Exception):
+class PeerFrameError(Exception):
     """A peer has sent what is not a frame, or not one that it may send: close the connection."""
 
 
@@ -73,14 +73,14 @@ class FrameReader(Generic[_F]):
         """Return the next frame; None if it is not whole yet.
 
         Raises:
-            FrameError: these bytes are not a frame, and no later ones can be.
+            PeerFrameError: these bytes are not a frame, and no later ones can be.
         """
         received = self._received
         if len(received) < PREFIX.size:
             return None
         header_bytes, content_bytes, checksum = PREFIX.unpack_from(received)
         if header_bytes > MAX_HEADER_BYTES or content_bytes > self._max_content_bytes:
-            raise FrameError(
+            raise PeerFrameError(
                 f"a frame is announced with a header of {header_bytes} bytes and {content_bytes} "
                 f"bytes of content; at most {MAX_HEADER_BYTES} and {self._max_content_bytes} are "
                 "taken from this peer"
@@ -93,7 +93,7 @@ class FrameReader(Generic[_F]):
             header, content = bytes(view[PREFIX.size : start]), bytes(view[start:end])
             found = crc32c(content, crc32c(header, crc32c(bytes(view[: _LENGTHS.size]))))
         if found != checksum:
-            raise FrameError(
+            raise PeerFrameError(
                 f"a frame of {end} bytes has the checksum {found:08x} and was sent with "
                 f"{checksum:08x}: it was damaged on its way"
             )
@@ -104,13 +104,13 @@ class FrameReader(Generic[_F]):
         try:
             frame = self._decoder.decode(header)
         except msgspec.DecodeError as error:
-            raise FrameError(f"a frame's header cannot be read: {error}") from error
+            raise PeerFrameError(f"a frame's header cannot be read: {error}") from error
         if isinstance(frame, _WithContent):
             if frame.content:
-                raise FrameError(f"{type(frame).__name__} has content in its header")
+                raise PeerFrameError(f"{type(frame).__name__} has content in its header")
             return msgspec.structs.replace(frame, content=content)
         if content:
-            raise FrameError(
+            raise PeerFrameError(
                 f"{type(frame).__name__} has no content, and {len(content)} bytes of it came"
             )
         return frame

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from amqpstore_server.cluster.frames import (
     Definition,
+    DefinitionsSnapshot,
     Frame,
     ReplicaPosition,
     ShippedBatch,
-    Snapshot,
     StoreCopy,
 )
 from amqpstore_server.cluster.keys import EtcdTransaction
@@ -80,8 +80,8 @@ class Send(NamedTuple):
 
 
 class CatchUp(NamedTuple):
-    """Send a follower a `Snapshot` of the definitions, and then all batches behind a position up to
-    the batch `number`, with the `seq` 0. All of them are on this member's disk.
+    """Send a follower a `DefinitionsSnapshot`, and then all batches behind a position up to the batch
+    `number`, with the `seq` 0. All of them are on this member's disk.
 
     If `behind` is None the follower gets a `StoreCopy` in place of the batches.
     """
@@ -115,7 +115,7 @@ class Define(NamedTuple):
 class Restore(NamedTuple):
     """Replace all definitions by the leader's; nobody waits for it."""
 
-    snapshot: Snapshot
+    snapshot: DefinitionsSnapshot
 
 
 class Adopt(NamedTuple):
@@ -188,7 +188,7 @@ class Exit(NamedTuple):
     reason: str
 
 
-class Report(NamedTuple):
+class TellOperator(NamedTuple):
     """Log what an operator should know."""
 
     text: str
@@ -218,5 +218,5 @@ Effect: TypeAlias = (
     | BlockPublishers
     | StepDown
     | Exit
-    | Report
+    | TellOperator
 )

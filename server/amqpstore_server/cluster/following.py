@@ -20,10 +20,10 @@ from amqpstore_server.cluster.effects import (
     HangUp,
     Persist,
     ReadKeys,
-    Report,
     Restore,
     Send,
     Sync,
+    TellOperator,
 )
 from amqpstore_server.cluster.frames import (
     PROTOCOL,
@@ -31,6 +31,7 @@ from amqpstore_server.cluster.frames import (
     Beat,
     CaughtUp,
     Definition,
+    DefinitionsSnapshot,
     Hello,
     Join,
     Promise,
@@ -38,7 +39,6 @@ from amqpstore_server.cluster.frames import (
     Refused,
     Resign,
     ShippedBatch,
-    Snapshot,
     StoreCopy,
     Welcome,
 )
@@ -175,7 +175,7 @@ class Following:
     def refused(self, link: int, refused: Refused) -> None:
         """The leader does not take this member."""
         if link == self._link:
-            self._effects.append(Report(f"this member is refused: {refused.reason}"))
+            self._effects.append(TellOperator(f"this member is refused: {refused.reason}"))
             self.hang_up()
 
     def welcome(self, link: int, welcome: Welcome) -> None:
@@ -236,7 +236,7 @@ class Following:
 
     # The stream.
 
-    def snapshot(self, link: int, snapshot: Snapshot) -> None:
+    def snapshot(self, link: int, snapshot: DefinitionsSnapshot) -> None:
         """Take all definitions."""
         if self._is_stream(link, snapshot.term):
             self._definitions = snapshot.number
@@ -326,7 +326,7 @@ class Following:
     def _object(self, what: str) -> None:
         """Hang up on a leader that sends what cannot be."""
         leader = self._welcome.member if self._welcome is not None else "the leader"
-        self._effects.append(Report(f"{leader} has sent {what}: connecting anew"))
+        self._effects.append(TellOperator(f"{leader} has sent {what}: connecting anew"))
         self.hang_up()
 
     def _is_stream(self, link: int, term: int) -> bool:

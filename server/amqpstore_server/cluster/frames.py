@@ -111,7 +111,7 @@ class Ready(_Frame, frozen=True, tag=4):
     join: Join
 
 
-class Snapshot(_Frame, frozen=True, tag=5):
+class DefinitionsSnapshot(_Frame, frozen=True, tag=5):
     """All definitions, as the leader has them: they replace the follower's."""
 
     term: Term
@@ -196,6 +196,6 @@ class Promise(_Frame, frozen=True, tag=13):
 
 FromFollower: TypeAlias = Hello | Ready | Ack | Promise
 FromLeader: TypeAlias = (
-    Refused | Welcome | Snapshot | ShippedBatch | Definition | CaughtUp | Beat | Resign
+    Refused | Welcome | DefinitionsSnapshot | ShippedBatch | Definition | CaughtUp | Beat | Resign
 )
 Frame: TypeAlias = FromFollower | FromLeader | StoreCopy

@@ -15,8 +15,8 @@ from amqpstore_server.cluster.effects import (
     Effect,
     HangUp,
     ReadKeys,
-    Report,
     Send,
+    TellOperator,
 )
 from amqpstore_server.cluster.frames import (
     START,
@@ -312,7 +312,7 @@ class Leader:
         follower = self._followers[name]
         follower.has_lost, follower.acked = True, 0
         self._effects.append(
-            Report(
+            TellOperator(
                 f"{name} has acked batch {self._committed_number} and has no more than "
                 f"{common.number} now: its disk has lost data. It leaves the in-sync list."
             )
@@ -586,7 +586,9 @@ class Leader:
             self._handover = None
             self._block(is_blocked=False)
             self._effects.append(
-                Report(f"leadership stays here: {handover.to} has not acked everything in time")
+                TellOperator(
+                    f"leadership stays here: {handover.to} has not acked everything in time"
+                )
             )
 
     def resign(self, reason: str, successor: str = "", *, is_unfit: bool = False) -> None:

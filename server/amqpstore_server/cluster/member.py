@@ -11,10 +11,10 @@ from amqpstore_server.cluster.effects import (
     Open,
     Persist,
     ReadKeys,
-    Report,
     Revoke,
     ShowAlive,
     StepDown,
+    TellOperator,
 )
 from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following
@@ -23,6 +23,7 @@ from amqpstore_server.cluster.frames import (
     Beat,
     CaughtUp,
     Definition,
+    DefinitionsSnapshot,
     Frame,
     Hello,
     Promise,
@@ -30,7 +31,6 @@ from amqpstore_server.cluster.frames import (
     Refused,
     Resign,
     ShippedBatch,
-    Snapshot,
     StoreCopy,
     Welcome,
 )
@@ -212,7 +212,7 @@ class GroupMember:
         if view.cluster != cluster and not self._has_reported:
             self._has_reported = True
             self.effects.append(
-                Report(
+                TellOperator(
                     f"etcd cluster {view.cluster:x} answers, and this member belongs to "
                     f"{cluster:x}: it was made anew, or restored from a backup, and decides "
                     "nothing here"
@@ -392,7 +392,7 @@ class GroupMember:
                 following.welcome(link, frame)
             case Refused():
                 following.refused(link, frame)
-            case Snapshot():
+            case DefinitionsSnapshot():
                 following.snapshot(link, frame)
             case StoreCopy():
                 following.copy(link, frame)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from amqpstore_server.cluster.codec import (
     MAX_HEADER_BYTES,
     PREFIX,
-    FrameError,
     FrameReader,
+    PeerFrameError,
     encode,
     read_follower,
     read_leader,
@@ -29,6 +29,7 @@ from amqpstore_server.cluster.frames import (
     Beat,
     CaughtUp,
     Definition,
+    DefinitionsSnapshot,
     Frame,
     HeldBatch,
     Hello,
@@ -39,7 +40,6 @@ from amqpstore_server.cluster.frames import (
     ReplicaPosition,
     Resign,
     ShippedBatch,
-    Snapshot,
     StoreCopy,
     Welcome,
 )
@@ -54,7 +54,7 @@ FROM_FOLLOWER: tuple[Frame, ...] = (
 FROM_LEADER: tuple[Frame, ...] = (
     Refused("not a member"),
     Welcome("b1", "i2", 1, 3, Join.STREAM, AT),
-    Snapshot(3, 5, b"definitions"),
+    DefinitionsSnapshot(3, 5, b"definitions"),
     ShippedBatch(3, 9, AT, 70, b"layout", bytes(range(256)) * 40),
     ShippedBatch(3, 0, AT, 70, b"", b""),
     Definition(3, 10, 6, 70, b"a queue"),
@@ -108,7 +108,7 @@ def test_no_bit_that_was_turned_makes_another_frame(frame: Frame) -> None:
             # A length that has grown waits for what never comes.
             assert reader.next_frame() is None
             assert bit < 64
-        except FrameError:
+        except PeerFrameError:
             pass
 
 
@@ -116,14 +116,14 @@ def test_no_bit_that_was_turned_makes_another_frame(frame: Frame) -> None:
 def test_a_leader_cannot_send_what_followers_send(frame: Frame) -> None:
     reader = read_leader(MAX_BYTES)
     reader.receive(wire(frame))
-    with pytest.raises(FrameError, match="header cannot be read"):
+    with pytest.raises(PeerFrameError, match="header cannot be read"):
         reader.next_frame()
 
 
 def test_a_copy_of_a_store_is_not_a_frame_of_a_peer() -> None:
     reader = read_leader(MAX_BYTES)
     reader.receive(sealed(msgspec.msgpack.encode(StoreCopy(3, AT, b"files"))))
-    with pytest.raises(FrameError, match="header cannot be read"):
+    with pytest.raises(PeerFrameError, match="header cannot be read"):
         reader.next_frame()
 
 
@@ -131,7 +131,7 @@ def test_a_follower_cannot_send_content() -> None:
     """Not even announce it: nothing of it is waited for."""
     reader = read_follower()
     reader.receive(PREFIX.pack(10, 1, 0))
-    with pytest.raises(FrameError, match="1 bytes of content; at most 4194304 and 0 are taken"):
+    with pytest.raises(PeerFrameError, match="1 bytes of content; at most 4194304 and 0 are taken"):
         reader.next_frame()
 
 
@@ -141,7 +141,7 @@ def test_a_follower_cannot_send_content() -> None:
 def test_what_is_too_long_is_refused_before_it_comes(lengths: tuple[int, int]) -> None:
     reader = read_leader(MAX_BYTES)
     reader.receive(PREFIX.pack(*lengths, 0))
-    with pytest.raises(FrameError, match="a frame is announced with"):
+    with pytest.raises(PeerFrameError, match="a frame is announced with"):
         reader.next_frame()
 
 
@@ -168,7 +168,7 @@ HOSTILE: dict[str, Any] = {
 def test_what_is_out_of_bounds_is_refused(header: object) -> None:
     reader = read_follower()
     reader.receive(sealed(msgspec.msgpack.encode(header)))
-    with pytest.raises(FrameError, match="a frame's header cannot be read: "):
+    with pytest.raises(PeerFrameError, match="a frame's header cannot be read: "):
         reader.next_frame()
 
 
@@ -180,14 +180,14 @@ def test_content_is_where_it_belongs() -> None:
     ):
         reader = read_leader(MAX_BYTES)
         reader.receive(sent)
-        with pytest.raises(FrameError, match=message):
+        with pytest.raises(PeerFrameError, match=message):
             reader.next_frame()
 
 
 @given(st.lists(st.binary(max_size=64), max_size=8), st.booleans())
 def test_any_bytes_are_a_clear_error_or_not_enough(pieces: list[bytes], is_sealed: bool) -> None:
     for reader in (read_follower(), read_leader(MAX_BYTES)):
-        with suppress(FrameError):
+        with suppress(PeerFrameError):
             for piece in pieces:
                 reader.receive(sealed(piece) if is_sealed else piece)
                 while reader.next_frame() is not None:

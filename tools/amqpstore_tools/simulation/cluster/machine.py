@@ -26,19 +26,19 @@ from amqpstore_server.cluster.effects import (
     Open,
     Persist,
     ReadKeys,
-    Report,
     Restore,
     Revoke,
     Send,
     ShowAlive,
     StepDown,
     Sync,
+    TellOperator,
 )
 from amqpstore_server.cluster.frames import (
+    DefinitionsSnapshot,
     Frame,
     ReplicaPosition,
     ShippedBatch,
-    Snapshot,
     StoreCopy,
 )
 from amqpstore_server.cluster.keys import MemberIdentity
@@ -337,7 +337,7 @@ class SimulatedMachine:
                 )
             case Exit():
                 self._events.after(0.1, lambda: self._exit(start))
-            case Report(text):
+            case TellOperator(text):
                 self.reports.append(text)
 
     # The disk: one job after the other.
@@ -398,7 +398,7 @@ class SimulatedMachine:
         self.disk.definitions.append(definition)
         self._synced(term, seq)
 
-    def _restore(self, snapshot: Snapshot) -> None:
+    def _restore(self, snapshot: DefinitionsSnapshot) -> None:
         self.disk.definitions = snapshot.content.split(b",")
 
     def _adopt(self, copy: StoreCopy) -> None:
@@ -445,7 +445,9 @@ class SimulatedMachine:
             return
         disk, term = self.disk, leader.term
         definitions = b",".join(disk.definitions)
-        self._network.send(self, link, Snapshot(term, len(disk.definitions), definitions))
+        self._network.send(
+            self, link, DefinitionsSnapshot(term, len(disk.definitions), definitions)
+        )
         if behind is None:
             content = b",".join(
                 b"%d:%s" % (one.position.term, one.content) for one in disk.log[:number]
