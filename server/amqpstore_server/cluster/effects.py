@@ -80,8 +80,8 @@ class Send(NamedTuple):
 
 
 class CatchUp(NamedTuple):
-    """Send a follower a `DefinitionsSnapshot`, and then all batches behind a position up to the batch
-    `number`, with the `seq` 0. All of them are on this member's disk.
+    """Send a follower a `DefinitionsSnapshot`, and then all batches behind a position up to
+    the batch `number`, with the `seq` 0. All of them are on this member's disk.
 
     If `behind` is None the follower gets a `StoreCopy` in place of the batches.
     """
