@@ -151,7 +151,7 @@ class Group:
     follower: FollowerStore | None = field(init=False, default=None)
     tell: Callable[[Told], None] = field(default=lambda _told: None)
     faults: Faults | None = None
-    """Of the follower's files and catalog."""
+    """What goes wrong with the follower's files and catalog."""
     committed: int = 0
     definitions: int = 0
     _defined: dict[str, dict[str, Value]] = field(init=False)

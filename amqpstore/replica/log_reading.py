@@ -17,8 +17,9 @@ from amqpstore.replica.sealed_batch import SealedBatch
 
 _NAMED_SEGMENTS = 2
 _NAMED_BATCHES = 16
-"""Of how many segments batches are named to a leader, and how many of each. No more than one can be
-uncommitted, so the leader has the first or the second, or would have to send everything anyway.
+"""A follower names batches of this many of its last segments to a leader, and this many of each
+segment. No more than one batch can be uncommitted, so the leader has the first or the second, or
+would have to send everything anyway.
 """
 
 

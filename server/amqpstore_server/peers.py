@@ -6,7 +6,9 @@ import ipaddress
 from functools import lru_cache
 
 _PREFIX_BITS = 64
-"""Of an IPv6 address: a single machine is usually given all the addresses that share them."""
+"""How many leading bits of an IPv6 address name a peer: a single machine is usually given all the
+addresses that share them.
+"""
 
 
 @lru_cache(maxsize=1024)

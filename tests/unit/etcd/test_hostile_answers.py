@@ -56,7 +56,7 @@ BROKEN = {
     "an empty body": (http(b""), "truncated"),
     "another shape": (http(b"[]"), "Expected `object`, got `array`"),
     "without a header": (http(b"{}"), "missing required field `header`"),
-    "a cluster id that is no number": (
+    "a cluster id that is not a number": (
         http(b'{"header":{"cluster_id":"x","revision":"1"}}'),
         "$.header.cluster_id",
     ),
@@ -89,7 +89,7 @@ BROKEN = {
     "elsewhere": (http(b"", "302 Found", ["Location: http://127.0.0.1:1/"]), "HTTP 302"),
     "a huge body": (http(b" " * (MAX_ANSWER_BYTES + 1)), "more than 1048576 bytes"),
     "no HTTP": (b"SSH-2.0-\x1b[2JOpenSSH_9.2\r\n", r"BadStatusLine: SSH-2.0-\x1b[2J"),
-    "a length that is no number": (
+    "a length that is not a number": (
         b"HTTP/1.1 200 OK\r\nContent-Length: -x\r\n\r\n{}",
         "no answer within",
     ),
