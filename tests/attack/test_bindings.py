@@ -4,6 +4,7 @@ import gc
 import logging
 import struct
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -53,7 +54,10 @@ def come_and_go(client: WireClient, kind: str, round_number: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bindings_that_come_and_go_leave_nothing_behind(kind: str) -> None:
-    """Counted in blocks of memory, of which a binding that is kept takes several."""
+    """Counted in blocks of memory, of which a binding that is kept takes several.
+
+    Other threads of this process allocate too, so one round may grow; a leak grows in every round.
+    """
     with MemoryBroker() as broker:
 
         def blocks() -> int:
@@ -74,9 +78,9 @@ def test_bindings_that_come_and_go_leave_nothing_behind(kind: str) -> None:
                 client.expect((40, 11), 1)
                 client.expect((50, 11), 1)
                 counts = []
-                for round_number in range(3):
+                for round_number in range(5):
                     come_and_go(client, kind, round_number)
                     counts.append(broker._look(blocks))
         finally:
             logging.disable(logging.NOTSET)
-        assert counts[2] - counts[1] < COUNT // 2, counts
+        assert min(b - a for a, b in pairwise(counts)) < COUNT // 2, counts
