@@ -3,6 +3,7 @@
 - `app`: the program: what is started, in which order, and how it stops; `logs`: its log.
 - `config`: every key of the configuration; `config_keys`: what a key is; `config_sources`: the
   file, the environment and the options it comes from; `config_options`: those options;
+  `config_cluster`: the keys of a cluster; `config_checks`: what values are checked with;
   `config_values`: what follows from them; `small_files`: how files that an operator wrote are read.
 - `reloading`: what SIGHUP changes in a running broker; `stopping`: what SIGTERM does with clients;
   `service_manager`: what systemd is told of both.
@@ -24,7 +25,8 @@
   same for Prometheus.
 - `administration`: what operators do with users, virtual hosts, permissions and policies;
   `admin_socket`: their door in the data directory; `management`: their door over HTTP.
-- `cluster`: what a replica decides; `etcd`: what it asks of etcd; nothing runs them yet but tests.
+- `cluster`: what a replica decides; `etcd`: what it asks of etcd; `replication`: what carries out
+  the rest of it, on sockets and disks.
 - `message_trail`: where a message came from and what became of it, for all who show it.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
 - `recovery_reports`: what a start found after a crash; `reports`: the files of these, and of

@@ -32,7 +32,8 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.committer import Committer
-from amqpstore_server.config import DEFAULT_MANAGEMENT, Config, host_and_port
+from amqpstore_server.config import DEFAULT_MANAGEMENT, Config
+from amqpstore_server.config_checks import host_and_port
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_values import client_limits, memory_watermark_bytes, store_options
 from amqpstore_server.definitions import Definitions, load
@@ -85,6 +86,11 @@ def serve(
     listens on, the data directory, and the password of an administrator that was added, or nothing.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
+    if config.cluster_name:
+        raise ConfigError(
+            "cluster_name is set, and this version does not replicate yet: remove it to run the "
+            "broker as a single node"
+        )
     certificates = certificates_of(config)
     # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
     # process.

@@ -15,40 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
+from amqpstore_server.config_checks import (
+    A_FILE,
+    A_PATH,
+    NO_NUL,
+    check_addresses,
+    check_key_set,
+    check_origins,
+)
+from amqpstore_server.config_cluster import ClusterConfig, cluster_conflicts
 from amqpstore_server.config_keys import key, keys_of
-
-_NO_NUL = r"^[^\x00]*$"
-_A_PATH = r"^[^\x00]+$"
-_A_FILE = "the path of a file, or empty"
 
 DEFAULT_MANAGEMENT = ("127.0.0.1:15672",)
 """The default of `management_listen`."""
 
 
-def _addresses(listen: list[str]) -> None:
-    for address in listen:
-        host_and_port(address)
-
-
-def _origins(origins: list[str]) -> None:
-    for origin in origins:
-        parts = urlsplit(origin)
-        if origin != "*" and f"{parts.scheme}://{parts.netloc}" != origin.lower():
-            raise ValueError(f"{origin!r} is not an origin")
-
-
-def _key_set(source: str) -> None:
-    if "://" in source and not source.startswith(("https://", "file://")):
-        raise ValueError("keys are fetched with https only")
-    if "\0" in source:
-        raise ValueError("a path has no NUL")
-
-
-class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """All configuration settings. Sizes are in bytes, times in seconds."""
 
     data: Annotated[
@@ -58,7 +43,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             flag="--data",
             metavar="DIR",
             expected="the path of a directory",
-            pattern=_A_PATH,
+            pattern=A_PATH,
         ),
     ] = "data"
     listen: Annotated[
@@ -69,7 +54,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             metavar="HOST:PORT",
             expected="a list of HOST:PORT or [IPV6]:PORT, at least one, ports from 0 to 65535",
             min_length=1,
-            check=_addresses,
+            check=check_addresses,
         ),
     ] = msgspec.field(default_factory=lambda: ["127.0.0.1:5672"])
     tls_listen: Annotated[
@@ -79,7 +64,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             flag="--tls-listen",
             metavar="HOST:PORT",
             expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
-            check=_addresses,
+            check=check_addresses,
         ),
     ] = msgspec.field(default_factory=list)
     tls_certificate: Annotated[
@@ -87,8 +72,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         key(
             "a PEM file: the server's certificate, and those between it and its CA; read again on "
             "SIGHUP, as all files of TLS",
-            expected=_A_FILE,
-            pattern=_NO_NUL,
+            expected=A_FILE,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -96,8 +81,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         str,
         key(
             "a PEM file: its private key, without a password; empty means the same file",
-            expected=_A_FILE,
-            pattern=_NO_NUL,
+            expected=A_FILE,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -107,7 +92,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "a directory of further certificates (`*.crt`), each with its key (`*.key`), for "
             "clients that ask for one of their names (SNI)",
             expected="the path of a directory, or empty",
-            pattern=_NO_NUL,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -115,8 +100,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         str,
         key(
             "a PEM file: the CAs whose client certificates are accepted",
-            expected=_A_FILE,
-            pattern=_NO_NUL,
+            expected=A_FILE,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -125,8 +110,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         key(
             "a PEM file: lists of revoked certificates (CRLs), one of each CA; with it, a client's "
             "certificate is accepted only if it and all CAs above it are in none of them",
-            expected=_A_FILE,
-            pattern=_NO_NUL,
+            expected=A_FILE,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -183,7 +168,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         key(
             "a directory with the public keys of tokens: `KEY-ID.pem`",
             expected="the path of a directory, or empty",
-            pattern=_NO_NUL,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -193,7 +178,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "the keys of tokens as a JSON Web Key Set: an `https` address, fetched again when a "
             "token names an unknown key, or a file",
             expected="an https URL, the path of a file, or empty",
-            check=_key_set,
+            check=check_key_set,
             live=True,
         ),
     ] = ""
@@ -201,8 +186,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         str,
         key(
             "a PEM file: the CA of that address, if it is not one that the system trusts",
-            expected=_A_FILE,
-            pattern=_NO_NUL,
+            expected=A_FILE,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -270,7 +255,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             flag="--management-listen",
             metavar="HOST:PORT",
             expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
-            check=_addresses,
+            check=check_addresses,
         ),
     ] = msgspec.field(default_factory=lambda: [*DEFAULT_MANAGEMENT])
     management_tls_listen: Annotated[
@@ -278,7 +263,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         key(
             "addresses for the management API over TLS, with the certificates for AMQP",
             expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
-            check=_addresses,
+            check=check_addresses,
         ),
     ] = msgspec.field(default_factory=list)
     management_max_connections: Annotated[
@@ -300,7 +285,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "the origins whose web pages may use the management API (CORS), without a login that "
             'the browser remembers; `"*"` is any',
             expected="a list of origins, such as https://HOST:PORT",
-            check=_origins,
+            check=check_origins,
             live=True,
         ),
     ] = msgspec.field(default_factory=list)
@@ -312,7 +297,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             flag="--metrics-listen",
             metavar="HOST:PORT",
             expected="a list of HOST:PORT or [IPV6]:PORT, ports from 0 to 65535",
-            check=_addresses,
+            check=check_addresses,
         ),
     ] = msgspec.field(default_factory=list)
     metrics_max_objects: Annotated[
@@ -424,7 +409,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             "a JSON file as `rabbitmqctl export_definitions` writes it: users, permissions, "
             "policies, topology; read at start, and again on SIGHUP",
             expected="the path of a file, or empty",
-            pattern=_NO_NUL,
+            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -508,7 +493,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
 
 KEYS = keys_of(Config)
-"""The keys by their names, in the order of `Config`."""
+"""The keys by their names, in the order of `Config`; those of a cluster are the last."""
 
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -525,15 +510,4 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "tls_crl", "empty, unless tls_client asks for certificates"
     if config.oauth_resource_server_id and not (config.oauth_keys or config.oauth_jwks):
         yield "oauth_jwks", "an https URL or a file, unless there is oauth_keys"
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Split HOST:PORT or [IPv6]:PORT. Raises: ValueError."""
-    host, colon, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        colon = ""
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
-        raise ValueError(f"{address!r} is not an address")
-    return host, int(port)
+    yield from cluster_conflicts(config)

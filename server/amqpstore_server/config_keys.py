@@ -157,10 +157,13 @@ class ConfigKey:
 
 
 def keys_of(config: type[msgspec.Struct]) -> dict[str, ConfigKey]:
-    """Return the keys of a configuration by their names, in their order."""
+    """Return the keys of a configuration by their names, in their order; those that it inherits
+    come after its own.
+    """
     types = typing.get_type_hints(config, include_extras=True)
     found = {}
-    for field in msgspec.structs.fields(config):
+    fields = msgspec.structs.fields(config)
+    for field in sorted(fields, key=lambda one: one.name not in config.__annotations__):
         kind = types[field.name]
         (meta,) = (one for one in kind.__metadata__ if isinstance(one, msgspec.Meta))
         declared: _Declared = (meta.extra or {})["key"]

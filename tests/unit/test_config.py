@@ -11,7 +11,8 @@ import msgspec
 import pytest
 import trio
 
-from amqpstore_server.config import KEYS, Config, host_and_port
+from amqpstore_server.config import KEYS, Config
+from amqpstore_server.config_checks import host_and_port
 from amqpstore_server.config_keys import ConfigError, ConfigKey, key, keys_of
 from amqpstore_server.config_sources import ConfigSources
 from amqpstore_server.listening import listen
@@ -170,6 +171,12 @@ def test_variables_that_are_no_keys_are_told(tmp_path: Path) -> None:
             "connection_bytes = 2147483648",
             "connections_bytes = 1073741824, but it must be at least",
         ),
+        ('cluster_name = "a/b"', "must be letters, digits, `.`, `_` and `-`, at most 64, or empty"),
+        ('cluster_group = ""', "at least one"),
+        ('cluster_etcd = ["10.0.0.1:2379"]', "'10.0.0.1:2379' is not http://HOST:PORT"),
+        ('cluster_replicate = "10.0.0.1:0"', "has no port that others could know"),
+        ('cluster_advertise = "10.0.0.1"', "must be HOST:PORT or [IPV6]:PORT"),
+        ("cluster_lease_s = 1", "from 2 to 60"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_what_is_valid(
@@ -179,6 +186,27 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_is_valid(
     assert said in found
     assert "amqpstore.toml" in found or "default: connections_bytes" in found
     assert len(found) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('cluster_name = "c"', "default: cluster_etcd = []"),
+        ('cluster_etcd = ["http://a"]', "default: cluster_name = "),
+        ('cluster_certificate = "c.pem"', "default: cluster_ca = "),
+        ('cluster_ca = "c.pem"', "default: cluster_certificate = "),
+        ('cluster_certificate = "c"\ncluster_key = "k"', "default: cluster_ca = "),
+        ('cluster_key = "k"', "default: cluster_certificate = "),
+        ('cluster_etcd_key = "k"', "default: cluster_etcd_certificate = "),
+        ('cluster_etcd_password = "hunter2"', "default: cluster_etcd_user = "),
+    ],
+)
+def test_a_key_of_a_cluster_that_needs_another_one_is_refused_without_it(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    found = said_of(ConfigSources(written(tmp_path, text)))
+    assert found.startswith(said)
+    assert "hunter2" not in found
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:

@@ -84,6 +84,11 @@ FILE_MODULES = ("amqpstore.files", "amqpstore.datasyncs", "amqpstore.catalog", "
 MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
 # A client of etcd knows what it is asked for, and nothing else of the broker.
 ETCD_MODULES = ("amqpstore_server.etcd", "amqpstore_server.cluster")
+# Who may import it: nothing that a single node loads, but for the check of an endpoint.
+ETCD_USERS = ("amqpstore_server.etcd", "amqpstore_server.replication")
+ETCD_SETTINGS_USER = "amqpstore_server.config_cluster"
+# Parts of the broker with tasks of their own, loaded where the configuration asks for them.
+OPTIONAL_ROOMS = ("amqpstore_server.management", "amqpstore_server.replication")
 OFFLINE_MODULES = (
     *MESSAGE_MODULES,
     "amqpstore_server.protocol.errors",
@@ -163,8 +168,10 @@ def test_every_package_was_read() -> None:
         ("amqpstore_server.etcd.bad", "from amqpstore import Store"),
         ("amqpstore_server.etcd.bad", "from amqpstore_server.config import Config"),
         ("amqpstore_server.app", "from amqpstore_server.etcd.client import EtcdClient"),
+        ("amqpstore_server.config_cluster", "from amqpstore_server.etcd.client import EtcdClient"),
         ("amqpstore_server.app", "import urllib3"),
         ("amqpstore_server.cluster.bad", "from amqpstore_server.etcd.client import EtcdClient"),
+        ("amqpstore_server.amqp.bad", "from amqpstore_server.replication import settings"),
         ("amqpstore_server.broker.bad", "import trio"),
         ("amqpstore_server.broker.bad", "import socket"),
         ("amqpstore_server.broker.bad", "import time"),
@@ -238,6 +245,10 @@ def test_a_wrong_import_is_found(module: str, statement: str) -> None:
         (
             "amqpstore_server.etcd.good",
             "import time, urllib3\nfrom amqpstore_server.cluster.keys import View",
+        ),
+        (
+            "amqpstore_server.replication.good",
+            "from amqpstore_server.etcd.client import EtcdClient\nfrom amqpstore import Store",
         ),
         ("amqpstore_server.broker.good", "from datetime import timedelta"),
         ("amqpstore_tools.pika.good", "import pika\nfrom amqpstore_tools.pika.xid import Xid"),
@@ -328,10 +339,10 @@ def is_forbidden(module: str, imported: str) -> bool:
         return among("amqpstore_server") and not runs_it and not shows_it and not reads_it
     if among("amqpstore_tools", "asyncio"):
         return True
-    is_management = is_within(module, "amqpstore_server.management")
-    if among("trio") and module.count(".") > 1 and not is_management:
+    own = next((room for room in OPTIONAL_ROOMS if is_within(module, room)), "")
+    if among("trio") and module.count(".") > 1 and not own:
         return True
-    if among("amqpstore_server.management") and not is_management:
+    if among(*(room for room in OPTIONAL_ROOMS if room != own)):
         return module != "amqpstore_server.app"
     if room := sans_io_room(module):
         ours = among("amqpstore_server") and not among(room) and imported != "amqpstore_server"
@@ -344,9 +355,13 @@ def is_forbidden(module: str, imported: str) -> bool:
 
 def is_forbidden_around_etcd(module: str, imported: str) -> bool:
     """Tell whether the client of etcd knows too much, or is imported by a single node."""
-    if not is_within(module, "amqpstore_server.etcd"):
+    if module == ETCD_SETTINGS_USER and is_within(imported, "amqpstore_server.etcd.settings"):
+        return False
+    if not any(is_within(module, name) for name in ETCD_USERS):
         names = ("amqpstore_server.etcd", "urllib3")
         return any(is_within(imported, name) for name in names)
+    if not is_within(module, "amqpstore_server.etcd"):
+        return False
     ours = is_within(imported, "amqpstore_server") and imported != "amqpstore_server"
     is_known = any(is_within(imported, name) for name in ETCD_MODULES)
     return (ours and not is_known) or is_within(imported, "amqpstore")

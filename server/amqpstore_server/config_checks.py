@@ -1,0 +1,53 @@
+"""What values of the configuration are checked with, beyond their types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+NO_NUL = r"^[^\x00]*$"
+A_PATH = r"^[^\x00]+$"
+A_FILE = "the path of a file, or empty"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split HOST:PORT or [IPv6]:PORT. Raises: ValueError."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise ValueError(f"{address!r} is not an address")
+    return host, int(port)
+
+
+def check_addresses(addresses: Iterable[str]) -> None:
+    """Check addresses to listen on. Raises: ValueError."""
+    for address in addresses:
+        host_and_port(address)
+
+
+def check_known_address(address: str) -> None:
+    """Check an address that others have to know: its port is not chosen by the system.
+
+    Raises: ValueError.
+    """
+    if host_and_port(address)[1] == 0:
+        raise ValueError(f"{address!r} has no port that others could know")
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Check origins of web pages. Raises: ValueError."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        if origin != "*" and f"{parts.scheme}://{parts.netloc}" != origin.lower():
+            raise ValueError(f"{origin!r} is not an origin")
+
+
+def check_key_set(source: str) -> None:
+    """Check where a JSON Web Key Set comes from. Raises: ValueError."""
+    if "://" in source and not source.startswith(("https://", "file://")):
+        raise ValueError("keys are fetched with https only")
+    if "\0" in source:
+        raise ValueError("a path has no NUL")
