@@ -7,6 +7,7 @@ and each change of the list of in-sync replicas.
 
 - `timing`: how long things may take
 - `keys`: what is kept in etcd, and the transactions on it
+- `operations`: what operators change there
 - `frames`: what members send each other
 - `codec`: frames on the wire
 - `effects`: what a member asks of its driver

@@ -7,7 +7,7 @@ from enum import Enum
 from math import inf
 
 from amqpstore_server.cluster.effects import Attempt, Effect, Grant, ReadKeys, Revoke
-from amqpstore_server.cluster.keys import MemberIdentity, View, election, forced_election
+from amqpstore_server.cluster.keys import MemberIdentity, View, election
 from amqpstore_server.cluster.tenure import Leadership, Outcome
 from amqpstore_server.cluster.timing import Timing
 
@@ -52,7 +52,6 @@ class Electing:
         self._make_request = make_request
         self._view: View | None = None
         self._term = 0
-        self._is_forced = False
         self._request = ""
         self._lease = 0
         self._revision = 0
@@ -66,12 +65,11 @@ class Electing:
             raise ValueError(f"a candidacy cannot go from {self.state.name} to {state.name}")
         self.state = state
 
-    def stand(self, view: View, term: int, now: float, *, is_forced: bool = False) -> None:
+    def stand(self, view: View, term: int, now: float) -> None:
         """Begin to stand for a term, on what a read has returned."""
         self._go(Candidacy.GRANTING)
         self._view = view
         self._term = term
-        self._is_forced = is_forced
         self._asked_at = now
         self._effects.append(Grant())
 
@@ -88,9 +86,8 @@ class Electing:
         self._dead_at = now + self._timing.lease_s
         self._request = self._make_request()
         self._go(Candidacy.ATTEMPTING)
-        make = forced_election if self._is_forced else election
         self._effects.append(
-            Attempt(make(self._view, self._identity, self._term, lease, self._request))
+            Attempt(election(self._view, self._identity, self._term, lease, self._request))
         )
 
     def grant_failed(self) -> None:

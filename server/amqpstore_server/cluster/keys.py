@@ -16,6 +16,7 @@ STATE = "state"
 LEADER = "leader"
 IN_SYNC = "in_sync"
 HANDOVER = "handover"
+SECRET = "secret"  # noqa: S105 (the name of a key)
 _MEMBERS = "members/"
 
 
@@ -82,13 +83,30 @@ class View(NamedTuple):
         return int(row.value["protocol"]) if row else 0
 
     @property
+    def store_id(self) -> str:
+        """The id of the group's store, as in its marker; empty before the group is founded."""
+        row = self.rows.get(GROUP)
+        return str(row.value.get("store_id", "")) if row else ""
+
+    @property
+    def secret(self) -> bytes:
+        """What members prove to each other that they know; empty before the group is founded."""
+        row = self.rows.get(SECRET)
+        return bytes.fromhex(row.value["secret"]) if row else b""
+
+    @property
+    def members(self) -> dict[str, Mapping[str, Any]]:
+        """What is known of each member: where it is, and whether it may be in the list."""
+        return {
+            key.removeprefix(_MEMBERS): row.value
+            for key, row in self.rows.items()
+            if key.startswith(_MEMBERS)
+        }
+
+    @property
     def voters(self) -> frozenset[str]:
         """The members that may be in the list: all but observers."""
-        return frozenset(
-            key.removeprefix(_MEMBERS)
-            for key, row in self.rows.items()
-            if key.startswith(_MEMBERS) and row.value["sync"]
-        )
+        return frozenset(name for name, value in self.members.items() if value["sync"])
 
     @property
     def handover(self) -> str:
@@ -157,35 +175,7 @@ def election(
     the lock of the directory knows that.
     """
     own = view.leader is not None and view.leader.value["member"] == identity.member
-    return _taking_over(
-        view,
-        view.changed(LEADER) if own else 0,
-        _succession(view, identity.member),
-        identity,
-        term,
-        lease,
-        request,
-    )
-
-
-def forced_election(
-    view: View, identity: MemberIdentity, term: int, lease: int, request: str
-) -> EtcdTransaction:
-    """Return the transaction with which a person makes a member the leader that is not in the list:
-    all that are in it are gone for good, and with them what only they had.
-    """
-    return _taking_over(view, 0, (identity.member,), identity, term, lease, request)
-
-
-def _taking_over(
-    view: View,
-    leader_revision: int,
-    members: tuple[str, ...],
-    identity: MemberIdentity,
-    term: int,
-    lease: int,
-    request: str,
-) -> EtcdTransaction:
+    members = _succession(view, identity.member)
     value = {
         "member": identity.member,
         "incarnation": identity.incarnation,
@@ -196,7 +186,7 @@ def _taking_over(
     }
     return EtcdTransaction(
         (
-            Compare(LEADER, "changed", leader_revision),
+            Compare(LEADER, "changed", view.changed(LEADER) if own else 0),
             Compare(STATE, "changed", view.changed(STATE)),
             # The list is compared in the transaction that decides: an older copy of it may still
             # name a member that the leader has gone on without.

@@ -84,7 +84,6 @@ class GroupMember:
         self._vacant_since: float | None = None
         self._read_at = now
         self._show_at = now
-        self._is_forced = False
         self._has_reported = False
         self.following = Following(identity, term, log, self._timing, self.effects)
         self.electing = Electing(identity, self._timing, self.effects, make_request)
@@ -129,19 +128,11 @@ class GroupMember:
             self._read_at = now + (self._timing.read_every_s if is_led else self._timing.turn_s)
         if self._view is None or not health.is_fit(now, self._timing):
             return
-        is_forced = self._is_forced and self._view.leader is None
-        if is_forced or self._may_stand(self._view, now):
+        if self._may_stand(self._view, now):
             # Take nothing more from the former leader: it may not count on what comes now.
             self.following.hang_up()
             term = max(self._view.term, self.following.term) + 1
-            self.electing.stand(self._view, term, now, is_forced=is_forced)
-            self._is_forced = False
-
-    def force(self) -> None:
-        """Stand for election although this member is not in the list: a person says that those in
-        it are gone for good, and has been told what is lost with them.
-        """
-        self._is_forced = self.leader is None
+            self.electing.stand(self._view, term, now)
 
     def changed(self) -> None:
         """A watch says that the keys have changed, or that it has lost its place: read them."""

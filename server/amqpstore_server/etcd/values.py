@@ -7,7 +7,7 @@ and not fail where it needs a field that is missing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,6 +16,7 @@ from amqpstore_server.cluster.keys import (
     HANDOVER,
     IN_SYNC,
     LEADER,
+    SECRET,
     STATE,
     member_key,
 )
@@ -52,12 +53,17 @@ class _Handover(msgspec.Struct):
     term: int
 
 
+class _Secret(msgspec.Struct):
+    secret: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2}){32}$")]
+
+
 _SHAPES: Mapping[str, type[msgspec.Struct]] = {
     GROUP: _Group,
     STATE: _State,
     LEADER: _Leader,
     IN_SYNC: _InSync,
     HANDOVER: _Handover,
+    SECRET: _Secret,
 }
 _MEMBERS = member_key("")
 

@@ -181,8 +181,8 @@ def is_elected_whatever_has_changed(patch: pytest.MonkeyPatch) -> None:
 def takes_its_key_back_in_the_same_term(patch: pytest.MonkeyPatch) -> None:
     stand = Electing.stand
 
-    def in_the_same(self: Electing, view: View, term: int, now: float, **forced: bool) -> None:
-        stand(self, view, view.term if view.leader is not None else term, now, **forced)
+    def in_the_same(self: Electing, view: View, term: int, now: float) -> None:
+        stand(self, view, view.term if view.leader is not None else term, now)
 
     patch.setattr(Electing, "stand", in_the_same)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from amqpstore_server.cluster import leading
-from amqpstore_server.cluster.keys import IN_SYNC
+from amqpstore_server.cluster.keys import IN_SYNC, LEADER
 from amqpstore_server.cluster.member import Role
+from amqpstore_server.cluster.operations import forced_succession
+from amqpstore_tools.simulation.cluster.etcd import keep_none
 from amqpstore_tools.simulation.cluster.history import Group
 from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
 
@@ -136,9 +138,9 @@ def test_a_person_may_make_a_member_the_leader_that_is_not_in_the_list(group: Gr
     forced.restart()
     group.run(10.0)
     assert not group.leaders
-    assert forced.member is not None
-    forced.member.force()
+    group.etcd.operate(forced_succession(group.etcd.view(), forced.name, "by a person"))
     group.events.run_until(group.events.now + 3.0)
+    assert forced.member is not None
     assert forced.member.role is Role.LEADING
     assert group.etcd.view().in_sync == (forced.name,)
     assert len(forced.disk.log) < lost
@@ -163,3 +165,22 @@ def test_a_disk_that_lost_what_it_acked_is_noticed(
     liar.restart()
     group.run(3.0)
     assert liar.name in group.etcd.view().in_sync
+
+
+def test_a_leader_without_its_key_gives_up_when_a_person_makes_another_the_only_candidate(
+    group: Group,
+) -> None:
+    """It may not regain the key of a leadership that a person has ended."""
+    leader, chosen = group.leaders[0], last_follower(group)
+    group.etcd.hold = lambda transaction: 3.0 if transaction.puts else 0.0
+    group.etcd.lose_lease_of(LEADER)
+    view = group.etcd.view()
+    assert view.leader is None
+    assert group.etcd.operate(forced_succession(view, chosen.name, "by a person"))
+    group.etcd.hold = keep_none
+    group.run(15.0)
+    assert group.leaders == [chosen]
+    assert leader.member is not None
+    assert leader.member.role is Role.FOLLOWING
+    assert group.etcd.view().in_sync[0] == chosen.name
+    assert not group.etcd.operate(forced_succession(view, leader.name, "late"))

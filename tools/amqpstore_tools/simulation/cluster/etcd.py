@@ -160,6 +160,10 @@ class Etcd:
         self._revision += 1
         self._put(member_key(member), {"sync": sync}, 0)
 
+    def operate(self, transaction: EtcdTransaction) -> bool:
+        """Carry out a transaction of an operator at once. Returns whether it happened."""
+        return self._attempt(transaction)[0]
+
     def show_alive(self, member: str, value: Mapping[str, Any]) -> None:
         """Put the key that says that a member runs."""
         if not self.is_cut(member):
