@@ -467,12 +467,12 @@ class App:
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
     ) -> None:
-        def admit(client: socket.socket) -> bool:
+        def admit(client: socket.socket, _host: str) -> bool:
             had_room = self._doors.has_room
             self._admit(client, clients, tls)
             return had_room
 
-        await accept_clients(listener, self._doors.accepts, admit)
+        await accept_clients(listener, self._doors.admission, admit)
 
     def _admit(
         self, client: socket.socket, clients: trio.Nursery, tls: Certificates | None

@@ -370,7 +370,11 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     ] = 0
     accepts_per_s: Annotated[
         int,
-        key("connections that are accepted in a second; others wait, 0 means any", ge=0, live=True),
+        key(
+            "connections that are admitted in a second; others wait, peers take turns, 0 means any",
+            ge=0,
+            live=True,
+        ),
     ] = 1000
     compress_from_bytes: Annotated[
         int,

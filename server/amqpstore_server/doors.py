@@ -9,10 +9,10 @@ nobody can be disconnected, the newest is refused. What a peer is `peers` says.
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable
 
+from amqpstore_server.admission import MAX_WAITING, AdmissionLine
 from amqpstore_server.peers import peer_of
 
 MAX_STRANGERS = 2048
@@ -53,37 +53,16 @@ class Visitor:
         self._doors.forget(self)
 
 
-class AcceptRate:
-    """How many clients may be let in: `per_s` a second, and as many at once after a quiet second. 0
-    is any number.
-    """
-
-    def __init__(self, per_s: int = 0) -> None:
-        self.per_s = per_s
-        self._free_at = -math.inf
-        """When all that were let in will have had their share of the time."""
-
-    def wait_s(self, now: float, share: float = 1.0) -> float:
-        """Return how long the next one has to wait, after one was let in.
-
-        Args: share, what this one counts.
-        """
-        if not self.per_s:
-            return 0.0
-        self._free_at = max(self._free_at, now - 1.0) + share / self.per_s
-        return max(self._free_at - now, 0.0)
-
-
 class Doors:
     """The connected clients. Args: descriptors, the most that the process may have open.
 
     Half of them, but at most 1,024, are reserved for the store; of the others at most half may be
-    used by strangers. `accepts` limits how many clients are let in a second.
+    used by strangers. `admission` has those that wait to be let in, a quarter at most.
     """
 
     def __init__(self, descriptors: int) -> None:
         self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
-        self.accepts = AcceptRate()
+        self.admission = AdmissionLine(min(self._places // 4, MAX_WAITING))
         self.limit(0, 0)
         self._of_peer: Counter[str] = Counter()
         self.visitors: set[Visitor] = set()
@@ -96,7 +75,7 @@ class Doors:
         """Limit the clients, those of one peer, and how many are let in a second; 0 is no limit,
         besides the descriptors.
         """
-        self.accepts.per_s = accepts_per_s
+        self.admission.rate.per_s = accepts_per_s
         self.max_visitors = min(connections or self._places, self._places)
         self.max_strangers = min(max(self.max_visitors // 2, 1), MAX_STRANGERS)
         self.max_per_peer = per_peer or self._places
@@ -152,7 +131,11 @@ class Doors:
 
     @property
     def _is_full(self) -> bool:
-        return len(self.visitors) >= self.max_visitors or len(self.strangers) >= self.max_strangers
+        return (
+            len(self.visitors) >= self.max_visitors
+            or len(self.strangers) >= self.max_strangers
+            or len(self.visitors) + len(self.admission) >= self._places
+        )
 
     def _note(self, host: str, now: float) -> None:
         """Log that a client was disconnected, at a limited rate: clients must not fill the log."""

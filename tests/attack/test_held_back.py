@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.attacker import MIB, descriptor_count, forget_peak, peak_bytes, push
+from tests.attack.attacker import (
+    MIB,
+    descriptor_count,
+    forget_peak,
+    is_closed,
+    peak_bytes,
+    push,
+    silent_sockets,
+)
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import (
+    PROTOCOL_HEADER,
     QUEUE_DECLARE_OK,
     WireClient,
     body,
@@ -23,6 +32,7 @@ from tests.conformance.wire_client import (
 from tests.waiting import wait_until
 
 ACCEPTS_PER_S = 20
+DESCRIPTORS = 128
 SYNC_S = 1.0
 PENDING_BYTES = 64 * MIB
 CONNECTION_BYTES = 8 * MIB
@@ -47,14 +57,17 @@ KernelDatasyncs.start = lambda *_: False
 
 @contextmanager
 def serving(
-    directory: Path, configuration: str, environment: dict[str, str] | None = None
+    directory: Path,
+    configuration: str,
+    environment: dict[str, str] | None = None,
+    descriptors: int = 0,
 ) -> Iterator[BrokerProcess]:
     """A broker with this configuration, which other clients must be able to use at the end."""
     file = directory / "amqpstore.toml"
     file.write_text(configuration)
     store = str(directory / "store")
     arguments = ["--config", str(file)]
-    with BrokerProcess(store, f"{store}.log", arguments, environment) as process:
+    with BrokerProcess(store, f"{store}.log", arguments, environment, descriptors) as process:
         process.start()
         with WireClient.connected(process.url, channels=1) as other:
             yield process
@@ -81,8 +94,8 @@ def pushed(broker: BrokerProcess, stack: ExitStack, mebibytes: int) -> int:
     return push(client, [message] * (mebibytes * MIB // len(message)), quiet_s=0.5)
 
 
-def test_connections_beyond_the_accept_rate_wait_outside(tmp_path: Path) -> None:
-    """In the backlog of the kernel: they have no descriptor and no memory of the broker."""
+def test_connections_beyond_the_accept_rate_wait_and_others_do_not(tmp_path: Path) -> None:
+    """With a descriptor each, and hardly any memory; who comes from elsewhere has the next turn."""
     with serving(tmp_path, f"accepts_per_s = {ACCEPTS_PER_S}\n") as broker:
         before, descriptors = forget_peak(broker), descriptor_count(broker)
         began = time.monotonic()
@@ -91,12 +104,29 @@ def test_connections_beyond_the_accept_rate_wait_outside(tmp_path: Path) -> None
             for sock in waiting:
                 sock.setblocking(False)
                 sock.connect_ex(("127.0.0.1", broker.port))
-            wait_until(lambda: descriptor_count(broker) >= descriptors + 2 * ACCEPTS_PER_S)
-            taken = descriptor_count(broker) - descriptors
+            wait_until(lambda: descriptor_count(broker) >= descriptors + len(waiting))
+            elsewhere = ("127.0.0.2", 0)
+            with socket.create_connection(("127.0.0.1", broker.port), 30, elsewhere) as other:
+                other.sendall(PROTOCOL_HEADER)
+                assert other.recv(8)
+            let_in = broker.stderr.count('"connection accepted"')
             # A second's worth at once, and then as many in each second.
-            assert taken <= ACCEPTS_PER_S * (time.monotonic() - began + 2)
-            assert taken < len(waiting), "nobody waited"
+            assert let_in <= ACCEPTS_PER_S * (time.monotonic() - began + 2)
+            assert let_in < len(waiting) // 2, "nobody waited"
             assert peak_bytes(broker) - before < 8 * MIB
+        finally:
+            for sock in waiting:
+                sock.close()
+
+
+def test_of_too_many_that_wait_those_of_the_peer_that_has_most_go(tmp_path: Path) -> None:
+    """Neither they nor those that are let in take the descriptors that the store needs."""
+    config = f"accepts_per_s = {ACCEPTS_PER_S}\n"
+    with serving(tmp_path, config, descriptors=DESCRIPTORS) as broker:
+        waiting = silent_sockets(broker, 4 * DESCRIPTORS)
+        try:
+            wait_until(lambda: sum(map(is_closed, waiting)) > 2 * DESCRIPTORS, "refused")
+            assert descriptor_count(broker) <= DESCRIPTORS * 3 // 4
         finally:
             for sock in waiting:
                 sock.close()

@@ -20,6 +20,7 @@ from hypercorn.typing import AppWrapper, ConnectionState, Framework
 from hypercorn.utils import wrap_app
 
 from amqpstore_server.doors import Doors, Visitor
+from amqpstore_server.listening import accept_clients
 from amqpstore_server.management.app import ManagementApp
 from amqpstore_server.management.http_server import HttpServer
 from amqpstore_server.management.pages.render import compile_templates
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ACCEPT_AGAIN_S = 1.0
 _HANDSHAKE_S = 5.0
 _IDLE_S = 15.0
 _SEND_S = 30.0
@@ -122,27 +122,24 @@ class ManagementDoor:
         app: AppWrapper,
         clients: trio.Nursery,
     ) -> None:
-        accepting = trio.socket.from_stdlib_socket(listener)
-        with accepting:
-            while True:
-                try:
-                    client, address = await accepting.accept()
-                except OSError as error:
-                    _log.error("cannot accept", extra={"reason": str(error)})
-                    await trio.sleep(_ACCEPT_AGAIN_S)
-                    continue
-                self._admit(client, address, tls.context if tls else None, app, clients)
-                await trio.sleep(self._doors.accepts.wait_s(trio.current_time()))
+        def admit(client: socket.socket, host: str) -> bool:
+            had_room = self._doors.has_room
+            self._admit(client, host, tls.context if tls else None, app, clients)
+            return had_room
+
+        await accept_clients(listener, self._doors.admission, admit)
 
     def _admit(
         self,
-        client: trio.socket.SocketType,
-        address: tuple[Any, ...],
+        accepted: socket.socket,
+        host: str,
         tls: ssl.SSLContext | None,
         app: AppWrapper,
         clients: trio.Nursery,
     ) -> None:
         """Start serving a client, or refuse it."""
+        accepted.setblocking(False)
+        client = trio.socket.from_stdlib_socket(accepted)
         try:
             stream = _Stream(client)
         except OSError:
@@ -151,7 +148,7 @@ class ManagementDoor:
         is_full = len(self._streams) >= self._context.config().management_max_connections
         visitor = None
         if not is_full:
-            visitor = self._doors.enter(address[0], stream.close_now, trio.current_time())
+            visitor = self._doors.enter(host, stream.close_now, trio.current_time())
         if visitor is None:
             client.close()
             return

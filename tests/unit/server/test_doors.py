@@ -1,8 +1,6 @@
 """The doors: who is let in, and who has to go for it."""
 
-import pytest
-
-from amqpstore_server.doors import AcceptRate, Doors, Visitor
+from amqpstore_server.doors import Doors, Visitor
 
 
 class Street:
@@ -122,21 +120,3 @@ def test_connections_in_all_are_limited() -> None:
     assert street.enter("d") is None
     street.doors.limit(0, 0)
     assert street.enter("e") is not None
-
-
-def test_accepts_are_spread_after_a_second_s_worth() -> None:
-    rate = AcceptRate(10)
-    waits = [rate.wait_s(100.0) for _ in range(30)]
-    assert waits[:10] == [0.0] * 10
-    assert waits[-1] == pytest.approx(2.0)
-    assert rate.wait_s(200.0) == 0.0
-
-
-def test_one_that_has_gone_counts_little() -> None:
-    rate = AcceptRate(10)
-    assert {rate.wait_s(100.0, share=0.1) for _ in range(99)} == {0.0}
-
-
-def test_no_rate_is_no_wait() -> None:
-    rate = AcceptRate()
-    assert {rate.wait_s(1.0) for _ in range(10_000)} == {0.0}
