@@ -39,7 +39,8 @@ The modules, from the disk upwards:
 - `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
 - `records`, `message`, `compression`: framing and checksums, messages, and zstd.
 - `segments`, `filling`, `log_batch`, `log`: one file of records, zeros that it is filled with ahead
-  of use, a batch on its way to the disk, and all files with the open batch at their end.
+  of use, a batch on its way to the disk, and all files with the open batch at their end;
+  `companion`: who sends a leader's batches to others.
 - `batches`, `enqueue_order`: the one rule for what a batch is, where a torn tail starts, and what a
   batch may enqueue; `windows`: the records of a file that is not in memory; `provenance`: what the
   log still says of one message.
@@ -71,6 +72,7 @@ FORMAT.md has every byte on disk.
 
 from amqpstore.errors import (
     DamageError,
+    DeposedError,
     DiskFullError,
     DivergedError,
     DurabilityError,
@@ -116,6 +118,7 @@ from amqpstore.transaction import Transaction
 __all__ = [
     "Consumed",
     "DamageError",
+    "DeposedError",
     "DiskFullError",
     "DivergedError",
     "DurabilityError",

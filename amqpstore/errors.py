@@ -193,6 +193,20 @@ class DurabilityError(StoreError):
         self.cause = cause
 
 
+class DeposedError(DurabilityError):
+    """A member of a group leads no longer. What it had not seen committed, nobody is promised."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        StoreError.__init__(
+            self,
+            f"{path} is not led from here any longer: {reason}. What was not confirmed is unknown "
+            "to its clients. They go on at the new leader.",
+        )
+        self.path = path
+        self.cause = self
+        self.reason = reason
+
+
 class TransactionEndedError(StoreError):
     """The transaction was committed or rolled back before this call."""
 

@@ -24,6 +24,9 @@ INDEX = "index"
 QUARANTINE = "quarantine"
 RESERVE = "reserve"
 TRANSIENT = "transient"
+KEPT = "kept"
+"""Segments that a member of a group keeps for others that are away."""
+
 
 FIRST_COMPACTED = 1 << 31
 """Numbers from here on are those of compacted segments."""
@@ -35,6 +38,7 @@ _INDEX = re.compile(r"([0-9]{20})-([0-9]{10})\.index")
 _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 _REPAIR = re.compile(r"repair-([0-9]{10})")
 _REJOIN = re.compile(r"rejoin-([0-9]{10})")
+_KEPT = re.compile(r"([0-9]{10})-([0-9]{1,19})\.segment")
 _NEW_SEGMENT = re.compile(r"[0-9]{10}\.segment\.new")
 
 
@@ -99,6 +103,17 @@ def is_new_segment(name: str) -> bool:
 def rejoin_path(directory: str, number: int) -> str:
     """Return where a follower keeps what it discarded when it joined its leader that time."""
     return os.path.join(directory, QUARANTINE, f"rejoin-{number:010}")
+
+
+def kept_path(directory: str, number: int, end: int) -> str:
+    """Return the path of segment `number`, of `end` bytes, that a member keeps for others."""
+    return os.path.join(directory, KEPT, f"{number:010}-{end}.segment")
+
+
+def kept_segment(name: str) -> tuple[int, int] | None:
+    """Return the number and the end in the name of such a segment; None for any other name."""
+    match = _KEPT.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def rejoin_number(name: str) -> int | None:

@@ -29,10 +29,11 @@ from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import NoReturn
 
+from amqpstore.companion import Companion
 from amqpstore.compression import Compressor, Decompressor
 from amqpstore.datasyncs import Datasyncs
 from amqpstore.descriptors import Descriptors, insist
-from amqpstore.errors import DurabilityError, MessageDamagedError
+from amqpstore.errors import DeposedError, DurabilityError, MessageDamagedError
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.filling import Filling
 from amqpstore.large_reads import LargeReads
@@ -60,7 +61,7 @@ class Log:
     Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
     that recovery found, ascending in id; next_segment, the first number never used; position, where
     the log ended at recovery; space, whose reserve may be used for writes; compressor, for bodies;
-    dictionaries, of zstd, by id.
+    dictionaries, of zstd, by id; companion, of a leader, without which no batch is complete.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Log:
         dictionaries: dict[int, bytes] | None = None,
         limits: StoreLimits = LIMITS,
         measures: StoreMeasures | None = None,
+        companion: Companion | None = None,
     ) -> None:
         self.measures = measures or StoreMeasures()
+        self._companion = companion
         self._descriptors = descriptors
         self._directory = directory
         self._store_id = store_id
@@ -113,6 +116,11 @@ class Log:
         # Held while a file is written to.
         self._writing = threading.Lock()
         self._last_written: Segment | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the checksums of its records."""
+        return self._seed
 
     @property
     def current(self) -> Segment | None:
@@ -235,12 +243,23 @@ class Log:
             finally:
                 if self._is_closed and batch.segment:
                     batch.segment.seal()
+        if self._companion is not None:
+            self._wait(self._companion, batch)
+
+    def _wait(self, companion: Companion, batch: Batch) -> None:
+        """Wait until others have the batch as well."""
+        try:
+            companion.wait(batch)
+        except BaseException as error:  # noqa: BLE001
+            self._fail(self._directory, error)
 
     def _write(self, segment: Segment, batch: Batch) -> None:
         try:
             if not batch.is_appended:
                 if batch.summary is None:
                     batch.encode(segment, self._seed, self._compressor)
+                if self._companion is not None:
+                    self._companion.begin(batch)
                 self._append(segment, batch)
             # A crash before this returns leaves any part of the batch, which is a torn tail, or all
             # of it. Of a new segment not even the name is durable then: so its directory is synced
@@ -250,6 +269,8 @@ class Log:
             batch.sync_s = time.perf_counter() - began_s
             if batch.starts_segment:
                 insist(self._descriptors.files.sync_directory, f"{self._directory}/{SEGMENTS}")
+            if self._companion is not None:
+                self._companion.written(batch)
         except BaseException as error:  # noqa: BLE001
             self._fail(segment.path, error)
 
@@ -436,6 +457,9 @@ class Log:
 
     def _fail(self, path: str, error: BaseException) -> NoReturn:
         """End all writing because of an error in it: it is unknown how much was done before it."""
+        if isinstance(error, DeposedError):
+            self.failure = error
+            raise error
         self.failure = DurabilityError(path, error)
         if not isinstance(error, Exception):
             raise error  # KeyboardInterrupt is the caller's

@@ -23,6 +23,7 @@ from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
+from amqpstore.companion import Companion
 from amqpstore.compression import Decompressor
 from amqpstore.disposal import Disposal
 from amqpstore.errors import (
@@ -90,8 +91,11 @@ class Store:
         worker: Worker,
         clock: Clock,
         began_s: float,
+        companion: Companion | None = None,
     ) -> None:
         backing, queues, recovered, space, measures = opened
+        if companion is not None:
+            backing = backing._replace(catalog=companion.replicate(backing.catalog))
         self.directory = backing.directory
         self.measures = measures
         self.store_id = backing.store_id
@@ -122,6 +126,7 @@ class Store:
             dictionaries=tables.DICTIONARIES.read(self._catalog.rows),
             limits=options.limits,
             measures=measures,
+            companion=companion,
         )
         self._maintenance = Maintenance(
             backing, self._log, queues, self._memory, space, recovered, options, worker, clock
@@ -156,13 +161,14 @@ class Store:
         worker: Worker | None = None,
         clock: Clock = SYSTEM_CLOCK,
         term: int = 0,
+        companion: Companion | None = None,
     ) -> Store:
         """Open the store in `directory`, or create one in an empty directory; recover what it
         holds.
 
         Args: worker, does the background work, a thread by default; clock, by which work is due,
         and batches are dated; term, which this member of a group leads from now on; 0 for a single
-        node.
+        node; companion, which sends what it writes to the others of the group.
         Raises: MembershipError, NotAStoreError, FormatVersionError, StoreLockedError, DamageError
         (the marker or the catalog is missing or cannot be read), UnreadableLogError; only the
         lock's text is changed then. OSError.
@@ -177,7 +183,7 @@ class Store:
             raise StoreLockedError(directory, str(error.strerror)) from None
         try:
             opened = open_directory(directory, files, open_catalog, options, term=term)
-            return cls(lock, opened, options, worker or ThreadWorker(), clock, began_s)
+            return cls(lock, opened, options, worker or ThreadWorker(), clock, began_s, companion)
         except BaseException:
             lock.release()
             raise

@@ -259,7 +259,8 @@ class Group:
         if batch is None:
             return None
         self.store.log.write(batch)
-        sealed = SealedBatch.decode(SealedBatch.of(batch).encode())
+        sealed = SealedBatch.of(batch)
+        sealed = SealedBatch.of_layout(sealed.layout(), sealed.content)
         self.store.log.complete(batch)
         self.tell(Sealed(sealed, self.leader_disk.fork()))
         return sealed

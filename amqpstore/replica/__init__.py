@@ -15,17 +15,19 @@ Synchronous and without sockets, like the rest of the engine. A single node impo
 """
 
 from amqpstore.replica.follower_store import FollowerStore, create_follower
-from amqpstore.replica.log_reading import BatchEnd, LogReader, log_ends
+from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, NamedBatch, log_ends
 from amqpstore.replica.membership import Membership, read_membership, write_membership
 from amqpstore.replica.sealed_batch import SealedBatch
 from amqpstore.replica.segment_rewrite import Discarded, SegmentRewrite
 
 __all__ = [
+    "LOG_START",
     "BatchEnd",
     "Discarded",
     "FollowerStore",
     "LogReader",
     "Membership",
+    "NamedBatch",
     "SealedBatch",
     "SegmentRewrite",
     "create_follower",

@@ -161,6 +161,28 @@ class FollowerStore:
         """Where the log ends. All of it is durable, and up to there may be acked."""
         return self._log.last
 
+    @property
+    def is_appendable(self) -> bool:
+        """Whether `append` may follow: this process has agreed with a leader on where the log ends,
+        and nothing has failed since.
+        """
+        return self._log.is_appendable
+
+    @property
+    def committed_lsn(self) -> int:
+        """The last batch that is known to be committed: nothing up to it is ever discarded."""
+        of = self._log.position if self._maintenance else self._recovered.start
+        return of.lsn - 1
+
+    @property
+    def seed(self) -> int:
+        """The seed of the checksums of its records."""
+        return self._backing.seed
+
+    def reader(self) -> LogReader:
+        """Return a reader of all that is in the log now. It may be used in another thread."""
+        return self._reader()
+
     def lsns(self) -> list[int]:
         """Return LSNs of this log for a leader to find one that it has too: see `LogReader`."""
         return self._reader().lsns()

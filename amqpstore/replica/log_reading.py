@@ -13,7 +13,7 @@ from amqpstore.files import Files
 from amqpstore.index import UNKNOWN_SIZE
 from amqpstore.log import Log
 from amqpstore.records import Gap, Record, logical_bytes, scan, size_of_body
-from amqpstore.replica.sealed_batch import SealedBatch
+from amqpstore.replica.sealed_batch import SealedBatch, transaction_checksum
 
 _NAMED_SEGMENTS = 2
 _NAMED_BATCHES = 16
@@ -37,6 +37,13 @@ class BatchEnd(NamedTuple):
 LOG_START = BatchEnd(0, 0, 0, 0)
 
 
+class NamedBatch(NamedTuple):
+    """A batch in the log: where it ends, and the checksum of its TRANSACTION."""
+
+    end: BatchEnd
+    checksum: int
+
+
 def log_ends(log: Log) -> dict[int, int]:
     """Return where each segment of a store's log ends, by number, as far as it is durable and
     committed.
@@ -51,40 +58,61 @@ def log_ends(log: Log) -> dict[int, int]:
 
 class LogReader:
     """Reads segments of a log. Args: seed, of the store's checksums; ends, of its segments: what is
-    behind them is not read.
+    behind them is not read; kept, the paths of those that are not in their place any longer.
     """
 
-    def __init__(self, files: Files, directory: str, seed: int, ends: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        seed: int,
+        ends: Mapping[int, int],
+        kept: Mapping[int, str] | None = None,
+    ) -> None:
+        self._kept = kept or {}
         self._files = files
         self._directory = directory
         self._seed = seed
         self._ends = dict(sorted(ends.items()))
 
     @property
+    def ends(self) -> Mapping[int, int]:
+        """The ends of the segments, by number."""
+        return self._ends
+
+    @property
     def last(self) -> int:
         """The number of the last segment; 0 if there is none."""
         return next(reversed(self._ends), 0)
 
-    def lsns(self) -> list[int]:
-        """Return LSNs of this log, newest first: enough to find one that another member has too.
+    def tail(self) -> list[NamedBatch]:
+        """Return batches of this log, newest first: enough to find one that another member has too.
 
         Raises: OSError.
         """
-        found: list[int] = []
+        found: list[NamedBatch] = []
         for number in [*reversed(self._ends)][:_NAMED_SEGMENTS]:
-            lsns = [place.lsn for place in self._places(number)]
-            found += lsns[: -_NAMED_BATCHES - 1 : -1]
+            found += [*self._batches(number)][: -_NAMED_BATCHES - 1 : -1]
         return found
+
+    def lsns(self) -> list[int]:
+        """Return the LSNs of `tail`. Raises: OSError."""
+        return [one.end.lsn for one in self.tail()]
+
+    def named(self, lsn: int) -> NamedBatch | None:
+        """Return a batch of the log; None if this log does not have it. Raises: OSError."""
+        for number in reversed(self._ends):
+            found = {one.end.lsn: one for one in self._batches(number)}
+            if lsn in found or (found and lsn > min(found)):
+                return found.get(lsn)
+        return None
 
     def find(self, lsn: int) -> BatchEnd | None:
         """Return where a batch ends; None if this log does not have it. Raises: OSError."""
         if not lsn:
             return LOG_START
-        for number in reversed(self._ends):
-            places = {place.lsn: place for place in self._places(number)}
-            if lsn in places or (places and lsn > min(places)):
-                return places.get(lsn)
-        return None
+        found = self.named(lsn)
+        return found.end if found else None
 
     def end(self) -> BatchEnd:
         """Return where the last batch ends. Raises: OSError."""
@@ -104,11 +132,14 @@ class LogReader:
 
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Read part of a segment; fewer bytes only at its end. Raises: OSError."""
-        file = self._files.open(segment_path(self._directory, number))
+        file = self._files.open(self._path(number))
         try:
             return file.read(offset, max(min(size, self._ends[number] - offset), 0))
         finally:
             file.close()
+
+    def _path(self, number: int) -> str:
+        return self._kept.get(number) or segment_path(self._directory, number)
 
     def segments_from(self, number: int) -> Iterator[int]:
         """Yield the numbers of segments, from one on."""
@@ -116,13 +147,35 @@ class LogReader:
 
     def _places(self, number: int) -> Iterator[BatchEnd]:
         """Yield where the batches of a segment end; damaged ones have no place of their own."""
+        return (one.end for one in self._batches(number))
+
+    def _batches(self, number: int) -> Iterator[NamedBatch]:
         content = self.read(number, 0, self._ends[number])
         message_id = 0
         for batch in in_segment(content, scan(content, number, self._seed)):
             if batch.messages:
                 message_id = batch.messages[-1].number + 1
-            if batch.lsn:
-                yield BatchEnd(batch.lsn, number, batch.end, message_id)
+            if batch.transaction:
+                checksum = transaction_checksum(content, batch.transaction.offset)
+                yield NamedBatch(BatchEnd(batch.lsn, number, batch.end, message_id), checksum)
+
+    def sealed(self, place: BatchEnd) -> Iterator[SealedBatch]:
+        """Yield the batches behind a place, as their leader sealed them.
+
+        Raises: DamageError, OSError.
+        """
+        for number in self.segments_from(max(place.segment, 1)):
+            if number == place.segment and place.offset >= self._ends[number]:
+                continue
+            content = self.read(number, 0, self._ends[number])
+            start = place.offset if number == place.segment else 0
+            path = self._path(number)
+            yield from sealed_batches(content, number, self._seed, start, path)
+
+
+def named_batch(sealed: SealedBatch, message_id: int) -> NamedBatch:
+    """Return a batch of a log as `LogReader` does. Args: message_id, of the next message."""
+    return NamedBatch(BatchEnd(sealed.lsn, sealed.segment, sealed.end, message_id), sealed.checksum)
 
 
 def sealed_batches(

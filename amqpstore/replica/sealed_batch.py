@@ -4,10 +4,10 @@ The leader sends the bytes that it writes to its own segment, and beside them wh
 to know of each message, so that a follower need not take the records apart: it verifies one
 checksum over all, and decodes the TRANSACTION alone.
 
-As bytes, all integers big-endian: lsn (8), segment (4), offset in it (8), first message id (8),
-number of messages (4), `content` length (8); three columns of 4 bytes a message: lengths of the
-records, these without compression, and of the bodies without compression; `content`; and the
-CRC-32C of all that.
+Beside `content` there is its layout, all integers big-endian: lsn (8), segment (4), offset in it
+(8), first message id (8), number of messages (4), `content` length (8); three columns of 4 bytes a
+message: lengths of the records, these without compression, and of the bodies without compression;
+and the CRC-32C of all that and of `content`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ _HEAD = struct.Struct(">QIQQIQ")
 _CHECKSUM = struct.Struct(">I")
 SEGMENT_BYTES = HEADER.size + SEGMENT_PAYLOAD.size
 """The size of a SEGMENT record."""
+
+
+def transaction_checksum(content: bytes, offset: int) -> int:
+    """Return the checksum of a TRANSACTION record, from its header."""
+    return int.from_bytes(content[offset + HEADER.size - 4 : offset + HEADER.size], "big")
 
 
 class SealedBatch(NamedTuple):
@@ -78,33 +83,38 @@ class SealedBatch(NamedTuple):
         """Where in its segment it ends."""
         return self.offset + len(self.content)
 
-    def encode(self) -> bytes:
-        """Return it as bytes: see the module."""
+    @property
+    def checksum(self) -> int:
+        """The checksum of its TRANSACTION, which two different batches do not share."""
+        start = sum(self.lengths) + (0 if self.offset else SEGMENT_BYTES)
+        return transaction_checksum(self.content, start)
+
+    def layout(self) -> bytes:
+        """Return what has to be known of `content`: see the module."""
         head = _HEAD.pack(
             *(self.lsn, self.segment, self.offset, self.first_id),
             *(len(self.lengths), len(self.content)),
         )
         columns = map(_packed, (self.lengths, self.sizes, self.body_sizes))
-        encoded = b"".join([head, *columns, self.content])
-        return encoded + _CHECKSUM.pack(crc32c(encoded))
+        layout = b"".join([head, *columns])
+        return layout + _CHECKSUM.pack(crc32c(self.content, crc32c(layout)))
 
     @classmethod
-    def decode(cls, encoded: bytes) -> SealedBatch:
-        """Read it from bytes. Raises: RefusedBatchError, if they are not those of a batch."""
-        if len(encoded) < _HEAD.size + _CHECKSUM.size:
-            raise RefusedBatchError(0, f"{len(encoded)} bytes are too few for a batch")
-        view = memoryview(encoded)
-        lsn, segment, offset, first_id, count, length = _HEAD.unpack_from(encoded)
-        (checksum,) = _CHECKSUM.unpack_from(encoded, len(encoded) - _CHECKSUM.size)
-        if crc32c(view[: -_CHECKSUM.size]) != checksum:
+    def of_layout(cls, layout: bytes, content: bytes) -> SealedBatch:
+        """Put it together again. Raises: RefusedBatchError, if the two are not those of a batch."""
+        if len(layout) < _HEAD.size + _CHECKSUM.size:
+            raise RefusedBatchError(0, f"{len(layout)} bytes are too few for a layout")
+        view = memoryview(layout)
+        lsn, segment, offset, first_id, count, length = _HEAD.unpack_from(layout)
+        end = len(layout) - _CHECKSUM.size
+        (checksum,) = _CHECKSUM.unpack_from(layout, end)
+        if crc32c(content, crc32c(view[:end])) != checksum:
             raise RefusedBatchError(0, "its checksum does not match")
-        start = _HEAD.size + 12 * count
-        if start + length + _CHECKSUM.size != len(encoded):
-            raise RefusedBatchError(lsn, f"{len(encoded)} bytes are not its length")
+        if (end, length) != (_HEAD.size + 12 * count, len(content)):
+            raise RefusedBatchError(lsn, f"{end} and {len(content)} bytes are not its lengths")
         lengths, sizes, body_sizes = (
             _unpacked(view[_HEAD.size + 4 * count * place :][: 4 * count]) for place in range(3)
         )
-        content = bytes(view[start : start + length])
         return cls(lsn, segment, offset, first_id, lengths, sizes, body_sizes, content)
 
     def operations(self, store_id: bytes, seed: int) -> list[Operation]:

@@ -31,6 +31,7 @@ _CGROUPS = "/sys/fs/cgroup"
 
 MEMORY = "low on memory"
 DISK = "low on disk"
+REPLICAS = "short of replicas"
 
 
 def used_bytes() -> int:
@@ -89,7 +90,8 @@ class Alarms:
 
     Args: watermark_bytes, of memory, 0 for none; free_caches, called while memory is short; used,
     returns how much is used; tell, called with what is low from now on ("memory" or "disk"), or is
-    not any longer.
+    not any longer; lacks_replicas, of a leader: tells whether too few replicas have what was
+    published.
     """
 
     def __init__(
@@ -99,7 +101,9 @@ class Alarms:
         free_caches: Callable[[], None],
         used: Callable[[], int] = used_bytes,
         tell: Callable[[str, bool], None] = lambda _resource, _is_low: None,
+        lacks_replicas: Callable[[], bool] | None = None,
     ) -> None:
+        self._lacks_replicas = lacks_replicas
         self._tell = tell
         self.watermark_bytes = watermark_bytes
         self.is_memory_low = False
@@ -113,12 +117,21 @@ class Alarms:
     @property
     def is_raised(self) -> bool:
         """Whether publishers have to wait."""
-        return self.is_memory_low or self._store.is_disk_low
+        return (
+            self.is_memory_low
+            or self._store.is_disk_low
+            or (self._lacks_replicas is not None and self._lacks_replicas())
+        )
 
     @property
     def reason(self) -> str:
         """What is low, as clients are told; empty if nothing is."""
-        reasons = [(MEMORY, self.is_memory_low), (DISK, self._store.is_disk_low)]
+        lacks_replicas = self._lacks_replicas is not None and self._lacks_replicas()
+        reasons = [
+            (MEMORY, self.is_memory_low),
+            (DISK, self._store.is_disk_low),
+            (REPLICAS, lacks_replicas),
+        ]
         return " and ".join(reason for reason, is_low in reasons if is_low)
 
     def unfinished_bytes(self, configured_bytes: int) -> int:

@@ -32,9 +32,8 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.committer import Committer
-from amqpstore_server.config import DEFAULT_MANAGEMENT, Config
+from amqpstore_server.config import Config
 from amqpstore_server.config_checks import host_and_port
-from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_values import client_limits, memory_watermark_bytes, store_options
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
@@ -43,6 +42,11 @@ from amqpstore_server.holds import LoopHolds
 from amqpstore_server.listening import accept_clients, listen
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.logins import Logins, tokens_of
+from amqpstore_server.management_sockets import (
+    ManagementSockets,
+    listen_for_management,
+    url_of,
+)
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.service_manager import ServiceManager
@@ -50,7 +54,7 @@ from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
-from amqpstore_server.stopping import drain, say_goodbye
+from amqpstore_server.stopping import cause_of, drain, say_goodbye
 from amqpstore_server.tls import certificates_of
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
 from amqpstore_server.turn import Turn
@@ -59,6 +63,7 @@ from amqpstore_server.users import Users
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
     from amqpstore_server.management.door import ManagementDoor
+    from amqpstore_server.replication.leading_term import LeadingTerm
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +91,6 @@ def serve(
     listens on, the data directory, and the password of an administrator that was added, or nothing.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
-    if config.cluster_name:
-        raise ConfigError(
-            "cluster_name is set, and this version does not replicate yet: remove it to run the "
-            "broker as a single node"
-        )
     certificates = certificates_of(config)
     # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
     # process.
@@ -98,12 +98,20 @@ def serve(
     if os.getpid() == _FIRST_PROCESS:
         signal.signal(signal.SIGTERM, _end_at_once)
     definitions = load(config.definitions) if config.definitions else None
+    parts = Parts(config, load_config, definitions, certificates, on_ready)
+    if config.cluster_name:
+        # Imported here: a single node has none of it.
+        from amqpstore_server.replication.serving import serve_member
+
+        serve_member(config, parts.lead)
+        _log.info("stopped")
+        return
     store = Store.open(config.data, options=store_options(config))
     try:
-        trio.run(_run, config, load_config, store, definitions, certificates, on_ready)
+        trio.run(_run, *parts, store)
     except BaseExceptionGroup as group:
         store.abandon()
-        raise _cause(group) from None
+        raise cause_of(group) from None
     except BaseException:
         store.abandon()
         raise
@@ -118,28 +126,47 @@ def _end_at_once(number: int, _frame: object) -> None:
     os._exit(128 + number)
 
 
-def _cause(group: BaseExceptionGroup) -> BaseException:
-    """Return the one error to report of those that ended the tasks; a failed disk comes first."""
-    durability = group.subgroup(DurabilityError)
-    first: BaseException = durability or group
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first
+class Parts(NamedTuple):
+    """What a broker is made of besides its store: see `serve`."""
+
+    config: Config
+    load_config: Callable[[], Config]
+    definitions: Definitions | None
+    certificates: Certificates | None
+    on_ready: Callable[[list[str], str, str], None]
+
+    def lead(self, store: Store, lead: Callable[[], LeadingTerm]) -> None:
+        """Serve clients as a leader. Args: lead, begins the leadership, inside trio.
+
+        Raises: DeposedError, when another member may lead, and what `serve` raises.
+        """
+
+        async def run() -> None:
+            await _run(*self, store, lead())
+
+        try:
+            trio.run(run)
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
 
 
 async def _run(
     config: Config,
     load_config: Callable[[], Config],
-    store: Store,
     definitions: Definitions | None,
     certificates: Certificates | None,
     on_ready: Callable[[list[str], str, str], None],
+    store: Store,
+    leadership: LeadingTerm | None = None,
 ) -> None:
     plain = await listen([host_and_port(one) for one in config.listen])
     tls = await listen([host_and_port(one) for one in config.tls_listen])
-    management = await _listen_for_management(config)
+    management = await listen_for_management(config)
+    if any(management):
+        # Now, and not while clients wait.
+        import amqpstore_server.management.door  # noqa: F401
     manager = ServiceManager(os.environ)
-    app = App(config, store, definitions, certificates, load_config, manager)
+    app = App(config, store, definitions, certificates, load_config, manager, leadership)
     opened = (*plain, *tls, *management.plain, *management.tls)
     hosts = [listener.getsockname()[0] for listener in opened]
     password = define_administrator(app.broker, app.users, hosts)
@@ -153,48 +180,12 @@ async def _run(
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 5, 1000)
-        urls = [_url("amqp", one) for one in plain] + [_url("amqps", one) for one in tls]
+        urls = [url_of("amqp", one) for one in plain] + [url_of("amqps", one) for one in tls]
         with admin_socket(store.directory) as admin:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(app.run, plain, signals, tls, admin, management)
                 on_ready(urls, store.directory, password)
                 manager.ready(" ".join(urls))
-
-
-class ManagementSockets(NamedTuple):
-    """The sockets on which requests to the management API are accepted, and on which metrics are
-    read.
-    """
-
-    plain: Sequence[socket.socket] = ()
-    tls: Sequence[socket.socket] = ()
-    metrics: Sequence[socket.socket] = ()
-
-
-async def _listen_for_management(config: Config) -> ManagementSockets:
-    """Open the sockets of the management API. Raises: ConfigError.
-
-    The default address may be that of another broker on this machine: messages are served all the
-    same. An address that somebody has configured has to be free.
-    """
-    try:
-        plain = await listen([host_and_port(one) for one in config.management_listen])
-    except ConfigError as error:
-        if tuple(config.management_listen) != DEFAULT_MANAGEMENT:
-            raise
-        _log.error("no management API", extra={"reason": str(error), "key": "management_listen"})
-        plain = []
-    tls = await listen([host_and_port(one) for one in config.management_tls_listen])
-    metrics = await listen([host_and_port(one) for one in config.metrics_listen])
-    if plain or tls or metrics:
-        # Now, and not while clients wait.
-        import amqpstore_server.management.door  # noqa: F401
-    return ManagementSockets(plain, tls, metrics)
-
-
-def _url(scheme: str, listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class App:
@@ -203,7 +194,8 @@ class App:
 
     Timers use the store's clock, whose monotonic time advances at the same rate as trio's.
     Args: load_config, reads the configuration again, on SIGHUP; without it only the files that the
-    configuration names are read again. service_manager, is told of stops and reloads.
+    configuration names are read again. service_manager, is told of stops and reloads. leadership,
+    that of a member of a group: what it has to wait for, and its end.
     """
 
     def __init__(
@@ -214,8 +206,10 @@ class App:
         certificates: Certificates | None = None,
         load_config: Callable[[], Config] | None = None,
         service_manager: ServiceManager | None = None,
+        leadership: LeadingTerm | None = None,
     ) -> None:
         self._service_manager = service_manager or ServiceManager({})
+        self._leadership = leadership
         self._limits = client_limits(config)
         context = BrokerContext(
             store,
@@ -249,16 +243,21 @@ class App:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_guest(self.broker, self.users)
         self.sockets = Sockets()
-        self._turn = Turn(self.broker, self.sockets)
+        self._turn = Turn(
+            self.broker, self.sockets, leadership.when_defined if leadership else None
+        )
         self.committer = Committer(
             store,
             self.sockets.wake,
             self._turn.wake,
-            datasyncs=KernelDatasyncs.open(self.sockets.signal),
+            # What waits for followers waits in the thread.
+            datasyncs=None if leadership else KernelDatasyncs.open(self.sockets.signal),
         )
         context.flush = self.committer.flush
         self._alarms = Alarms(
-            store, memory_watermark_bytes(config), self._free_caches, tell=self._tell_alarm
+            *(store, memory_watermark_bytes(config), self._free_caches),
+            tell=self._tell_alarm,
+            lacks_replicas=(lambda: leadership.is_blocked) if leadership else None,
         )
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
@@ -335,9 +334,9 @@ class App:
                 host, port = one.getsockname()[:2]
                 listeners.append(Listener(protocol, host, port, has_tls))
                 if protocol == "http/prometheus":
-                    _log.info("metrics", extra={"url": f"{_url('http', one)}/metrics"})
+                    _log.info("metrics", extra={"url": f"{url_of('http', one)}/metrics"})
                 elif protocol.startswith("http"):
-                    _log.info("management API", extra={"url": _url(protocol, one)})
+                    _log.info("management API", extra={"url": url_of(protocol, one)})
         context = ManagementContext(
             broker=self.broker,
             administration=self.administration,
@@ -374,7 +373,11 @@ class App:
         async with trio.open_nursery() as service:
             service.start_soon(self._turn.read, self.committer)
             service.start_soon(self._turn.run, self.committer)
-            service.start_soon(self.committer.watch)
+            if self._leadership is None:
+                service.start_soon(self.committer.watch)
+            else:
+                service.start_soon(self._leadership.watch, self.committer.watch)
+                service.start_soon(self._leadership.step_down, self.connections)
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
@@ -394,7 +397,11 @@ class App:
                         doors.start_soon(self._accept, listener, clients)
                     for listener in tls:
                         doors.start_soon(self._accept, listener, clients, self._certificates)
-                    await self._wait_for_stop(signals)
+                    if self._leadership is None or not self._leadership.is_stopping:
+                        await self._wait_for_stop(signals)
+                    if self._leadership is not None:
+                        self._leadership.stop()
+                        await trio.sleep_forever()
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._stop_clients, clients.cancel_scope)
                 clients.start_soon(self._stop_at_once, signals, clients.cancel_scope)
@@ -454,6 +461,8 @@ class App:
             return await carry_out(work, self._after_step)
         finally:
             self._turn.wake()
+            if self._leadership is not None:
+                await self._leadership.defined()
 
     async def _after_step(self, slow: Slow | None) -> Any:
         self._turn.wake()

@@ -1,5 +1,8 @@
 """A connection's socket: passes bytes it reads to the protocol, and writes the outbox. It does not
 know the protocol.
+
+Past 600 lines because it is one state machine: what is read, held back, withheld and sent depends
+on each other.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import math
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -69,6 +73,7 @@ class SocketConnection:
         "_is_read",
         "_is_to_be_read",
         "_is_unread",
+        "_is_withheld",
         "_logins",
         "_octets",
         "_read_size",
@@ -156,6 +161,7 @@ class SocketConnection:
         self._is_unread = False
         self._taken_at = 0.0
         self._is_broken = False
+        self._is_withheld = 0
         self._rest = b""
         """What was read, and is handled in later rounds."""
 
@@ -397,6 +403,9 @@ class SocketConnection:
             amqp.receive(part, now)
         message_count = amqp.message_count - message_count
         self.charge(time.thread_time() - began_s, len(part), message_count)
+        if self._turn.when_defined is not None:
+            # A method in steps may have defined something in any of them.
+            self._turn.when_defined(self.withhold())
         self._pause()
 
     def charge(self, seconds: float, byte_count: int = 0, message_count: int = 0) -> None:
@@ -503,9 +512,20 @@ class SocketConnection:
         if has_left:
             self.end()
 
+    def withhold(self) -> Callable[[], None]:
+        """Send nothing until the result is called: what was answered is not certain yet."""
+        self._is_withheld += 1
+
+        def release() -> None:
+            self._is_withheld -= 1
+            if not self._is_withheld and self.amqp.outbox.byte_count:
+                self._turn.has_output(self)
+
+        return release
+
     def send_now(self, now: float) -> None:
         """Send what the socket accepts; `_write_rest` sends the rest."""
-        if self._unsent or self._is_broken:
+        if self._unsent or self._is_broken or self._is_withheld:
             return
         try:
             self._send_outbox(now)
@@ -576,6 +596,8 @@ class SocketConnection:
         the connection itself does so first: one whose threads close it at once would otherwise
         take the end of the socket for a failure.
         """
+        if self._is_withheld:
+            return  # what was answered has not become certain
         with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
             self.send_now(trio.current_time())
             while (self._unsent or self.amqp.outbox.byte_count) and not self._is_broken:

@@ -20,6 +20,8 @@ from typing import Protocol
 
 import trio
 
+from amqpstore import DurabilityError
+
 _LOOK_S = 0.02
 _GOODBYE_S = 3.0
 """How long clients may take to answer connection.close."""
@@ -65,3 +67,12 @@ async def say_goodbye(connections: Collection[ClientConnection]) -> int:
         while connections:
             await trio.sleep(0.01)
     return len(connections)
+
+
+def cause_of(group: BaseExceptionGroup) -> BaseException:
+    """Return the one error to report of those that ended the tasks; a failed disk comes first."""
+    durability = group.subgroup(DurabilityError)
+    first: BaseException = durability or group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

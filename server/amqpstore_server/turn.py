@@ -8,6 +8,7 @@ checked) wake the turn.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -41,11 +42,23 @@ class Definer(Protocol):
     def charge(self, seconds: float) -> None:
         """Count the time of what the last read has led to."""
 
+    def withhold(self) -> Callable[[], None]:
+        """Send nothing to the client until the result is called."""
+
 
 class Turn:
-    """Reads, deliveries, the batch, and writes, in this order."""
+    """Reads, deliveries, the batch, and writes, in this order.
 
-    def __init__(self, broker: Broker, sockets: Sockets) -> None:
+    Args: when_defined, of a leader: calls back once all definitions until now are committed.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        sockets: Sockets,
+        when_defined: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self.when_defined = when_defined
         self._broker = broker
         self._sockets = sockets
         self._senders: dict[Sender, None] = {}
@@ -137,6 +150,9 @@ class Turn:
         definers, self._definers = self._definers, []
         for definer in definers:
             definer.charge(took_s / len(definers))
+            if self.when_defined is not None:
+                # Answers wait until followers have it, too.
+                self.when_defined(definer.withhold())
 
     async def run(self, committer: Committer) -> None:
         """Run a turn whenever `wake` asks for one. Never returns."""

@@ -245,12 +245,14 @@ def check_files(text: str) -> None:
         f"{filenames.QUARANTINE}/repair-%010d/",
         f"{filenames.QUARANTINE}/rejoin-%010d/",
         f"{filenames.TRANSIENT}/%010d.segment",
+        f"{filenames.KEPT}/%010d-%d.segment",
         filenames.RESERVE,
     ]
     assert listed == known
     assert filenames.segment_path("", 12) == listed[9] % 12
     assert filenames.new_segment_path("", 12) == listed[10] % 12
     assert f"{filenames.rejoin_path('', 12)}/" == listed[15] % 12
+    assert filenames.kept_path("", 12, 345) == listed[17] % (12, 345)
     assert filenames.index_path("", 7, 12) == listed[11] % (7, 12)
     assert f"compacted ones from {filenames.FIRST_COMPACTED} (2^31)" in text
     assert f"A file has up to {ENTRIES_A_FILE} entries." in text

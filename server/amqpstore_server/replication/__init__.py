@@ -4,4 +4,18 @@ sockets, disks and etcd.
 Nothing of this is imported by a single node.
 
 - `settings`: what the configuration says about the cluster
+- `handshake`, `tls_streams`: how two members know each other, and TLS for two threads
+- `links`, `listening`: connections of frames, and how they are accepted and made
+- `kept_segments`: segments of the log that are kept for members that are away
+- `member_log`: what a member knows of its own log, for all threads
+- `definitions`: definitions on their way to followers
+- `disk_lane`: the thread that has a follower's store
+- `companion`, `catching_up`: what a leader's log hands to followers, and what one that joins gets
+- `orders`: what the thread is to do that has a leader's store
+- `controller`: has the state machine, and its effects carried out
+- `leading_term`: a term that this member leads, as the broker sees it
+- `serving`: the process of a member
+
+Missing so far: a copy of the whole store for a follower that lacks what the leader's log no longer
+has. Such a follower is refused, and both logs say so.
 """

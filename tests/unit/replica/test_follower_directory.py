@@ -60,7 +60,7 @@ def replicate(store: Store, follower: FollowerStore) -> None:
         assert batch is not None
         store.log.write(batch)
         sealed = SealedBatch.of(batch)
-        follower.append(SealedBatch.decode(sealed.encode()))
+        follower.append(SealedBatch.of_layout(sealed.layout(), sealed.content))
         store.log.complete(batch)
         follower.commit(sealed.lsn, 1)
         follower.housekeep()

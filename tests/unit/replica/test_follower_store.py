@@ -360,15 +360,16 @@ def test_a_batch_is_as_it_was_sent_or_refused() -> None:
     group.publish(["orders", "audit"], b"one", b"two")
     sealed = group.seal()
     assert sealed is not None
-    encoded = sealed.encode()
-    assert SealedBatch.decode(encoded) == sealed
-    for place in range(len(encoded)):
-        flipped = bytearray(encoded)
+    layout, content = sealed.layout(), sealed.content
+    assert SealedBatch.of_layout(layout, content) == sealed
+    both = layout + content
+    for place in range(len(both)):
+        flipped = bytearray(both)
         flipped[place] ^= 0x40
         with pytest.raises(RefusedBatchError):
-            SealedBatch.decode(bytes(flipped))
+            SealedBatch.of_layout(bytes(flipped[: len(layout)]), bytes(flipped[len(layout) :]))
         with pytest.raises(RefusedBatchError):
-            SealedBatch.decode(encoded[:place])
+            SealedBatch.of_layout(both[:place][: len(layout)], both[len(layout) : place])
 
 
 def test_a_directory_becomes_a_members_once() -> None:

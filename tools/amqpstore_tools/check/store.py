@@ -17,6 +17,7 @@ from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
     INDEX,
+    KEPT,
     LOCK,
     MARKER,
     MEMBER,
@@ -63,6 +64,7 @@ _OURS = {
     QUARANTINE,
     RESERVE,
     TRANSIENT,
+    KEPT,
     "admin.sock",
     "reports",
     MANIFEST,

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
-from amqpstore.filenames import CATALOG, LOCK, QUARANTINE, RESERVE, TRANSIENT, repair_number
+from amqpstore.filenames import CATALOG, KEPT, LOCK, QUARANTINE, RESERVE, TRANSIENT, repair_number
 
 Listing = dict[str, list[object]]
 """By name, relative to the store's directory: the type (`file`, `directory`, `link`, `other`), the
@@ -17,7 +17,7 @@ size in bytes, and the SHA-256 of the content: for a file with gaps of zeros, as
 that of the rest, and of its places.
 """
 
-_NO_PART = {LOCK, RESERVE, TRANSIENT, "reports", f"{CATALOG}/lock.mdb"}
+_NO_PART = {KEPT, LOCK, RESERVE, TRANSIENT, "reports", f"{CATALOG}/lock.mdb"}
 """Not read or changed by a repair; their content means nothing to the store."""
 
 _CHUNK_BYTES = 1 << 20

@@ -1,0 +1,47 @@
+"""What a follower that joins is sent: all definitions, and the batches that it lacks, from the
+leader's own segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from amqpstore import DamageError
+from amqpstore.replica import SealedBatch
+from amqpstore_server.cluster.effects import CatchUp
+from amqpstore_server.cluster.frames import Refused, ReplicaPosition, ShippedBatch
+from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.links import Write
+from amqpstore_server.replication.member_log import MemberLog
+
+NO_COPY = (
+    "it lacks batches that the leader's log does not have any longer, and this version cannot send "
+    "it a copy of the whole store: remove this member, stop the leader in order, and make a new "
+    "member from a copy of its data directory"
+)
+
+
+def catch_up(asked: CatchUp, companion: LeaderCompanion, log: MemberLog) -> Callable[[Write], None]:
+    """Return the job that sends all this on a link."""
+
+    def job(write: Write) -> None:
+        place = None if asked.behind is None else log.end_of(asked.behind)
+        if place is None:
+            write(Refused(NO_COPY))
+            return
+        # A file that is missing, or damaged, ends the connection: the follower tries again.
+        try:
+            write(companion.snapshot())
+            for sealed in log.reader().sealed(place):
+                if ReplicaPosition.of_lsn(sealed.lsn).number > asked.number:
+                    return
+                write(_shipped(sealed, companion.term))
+        except DamageError as error:
+            raise OSError(str(error)) from error
+
+    return job
+
+
+def _shipped(sealed: SealedBatch, term: int) -> ShippedBatch:
+    position = ReplicaPosition.of_lsn(sealed.lsn)
+    return ShippedBatch(term, 0, position, 0, sealed.layout(), sealed.content)

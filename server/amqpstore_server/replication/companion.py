@@ -1,0 +1,148 @@
+"""The companion of a leader's log: hands each batch to the state machine, which ships it, and waits
+until that says that it is committed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from amqpstore import DeposedError
+from amqpstore.catalog import Catalog
+from amqpstore.log_batch import Batch
+from amqpstore.replica import SealedBatch
+from amqpstore.replica.log_reading import named_batch
+from amqpstore_server.cluster.frames import Definition, DefinitionsSnapshot, ShippedBatch
+from amqpstore_server.replication.definitions import ReplicatedCatalog
+from amqpstore_server.replication.member_log import MemberLog
+
+
+class Leading(Protocol):
+    """What the state machine of a leader is asked, in any thread. None: it leads no longer."""
+
+    def seal(self, layout: bytes, content: bytes) -> ShippedBatch | None: ...
+
+    def define(self, number: int, content: bytes) -> Definition | None: ...
+
+    def synced(self, term: int, seq: int) -> None: ...
+
+
+class LeaderCompanion:
+    """The companion of one term. See `Companion`. `committed` and `depose` are called by the thread
+    that the state machine has just told something.
+    """
+
+    def __init__(self, leading: Leading, log: MemberLog, directory: str, term: int) -> None:
+        self.term = term
+        self.busy_since: float | None = None
+        """When the write under way here began, by the monotonic clock."""
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called when definitions were committed that somebody waits for; in any thread."""
+        self._leading = leading
+        self._log = log
+        self._directory = directory
+        self._catalog: ReplicatedCatalog | None = None
+        self._changed = threading.Condition()
+        self._committed = 0
+        self._deposed = ""
+        self._shipped: ShippedBatch | None = None
+        self._sealed: SealedBatch | None = None
+        self._defined = 0
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    # The log: see `Companion`.
+
+    def begin(self, batch: Batch) -> None:
+        sealed = SealedBatch.of(batch)
+        # Joined once, for the file here and for all followers.
+        batch.buffers = [sealed.content]
+        shipped = self._leading.seal(sealed.layout(), sealed.content)
+        if shipped is None:
+            raise DeposedError(self._directory, self._deposed or "another member may lead by now")
+        if shipped.position.lsn != sealed.lsn:
+            raise ValueError(f"batch {sealed.lsn} was shipped as {shipped.position}")
+        self._shipped, self._sealed = shipped, sealed
+        self.busy_since = time.monotonic()
+
+    def written(self, batch: Batch) -> None:
+        shipped, sealed = self._shipped, self._sealed
+        if shipped is None or sealed is None:
+            raise ValueError("the batch was not begun")
+        self._sealed = self.busy_since = None
+        self._log.wrote(named_batch(sealed, batch.first_id + len(batch.lengths)))
+        self._leading.synced(shipped.term, shipped.seq)
+
+    def wait(self, batch: Batch) -> None:  # noqa: ARG002 - one is under way at a time
+        shipped = self._shipped
+        if shipped is None:
+            raise ValueError("the batch was not begun")
+        with self._changed:
+            self._changed.wait_for(lambda: self._committed >= shipped.seq or self._deposed)
+            if self._committed < shipped.seq:
+                raise DeposedError(self._directory, self._deposed)
+
+    def replicate(self, catalog: Catalog) -> Catalog:
+        self._catalog = ReplicatedCatalog(catalog, self._define)
+        return self._catalog
+
+    def _define(self, number: int, content: bytes) -> None:
+        definition = self._leading.define(number, content)
+        if definition is None:
+            raise DeposedError(self._directory, self._deposed or "another member may lead by now")
+        with self._changed:
+            self._defined = definition.seq
+
+    # Definitions that somebody waits for.
+
+    def when_defined(self, callback: Callable[[], None]) -> None:
+        """Call back, from `call_settled`, once all definitions until now are committed; at once if
+        they are.
+        """
+        with self._changed:
+            if self._committed < self._defined:
+                self._waiting.append((self._defined, callback))
+                return
+        callback()
+
+    def call_settled(self) -> None:
+        """Call those back whose definitions are committed."""
+        settled = []
+        with self._changed:
+            while self._waiting and self._waiting[0][0] <= self._committed:
+                settled.append(self._waiting.popleft()[1])
+        for callback in settled:
+            callback()
+
+    def snapshot(self) -> DefinitionsSnapshot:
+        """Return all definitions, for a follower that joins. Raises: DamageError, OSError."""
+        if self._catalog is None:
+            raise ValueError("the store is not open")
+        # Another batch may be sealed this moment, before definitions that are in the snapshot.
+        number, content = self._catalog.snapshot(lambda: self._log.last().number + 2)
+        return DefinitionsSnapshot(self.term, number, content)
+
+    # From the state machine.
+
+    def committed(self, seq: int) -> None:
+        """All frames up to one are committed."""
+        with self._changed:
+            self._committed = seq
+            self._changed.notify_all()
+            is_settled = bool(self._waiting and self._waiting[0][0] <= seq)
+        if is_settled:
+            self.on_settled()
+
+    def depose(self, reason: str) -> None:
+        """This member leads no longer: nobody waits any more."""
+        with self._changed:
+            self._deposed = reason
+            self._changed.notify_all()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch is durable here and others are waited for."""
+        shipped = self._shipped
+        return shipped is not None and self.busy_since is None and self._committed < shipped.seq

@@ -1,0 +1,378 @@
+"""The controller: has the state machine of one member, tells it what happens, and has its effects
+carried out.
+
+Whatever thread hears of something tells the state machine under one lock, and hands its effects to
+the threads that carry them out. Nothing is waited for under the lock, neither a disk nor a peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from amqpstore.replica import FollowerStore
+from amqpstore_server.cluster.codec import encode, read_follower, read_leader
+from amqpstore_server.cluster.effects import (
+    Adopt,
+    Append,
+    Attempt,
+    BlockPublishers,
+    CatchUp,
+    CheckpointUpTo,
+    Committed,
+    Define,
+    Dial,
+    Discard,
+    Effect,
+    Exit,
+    Grant,
+    HangUp,
+    KeepAlive,
+    Open,
+    Persist,
+    ReadKeys,
+    Restore,
+    Revoke,
+    Send,
+    ShowAlive,
+    StepDown,
+    Sync,
+    TellOperator,
+)
+from amqpstore_server.cluster.frames import Definition, Frame, Hello, ShippedBatch
+from amqpstore_server.cluster.keys import MemberIdentity, View
+from amqpstore_server.cluster.member import GroupMember
+from amqpstore_server.cluster.tenure import Outcome
+from amqpstore_server.cluster.timing import Health
+from amqpstore_server.etcd.client import EtcdClient
+from amqpstore_server.etcd.driver import EtcdDriver
+from amqpstore_server.replication.catching_up import catch_up
+from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.disk_lane import DiskLane, Follow
+from amqpstore_server.replication.handshake import Purpose
+from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
+from amqpstore_server.replication.listening import MemberDialer, MemberListener
+from amqpstore_server.replication.member_log import MemberLog
+from amqpstore_server.replication.orders import Orders
+from amqpstore_server.replication.settings import ClusterSettings
+
+_log = logging.getLogger(__name__)
+
+_TICK_S = 0.05
+_EXIT_UNFIT = 70
+_LAST_WORDS_S = 0.3
+"""How long a process that hangs goes on: what it has sent must leave."""
+_RESIGNED_S = 2.0
+"""How long a stop waits until etcd has heard of it."""
+
+_Result = TypeVar("_Result")
+
+
+class Controller:
+    """Runs one member, from `start` to `close`.
+
+    Args: store, that of the member, open; reopen, opens it again after a leadership. `orders` are
+    for the thread that has the store of a leader.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        client: EtcdClient,
+        identity: MemberIdentity,
+        store: FollowerStore,
+        reopen: Callable[[], FollowerStore],
+        log: MemberLog,
+    ) -> None:
+        self.orders = Orders()
+        self.log = log
+        self.turned_at: float | None = None
+        """When the event loop that serves clients last turned; None while there is none."""
+        self.member = GroupMember(
+            identity, store.term, log, time.monotonic(), _make_request, settings.timing
+        )
+        self._settings = settings
+        self._directory = store.directory
+        self._lock = threading.Lock()
+        self._secret: bytes | None = None
+        self._links: dict[int, Link] = {}
+        self._dialled: set[int] = set()
+        self._link_count = 0
+        self._encoded: tuple[Frame, tuple[bytes, bytes]] | None = None
+        self._companion: LeaderCompanion | None = None
+        self._has_released = False
+        """Whether the store was asked for by a leadership, and is not back yet."""
+        self._attempts: set[str] = set()
+        self._closed = threading.Event()
+        self._dialer = MemberDialer(settings)
+        self._lane = DiskLane(store, reopen, log, self)
+        self._etcd = EtcdDriver(
+            client, identity.member, self, settings.timing.lease_s, self._is_fit
+        )
+        self._listener = MemberListener(settings, self)
+        self._ticks = threading.Thread(target=self._tick, name="controller", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._ticks.start()
+
+    def close(self) -> None:
+        """End all threads; the store of a follower is closed. What was resigned is known to etcd,
+        if it answers.
+        """
+        until = time.monotonic() + _RESIGNED_S
+        while self._attempts and time.monotonic() < until:
+            time.sleep(_TICK_S)
+        self._closed.set()
+        self._ticks.join()
+        self._listener.close()
+        with self._lock:
+            links = list(self._links.values())
+            self._links.clear()
+        for link in links:
+            link.hang_up()
+        self._lane.close()
+        self._etcd.close()
+
+    # The state machine.
+
+    @contextmanager
+    def _telling(self) -> Iterator[GroupMember]:
+        """Have the state machine for oneself, to tell it something, and obey it."""
+        with self._lock:
+            try:
+                yield self.member
+                self._obey()
+            except BaseException as error:
+                # Nobody knows what it would have asked for: this process cannot go on.
+                self.orders.fail(error)
+                raise
+
+    def _tell(self, happen: Callable[[GroupMember, float], _Result]) -> _Result:
+        """Let something happen to the state machine, and obey it."""
+        with self._telling() as member:
+            return happen(member, time.monotonic())
+
+    def _tick(self) -> None:
+        while not self._closed.wait(_TICK_S):
+            self._tell(lambda member, now: member.tick(now, self._health()))
+
+    def _health(self) -> Health:
+        companion = self._companion
+        began = [self._lane.busy_since, companion.busy_since if companion else None]
+        busy_since = min((at for at in began if at is not None), default=None)
+        # Who waits for others with the event loop in hand is not ill.
+        waits = companion is not None and companion.is_waiting
+        return Health(busy_since, None if waits else self.turned_at)
+
+    def _is_fit(self) -> bool:
+        return self._health().is_fit(time.monotonic(), self._settings.timing)
+
+    def _obey(self) -> None:
+        effects = self.member.effects
+        while effects:
+            todo, effects[:] = list(effects), []
+            for effect in todo:
+                self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - a case for each effect
+        match effect:
+            case ReadKeys() | Grant() | KeepAlive() | Revoke() | ShowAlive():
+                self._etcd.carry_out(effect)
+            case Attempt(transaction):
+                self._attempts.add(transaction.request)
+                self._etcd.carry_out(effect)
+            case Send(link, frame):
+                self._send(link, frame)
+            case HangUp(link):
+                self._hang_up(link)
+            case CatchUp():
+                self._catch_up(effect)
+            case CheckpointUpTo():
+                if self._companion is None:
+                    self._lane.put(effect)
+            case Open():
+                self._has_released = True
+                self._lane.put(effect)
+            case Dial() | Persist() | Append() | Define() | Restore() | Sync() | Discard():
+                self._lane.put(effect)
+            case Committed(seq, _):
+                if self._companion is not None:
+                    self._companion.committed(seq)
+            case BlockPublishers(is_blocked):
+                self.orders.block(is_blocked=is_blocked)
+            case StepDown(reason):
+                self._step_down(reason)
+            case Exit(reason):
+                # Threads of this process hang, so it cannot end in order.
+                _log.critical("the process ends", extra={"reason": reason})
+                for number in list(self._links):
+                    self._hang_up(number)
+                threading.Timer(_LAST_WORDS_S, os._exit, (_EXIT_UNFIT,)).start()
+            case TellOperator(text):
+                _log.warning("%s", text)
+            case Adopt():
+                raise NotImplementedError("whole copies are refused by `catching_up`")
+
+    def _step_down(self, reason: str) -> None:
+        _log.warning("this member leads no longer", extra={"reason": reason})
+        for number in list(self._links):
+            self._hang_up(number)
+        if self._companion is not None:
+            self._companion.depose(reason)
+        self.orders.depose(reason)
+        if not self._has_released:
+            # Nobody has asked for the store yet.
+            self._lane.put(Follow())
+
+    # The leader's store: see `Leading` and `Orders`.
+
+    def opened(self) -> None:
+        """The leader's store is open."""
+        self._tell(lambda member, now: member.opened(now))
+
+    def follow(self) -> None:
+        """The leader's store is closed."""
+        self.turned_at = None
+        self._lane.put(Follow())
+
+    def stop(self) -> None:
+        """Lead no longer, in order: the order to step down follows."""
+        self._tell(lambda member, now: member.stop(now))
+
+    def seal(self, layout: bytes, content: bytes) -> ShippedBatch | None:
+        return self._tell(lambda member, now: member.seal(layout, content, now))
+
+    def define(self, number: int, content: bytes) -> Definition | None:
+        return self._tell(lambda member, now: member.define(number, content, now))
+
+    # Answers of the disk: see `DiskAnswers`.
+
+    def persisted(self, term: int) -> None:
+        self._tell(lambda member, now: member.persisted(term, now))
+
+    def synced(self, term: int, seq: int) -> None:
+        self._tell(lambda member, now: member.synced(term, seq, now))
+
+    def discarded(self) -> None:
+        self._tell(lambda member, _: member.discarded())
+
+    def flushed(self, dial: Dial) -> None:
+        secret = self._secret
+        if secret is None:
+            _log.error("etcd has no secret for this group: run `amqpstore cluster init`")
+            return
+        self._dialer.dial(dial.address, secret, self._connected)
+
+    def released(self, term: int) -> None:
+        with self._lock:
+            companion = LeaderCompanion(self, self.log, self._directory, term)
+            self._companion = companion
+        self.orders.lead(companion)
+
+    def following(self) -> None:
+        with self._telling() as member:
+            self._companion = None
+            self._has_released = False
+            self.orders.reset()
+            member.closed(time.monotonic())
+
+    def stream_failed(self) -> None:
+        with self._telling() as member:
+            for number in list(self._dialled):
+                self._hang_up(number)
+                member.disconnected(number)
+
+    def failed(self, error: BaseException) -> None:
+        self.orders.fail(error)
+
+    # Answers of etcd: see `EtcdAnswers`.
+
+    @property
+    def secret(self) -> bytes | None:
+        return self._secret
+
+    def viewed(self, view: View) -> None:
+        if view.cluster == self.member.identity.cluster:
+            self._secret = view.secret or self._secret
+        self._tell(lambda member, now: member.viewed(view, now))
+
+    def granted(self, lease: int) -> None:
+        self._tell(lambda member, now: member.granted(lease, now))
+
+    def grant_failed(self) -> None:
+        self._tell(lambda member, now: member.grant_failed(now))
+
+    def attempted(self, request: str, outcome: Outcome, revision: int) -> None:
+        self._attempts.discard(request)
+        self._tell(lambda member, now: member.attempted(request, outcome, revision, now))
+
+    def kept_alive(self, lease: int, asked_at: float, *, is_alive: bool) -> None:
+        self._tell(lambda member, now: member.kept_alive(lease, asked_at, now, is_alive=is_alive))
+
+    # Connections: see `LinkEvents` and `MemberConnections`.
+
+    def accepted(self, sock: MemberSocket, purpose: Purpose) -> None:  # noqa: ARG002 - there is one
+        with self._lock:
+            if self.member.leader is None or self._closed.is_set():
+                sock.close()
+                return
+            self._link_count += 1
+            link = Link(self._link_count, sock, read_follower(), self)
+            self._links[link.number] = link
+        link.start()
+
+    def _connected(self, sock: MemberSocket) -> None:
+        with self._telling() as member:
+            if self._closed.is_set():
+                sock.close()
+                return
+            self._link_count += 1
+            link = Link(self._link_count, sock, read_leader(MAX_CONTENT_BYTES), self)
+            self._links[link.number] = link
+            self._dialled.add(link.number)
+            member.connected(link.number)
+        link.start()
+
+    def received(self, link: int, frame: Frame) -> None:
+        if isinstance(frame, Hello):
+            self.log.look_up(frame.tail)
+        with self._telling() as member:
+            if link in self._links:  # else it was hung up
+                member.received(link, frame, time.monotonic())
+
+    def disconnected(self, link: int, reason: str) -> None:
+        with self._telling() as member:
+            self._dialled.discard(link)
+            if self._links.pop(link, None) is not None:
+                _log.info("a member has disconnected", extra={"link": link, "reason": reason})
+                member.disconnected(link)
+
+    def _send(self, link: int, frame: Frame) -> None:
+        found = self._links.get(link)
+        if found is None:
+            return
+        if self._encoded is None or self._encoded[0] is not frame:
+            self._encoded = frame, encode(frame)
+        found.send(self._encoded[1])
+
+    def _hang_up(self, link: int) -> None:
+        found = self._links.pop(link, None)
+        self._dialled.discard(link)
+        if found is not None:
+            found.hang_up()
+
+    def _catch_up(self, asked: CatchUp) -> None:
+        link = self._links.get(asked.link)
+        if link is not None and self._companion is not None:
+            link.work(catch_up(asked, self._companion, self.log))
+
+
+def _make_request() -> str:
+    return secrets.token_hex(16)

@@ -1,0 +1,296 @@
+"""The thread that has a follower's store: it carries out the effects of the disk, in order."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from amqpstore import DurabilityError, StoreError
+from amqpstore.replica import FollowerStore, SealedBatch, SegmentRewrite
+from amqpstore.replica.log_reading import named_batch
+from amqpstore_server.cluster.effects import (
+    Append,
+    CheckpointUpTo,
+    Define,
+    Dial,
+    Discard,
+    Open,
+    Persist,
+    Restore,
+    Sync,
+)
+from amqpstore_server.cluster.frames import ReplicaPosition, ShippedBatch
+from amqpstore_server.replication.definitions import decode_changes, decode_tables
+from amqpstore_server.replication.member_log import MemberLog
+
+_log = logging.getLogger(__name__)
+
+_HOUSEKEEP_S = 0.5
+_TOLD_S = 0.2
+"""How often a leader is told that something is on disk while a follower catches up."""
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Open the store again, after a leadership."""
+
+
+DiskEffect: TypeAlias = (
+    Persist | Append | Define | Restore | Sync | Discard | CheckpointUpTo | Dial | Open | Follow
+)
+
+
+class DiskAnswers(Protocol):
+    """Is told what was done, in the lane's thread."""
+
+    def persisted(self, term: int) -> None: ...
+
+    def synced(self, term: int, seq: int) -> None: ...
+
+    def discarded(self) -> None: ...
+
+    def flushed(self, dial: Dial) -> None:
+        """All that was asked for before is durable: connect."""
+
+    def released(self, term: int) -> None:
+        """The store is closed, to be opened by a leader."""
+
+    def following(self) -> None:
+        """The store is open again after a leadership."""
+
+    def stream_failed(self) -> None:
+        """What the leader sends cannot be taken: hang up, and connect again."""
+
+    def failed(self, error: BaseException) -> None:
+        """The store is lost for this process."""
+
+
+class DiskLane:
+    """Has the store of a follower, from its thread's start to `Open`, and again from `Follow`."""
+
+    def __init__(
+        self,
+        store: FollowerStore,
+        reopen: Callable[[], FollowerStore],
+        log: MemberLog,
+        answers: DiskAnswers,
+    ) -> None:
+        self.busy_since: float | None = None
+        """When the job under way began, by the monotonic clock."""
+        self._store: FollowerStore | None = store
+        self._reopen = reopen
+        self._log = log
+        self._answers = answers
+        self._jobs: queue.SimpleQueue[DiskEffect | None] = queue.SimpleQueue()
+        self._is_broken = False
+        """Whether the stream cannot go on: nothing more of it is written."""
+        self._rewrite: SegmentRewrite | None = None
+        self._rewritten: list[SealedBatch] = []
+        self._discard_behind: ReplicaPosition | None = None
+        self._is_joined = False
+        """Whether the log was made to go on where the leader's does, on this connection."""
+        self._defined: deque[tuple[int, int]] = deque()
+        """Definitions that are not committed: committed behind which batch, and their number."""
+        self._committed_definitions = 0
+        self._committed = 0
+        self._told_at = 0.0
+        self._thread = threading.Thread(target=self._work, name="follower's disk", daemon=True)
+        self._thread.start()
+
+    def put(self, effect: DiskEffect) -> None:
+        """Have an effect carried out behind those before; never blocks."""
+        self._jobs.put(effect)
+
+    def close(self) -> None:
+        """Close the store behind what was asked for, and return when the thread has ended."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                try:
+                    effect = self._jobs.get(timeout=_HOUSEKEEP_S)
+                except queue.Empty:
+                    self._busy(self._housekeep)
+                    continue
+                if effect is None:
+                    break
+                self._busy(lambda effect=effect: self._carry_out(effect))  # type: ignore[misc]
+            self._busy(self._close)
+        except BaseException as error:  # noqa: BLE001 - it ends the process
+            if self._store is not None:
+                self._store.abandon()
+            self._answers.failed(error)
+
+    def _busy(self, work: Callable[[], None]) -> None:
+        self.busy_since = time.monotonic()
+        try:
+            work()
+        finally:
+            self.busy_since = None
+
+    def _carry_out(self, effect: DiskEffect) -> None:
+        if isinstance(effect, Follow):
+            self._follow()
+            return
+        store = self._store
+        if store is None:
+            return  # of a stream that has ended with the leadership
+        if isinstance(effect, Open):
+            self._forget_stream()
+            self._close()
+            self._answers.released(effect.term)
+        elif isinstance(effect, Dial):
+            self._forget_stream()
+            self._is_broken = False
+            self._answers.flushed(effect)
+        elif isinstance(effect, Persist):
+            store.adopt_term(effect.term)
+            self._answers.persisted(effect.term)
+        elif not self._is_broken:
+            self._stream(store, effect)
+
+    def _stream(
+        self,
+        store: FollowerStore,
+        effect: Append | Define | Restore | Sync | Discard | CheckpointUpTo,
+    ) -> None:
+        try:
+            match effect:
+                case Discard(behind):
+                    self._discard_behind = behind
+                    self._answers.discarded()
+                case Restore(snapshot):
+                    self._restore(store, snapshot.number, snapshot.content)
+                case Append(batch):
+                    self._append(store, batch)
+                case Define(definition):
+                    store.define(definition.number, decode_changes(definition.content))
+                    self._note_definitions(self._log.last().number, definition.number)
+                    self._answers.synced(definition.term, definition.seq)
+                case Sync(term, seq):
+                    self._join(store)
+                    self._answers.synced(term, seq)
+                case CheckpointUpTo(number):
+                    self._committed = max(self._committed, number)
+                    self._commit(store)
+        except DurabilityError:
+            raise
+        except (StoreError, OSError, msgspec.DecodeError) as error:
+            _log.error("what the leader sends cannot be taken", extra={"reason": str(error)})
+            self._is_broken = True
+            self._forget_rewrite()
+            self._answers.stream_failed()
+
+    # The stream.
+
+    def _restore(self, store: FollowerStore, number: int, content: bytes) -> None:
+        found = decode_tables(content)
+        store.replace_definitions(number, found.next_queue_id, found.tables)
+        self._defined.clear()
+        self._note_definitions(found.sealed, number)
+
+    def _note_definitions(self, sealed: int, number: int) -> None:
+        self._defined.append((sealed, number))
+
+    def _append(self, store: FollowerStore, batch: ShippedBatch) -> None:
+        sealed = SealedBatch.of_layout(batch.layout, batch.content)
+        if not batch.seq:
+            self._rewrite_with(store, sealed)
+            if time.monotonic() >= self._told_at:
+                self._told_at = time.monotonic() + _TOLD_S
+                self._answers.synced(batch.term, 0)
+            return
+        self._join(store)
+        store.append(sealed)
+        self._log.wrote(named_batch(sealed, store.last.message_id))
+        self._answers.synced(batch.term, batch.seq)
+
+    def _rewrite_with(self, store: FollowerStore, sealed: SealedBatch) -> None:
+        """Put a batch that was missed in the segment that is written anew."""
+        if self._rewrite is None:
+            self._rewrite = self._resumed(store)
+        if sealed.segment != self._rewrite.number:
+            self._adopt(store, self._rewrite)
+            self._rewrite = store.next_segment()
+        self._rewrite.append(sealed.content)
+        self._rewritten.append(sealed)
+
+    def _resumed(self, store: FollowerStore) -> SegmentRewrite:
+        behind = self._discard_behind
+        return store.resume(store.last.lsn if behind is None else behind.lsn)
+
+    def _join(self, store: FollowerStore) -> None:
+        """Have the log go on where the leader's does; before anything is acked in its term."""
+        if self._is_joined:
+            return
+        if self._rewrite is None and (self._discard_behind or not store.is_appendable):
+            self._rewrite = self._resumed(store)
+        if self._rewrite is not None:
+            self._adopt(store, self._rewrite)
+        self._is_joined = True
+        self._commit(store)
+
+    def _adopt(self, store: FollowerStore, rewrite: SegmentRewrite) -> None:
+        store.adopt(rewrite)
+        self._log.discarded(rewrite.place)
+        for sealed in self._rewritten:
+            self._log.wrote(named_batch(sealed, store.last.message_id))
+        self._discard_behind = None
+        self._rewritten.clear()
+        self._rewrite = None
+
+    def _commit(self, store: FollowerStore) -> None:
+        """Let checkpoints cover what is committed."""
+        last = store.last
+        if not self._is_joined or not last.lsn:
+            return
+        while self._defined and self._defined[0][0] < self._committed:
+            self._committed_definitions = self._defined.popleft()[1]
+        lsn = self._log.lsn_up_to(self._committed)
+        if lsn:
+            store.commit(lsn, self._committed_definitions)
+            self._log.covered(store.committed_lsn)
+        store.housekeep()
+
+    def _housekeep(self) -> None:
+        if self._store is not None and self._is_joined:
+            try:
+                self._store.housekeep()
+            except DurabilityError:
+                raise
+            except (StoreError, OSError) as error:
+                _log.error("background work is postponed", extra={"reason": str(error)})
+
+    def _forget_stream(self) -> None:
+        self._forget_rewrite()
+        self._discard_behind = None
+        self._is_joined = False
+        self._defined.clear()
+        self._committed = self._committed_definitions = 0
+
+    def _forget_rewrite(self) -> None:
+        if self._rewrite is not None:
+            self._rewrite.abandon()
+        self._rewrite = None
+        self._rewritten.clear()
+
+    # The store.
+
+    def _close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _follow(self) -> None:
+        if self._store is None:
+            self._store = self._reopen()
+        self._is_broken = False
+        self._answers.following()

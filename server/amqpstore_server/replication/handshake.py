@@ -1,0 +1,114 @@
+"""How two members prove to each other that they know the group's secret, before anything else.
+
+    dialer to listener      MAGIC, purpose (1 byte), nonce (32 bytes)
+    listener to dialer      MAGIC, nonce (32 bytes), proof (32 bytes)
+    dialer to listener      proof (32 bytes)
+
+A proof is the HMAC-SHA-256, under the secret, of who gives it, the purpose, and both nonces: so it
+cannot be used again, nor sent back to its sender. Nobody gets more than these few bytes, or more
+time than the deadline, without one. What follows is not encrypted by this: that takes certificates.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from enum import Enum
+from typing import Protocol
+
+MAGIC = b"amqpstore member 1\n"
+_NONCE_BYTES = 32
+_PROOF_BYTES = 32
+DEADLINE_S = 3.0
+
+
+class Purpose(Enum):
+    """What a connection is for."""
+
+    STREAM = b"s"
+    """A follower takes the leader's frames."""
+
+
+class HandshakeError(Exception):
+    """The peer is not a member of this group, or not one that speaks this version."""
+
+
+class HandshakeSocket(Protocol):
+    """What a handshake needs of a socket, with TLS or without."""
+
+    def settimeout(self, timeout: float | None, /) -> None: ...
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, content: bytes, /) -> None: ...
+
+
+def greet(sock: HandshakeSocket, secret: bytes, purpose: Purpose) -> None:
+    """Be the dialer. Raises: HandshakeError, OSError."""
+    until = time.monotonic() + DEADLINE_S
+    mine = secrets.token_bytes(_NONCE_BYTES)
+    _send(sock, MAGIC + purpose.value + mine, until)
+    _expect_magic(sock, until)
+    theirs = _receive(sock, _NONCE_BYTES, until)
+    _check(_receive(sock, _PROOF_BYTES, until), secret, b"listener", purpose, mine, theirs)
+    _send(sock, _proof(secret, b"dialer", purpose, mine, theirs), until)
+
+
+def answer(sock: HandshakeSocket, secret: bytes) -> Purpose:
+    """Be the listener. Returns what the connection is for. Raises: HandshakeError, OSError."""
+    until = time.monotonic() + DEADLINE_S
+    _expect_magic(sock, until)
+    asked = _receive(sock, 1, until)
+    try:
+        purpose = Purpose(asked)
+    except ValueError:
+        raise HandshakeError(f"it asks for {asked!r}, which this version does not know") from None
+    theirs = _receive(sock, _NONCE_BYTES, until)
+    mine = secrets.token_bytes(_NONCE_BYTES)
+    _send(sock, MAGIC + mine + _proof(secret, b"listener", purpose, theirs, mine), until)
+    _check(_receive(sock, _PROOF_BYTES, until), secret, b"dialer", purpose, theirs, mine)
+    return purpose
+
+
+def _proof(
+    secret: bytes, role: bytes, purpose: Purpose, of_dialer: bytes, of_other: bytes
+) -> bytes:
+    signed = b" ".join((role, purpose.value, of_dialer + of_other))
+    return hmac.digest(secret, signed, "sha256")
+
+
+def _check(
+    found: bytes, secret: bytes, role: bytes, purpose: Purpose, dialers: bytes, others: bytes
+) -> None:
+    if not hmac.compare_digest(found, _proof(secret, role, purpose, dialers, others)):
+        raise HandshakeError("it does not know the secret of this group")
+
+
+def _expect_magic(sock: HandshakeSocket, until: float) -> None:
+    found = _receive(sock, len(MAGIC), until)
+    if found != MAGIC:
+        raise HandshakeError(f"it begins with {found!r}, and not as a member of this version does")
+
+
+def _send(sock: HandshakeSocket, content: bytes, until: float) -> None:
+    sock.settimeout(_left_s(until))
+    sock.sendall(content)
+
+
+def _receive(sock: HandshakeSocket, size: int, until: float) -> bytes:
+    received = b""
+    while len(received) < size:
+        sock.settimeout(_left_s(until))
+        piece = sock.recv(size - len(received))
+        if not piece:
+            raise HandshakeError("it has closed the connection: does it have the same secret?")
+        received += piece
+    return received
+
+
+def _left_s(until: float) -> float:
+    left_s = until - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError(f"the handshake took longer than {DEADLINE_S} s")
+    return left_s

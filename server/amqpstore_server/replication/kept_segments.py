@@ -1,0 +1,63 @@
+"""Segments of the log that are kept for members that are away, as hard links: the store may remove
+its own name of one at any time, once nothing in it is live.
+
+They cost disk space only once the store has removed its own. A crash may lose a link, as nothing
+here is synced: then a member that is away for long needs a copy of the whole store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+from amqpstore.filenames import KEPT, kept_path, kept_segment, segment_path
+
+_log = logging.getLogger(__name__)
+
+MAX_KEPT_BYTES = 1 << 30
+
+
+class KeptSegments:
+    """What is kept in a member's directory. For one thread at a time."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.ends: dict[int, int] = {}
+        """Where each ends, by number."""
+        with suppress(FileNotFoundError):
+            names = os.listdir(os.path.join(directory, KEPT))
+            self.ends = dict(sorted(filter(None, map(kept_segment, names))))
+
+    def paths(self) -> dict[int, str]:
+        """Return their paths, by number."""
+        return {one: kept_path(self._directory, one, end) for one, end in self.ends.items()}
+
+    def keep(self, number: int, end: int) -> None:
+        """Keep a segment to which nothing more is appended; of all, the last ones that fit."""
+        if self.ends.get(number) == end:
+            return
+        path = kept_path(self._directory, number, end)
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
+            os.link(segment_path(self._directory, number), path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            # Nobody needs it as long as everybody is there.
+            extra = {"path": path, "reason": str(error)}
+            _log.warning("a segment is not kept for members that are away", extra=extra)
+            return
+        self.ends[number] = end
+        while sum(self.ends.values()) > MAX_KEPT_BYTES:
+            self._remove(min(self.ends))
+
+    def forget_from(self, number: int) -> None:
+        """Keep none from this number on: the log goes on in another way there."""
+        for one in [one for one in self.ends if one >= number]:
+            self._remove(one)
+
+    def _remove(self, number: int) -> None:
+        path = kept_path(self._directory, number, self.ends.pop(number))
+        with suppress(FileNotFoundError):
+            os.unlink(path)

@@ -1,0 +1,94 @@
+"""A term that this member leads, as the broker sees it: what waits for followers, and its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection
+
+import trio
+
+from amqpstore import DeposedError
+from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.controller import Controller
+from amqpstore_server.stopping import ClientConnection
+
+_TURN_S = 0.1
+_LOOK_S = 0.02
+_STEP_DOWN_S = 0.5
+"""How long clients may take to answer connection.close."""
+
+
+class LeadingTerm:
+    """One leadership of this process. Create it inside trio."""
+
+    def __init__(self, controller: Controller, companion: LeaderCompanion, directory: str) -> None:
+        self.when_defined = companion.when_defined
+        self._controller = controller
+        self._directory = directory
+        self._changed = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        companion.on_settled = lambda: token.run_sync_soon(companion.call_settled)
+        controller.orders.on_change = lambda: token.run_sync_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the process is to end with it."""
+        return self._controller.orders.is_stopping
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether publishers have to wait: too few replicas have what was published."""
+        return self._controller.orders.is_blocked
+
+    async def defined(self) -> None:
+        """Return once all definitions until now are committed."""
+        committed = trio.Event()
+        self.when_defined(committed.set)
+        await committed.wait()
+
+    async def show_progress(self) -> None:
+        """Show that the event loop turns; else another member is to lead. Never returns."""
+        while True:
+            self._controller.turned_at = time.monotonic()
+            await trio.sleep(_TURN_S)
+
+    async def watch(self, watch_committer: Callable[[], Awaitable[None]]) -> None:
+        """Run until the disk fails. Raises: DurabilityError."""
+        try:
+            await watch_committer()
+        except DeposedError:
+            # Clients are told before everything ends: see `step_down`.
+            await trio.sleep_forever()
+
+    async def step_down(self, connections: Collection[ClientConnection]) -> None:
+        """Close all clients once this member leads no longer.
+
+        Raises: DeposedError; what ends the process.
+        """
+        deposed = await self._deposed()
+        now = trio.current_time()
+        for connection in list(connections):
+            connection.close(now)
+        with trio.move_on_after(_STEP_DOWN_S):
+            while connections:
+                await trio.sleep(_LOOK_S)
+        raise deposed
+
+    async def _deposed(self) -> DeposedError:
+        orders = self._controller.orders
+        while True:
+            changed = self._changed
+            if orders.failure is not None:
+                raise orders.failure
+            if orders.deposed:
+                return DeposedError(self._directory, orders.deposed)
+            await changed.wait()
+
+    def stop(self) -> None:
+        """Let another member lead, and end the process once it can: see `deposed`."""
+        self._controller.orders.is_stopping = True
+        self._controller.stop()

@@ -1,0 +1,177 @@
+"""Connections between members: one TCP connection each, with a thread that reads and one that
+writes.
+
+Nobody waits for a peer: what is to be sent is queued, up to a limit. A peer that leaves more unread
+loses its connection, and catches up from the log when it has connected again.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol, TypeAlias
+
+from amqpstore_server.cluster.codec import FrameReader, PeerFrameError, encode
+from amqpstore_server.cluster.frames import Frame, FromFollower, FromLeader
+from amqpstore_server.replication.tls_streams import TlsStream
+
+_log = logging.getLogger(__name__)
+
+MAX_CONTENT_BYTES = 1 << 30
+"""The largest batch that a follower takes."""
+_MAX_QUEUED_BYTES = 256 << 20
+_READ_BYTES = 256 << 10
+_PIECE_BYTES = 1 << 20
+"""Sent at a time: each piece has to be accepted within the time limit."""
+_SEND_TIMEOUT_S = 5.0
+_USER_TIMEOUT_MS = 10_000
+"""What TCP waits for acknowledgements of a machine that is gone."""
+
+MemberSocket: TypeAlias = socket.socket | TlsStream
+Write: TypeAlias = Callable[[Frame], None]
+
+
+class LinkEvents(Protocol):
+    """Is told of what happens on links, in their threads."""
+
+    def received(self, link: int, frame: Frame) -> None: ...
+
+    def disconnected(self, link: int, reason: str) -> None: ...
+
+
+class Link:
+    """One connection, `number`. Its threads run from `start` to its end."""
+
+    def __init__(
+        self,
+        number: int,
+        sock: MemberSocket,
+        reader: FrameReader[FromFollower] | FrameReader[FromLeader],
+        events: LinkEvents,
+    ) -> None:
+        self.number = number
+        self._socket = sock
+        self._reader = reader
+        self._events = events
+        self._wake = threading.Condition()
+        self._queue: deque[tuple[bytes, bytes] | Callable[[Write], None]] = deque()
+        self._queued_bytes = 0
+        self._is_ending = False
+        self._threads = 2
+        sock.settimeout(_SEND_TIMEOUT_S)
+
+    def start(self) -> None:
+        """Begin to read and to write."""
+        for run in (self._read, self._write):
+            name = f"link {self.number} {run.__name__.strip('_')}s"
+            threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
+
+    def _run(self, run: Callable[[], None]) -> None:
+        run()
+        with self._wake:
+            self._threads -= 1
+            is_last = not self._threads
+        if is_last:
+            self._socket.close()
+
+    def send(self, encoded: tuple[bytes, bytes]) -> None:
+        """Send a frame, as `encode` returns it, behind those before; never blocks."""
+        with self._wake:
+            if self._is_ending:
+                return
+            self._queued_bytes += len(encoded[0]) + len(encoded[1])
+            if self._queued_bytes > _MAX_QUEUED_BYTES:
+                self._queue.clear()
+                self._is_ending = True
+                _log.warning("a peer reads too slowly", extra={"link": self.number})
+            self._queue.append(encoded)
+            self._wake.notify()
+
+    def work(self, job: Callable[[Write], None]) -> None:
+        """Have the writing thread do something that sends much, behind what is queued."""
+        with self._wake:
+            if not self._is_ending:
+                self._queue.append(job)
+                self._wake.notify()
+
+    def hang_up(self) -> None:
+        """End the connection behind what was sent."""
+        with self._wake:
+            self._is_ending = True
+            self._wake.notify()
+
+    def _write(self) -> None:
+        try:
+            while (item := self._next()) is not None:
+                if isinstance(item, tuple):
+                    self._send(item)
+                else:
+                    item(lambda frame: self._send(encode(frame)))
+        except OSError as error:
+            self._events.disconnected(self.number, str(error))
+        except Exception as error:  # noqa: BLE001 - it ends this link, and nothing else
+            _log.exception("a link failed", extra={"link": self.number})
+            self._events.disconnected(self.number, str(error))
+        with self._wake:
+            self._is_ending = True
+            self._queue.clear()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _next(self) -> tuple[bytes, bytes] | Callable[[Write], None] | None:
+        with self._wake:
+            while not self._queue and not self._is_ending:
+                self._wake.wait()
+            if not self._queue:
+                return None
+            item = self._queue.popleft()
+            if isinstance(item, tuple):
+                self._queued_bytes -= len(item[0]) + len(item[1])
+            return item
+
+    def _send(self, encoded: tuple[bytes, bytes]) -> None:
+        head, content = encoded
+        if len(content) <= _PIECE_BYTES:
+            self._socket.sendall(head + content)
+            return
+        self._socket.sendall(head)
+        with memoryview(content) as view:
+            for start in range(0, len(content), _PIECE_BYTES):
+                self._socket.sendall(view[start : start + _PIECE_BYTES])
+
+    def _read(self) -> None:
+        reason = "the peer has closed the connection"
+        try:
+            while received := self._received():
+                self._reader.receive(received)
+                while (frame := self._reader.next_frame()) is not None:
+                    self._events.received(self.number, frame)
+        except PeerFrameError as error:
+            _log.error("a peer sends what is not a frame", extra={"reason": str(error)})
+            reason = str(error)
+        except OSError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - it ends this link, and nothing else
+            _log.exception("a link failed", extra={"link": self.number})
+            reason = str(error)
+        self._events.disconnected(self.number, reason)
+        self.hang_up()
+
+    def _received(self) -> bytes:
+        while True:
+            try:
+                return self._socket.recv(_READ_BYTES)
+            except TimeoutError:
+                with self._wake:
+                    if self._is_ending and not self._queue:
+                        return b""
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set a connected socket up for frames."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

@@ -1,0 +1,211 @@
+"""The process of a member: follows, opens the store and serves clients when it is elected, and
+follows again when it leads no longer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from enum import Enum
+
+import trio
+
+from amqpstore import DamageError, DeposedError, MembershipError, Store
+from amqpstore.files import OsFiles
+from amqpstore.options import Options
+from amqpstore.replica import (
+    FollowerStore,
+    LogReader,
+    Membership,
+    log_ends,
+    read_membership,
+    write_membership,
+)
+from amqpstore.terms import number_of
+from amqpstore_server.cluster.keys import MemberIdentity
+from amqpstore_server.config import Config
+from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.config_values import store_options
+from amqpstore_server.etcd.client import EtcdClient
+from amqpstore_server.etcd.errors import EtcdError
+from amqpstore_server.etcd.identity import EtcdIdentity
+from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.controller import Controller
+from amqpstore_server.replication.leading_term import LeadingTerm
+from amqpstore_server.replication.member_log import MemberLog
+from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
+from amqpstore_server.service_manager import ServiceManager
+
+_log = logging.getLogger(__name__)
+
+Serve = Callable[[Store, Callable[[], LeadingTerm]], None]
+"""Serves clients as a leader, which the second argument makes it, inside trio, until it raises
+DeposedError.
+"""
+
+
+def serve_member(config: Config, serve: Serve) -> None:
+    """Run a member of a group until SIGTERM or SIGINT. Raises: as `MemberRuntime`."""
+    settings = cluster_settings(config)
+    if settings is None:
+        raise ValueError("the configuration is that of a single node")
+    manager = ServiceManager(os.environ)
+    MemberRuntime(settings, config.data, store_options(config)).run(
+        serve, lambda: manager.ready("following")
+    )
+
+
+class _Next(Enum):
+    LEAD = "lead"
+    STOP = "stop"
+
+
+class MemberRuntime:
+    """One member of a group, for the life of a process. Args: serve, called for each leadership.
+
+    Raises, when it is opened: MembershipError, as `FollowerStore.open`, ConfigError.
+    """
+
+    def __init__(self, settings: ClusterSettings, directory: str, options: Options) -> None:
+        self._files = OsFiles()
+        self._directory = directory
+        self._options = options
+        found = read_membership(self._files, directory)
+        if found is None:
+            raise MembershipError(
+                directory,
+                "is not a member of a group: run `amqpstore cluster init`, or `amqpstore cluster "
+                "join`, with the broker's configuration",
+            )
+        self._client = EtcdClient(settings.etcd, settings.prefix, EtcdIdentity(found.cluster))
+        found = self._known(found)
+        store = self._open()
+        report = store.recovery_report
+        identity = MemberIdentity(
+            found.member,
+            secrets.token_hex(8),
+            store.store_id.hex(),
+            found.cluster,
+            settings.advertise,
+            settings.amqp,
+            is_damaged=bool(report.damage or report.lost),
+        )
+        self._log = MemberLog(self._files, directory, store.seed)
+        self._log.begin(store.reader())
+        self._log.covered(store.committed_lsn)
+        try:
+            self._controller = Controller(
+                settings, self._client, identity, store, self._reopen, self._log
+            )
+        except BaseException:
+            store.abandon()
+            raise
+
+    def _known(self, found: Membership) -> Membership:
+        """Return which etcd this member belongs to; a new member takes the one that answers."""
+        if found.cluster:
+            return found
+        try:
+            found = found._replace(cluster=self._client.read().cluster)
+        except EtcdError as error:
+            raise ConfigError(f"cluster_etcd: {error}") from None
+        write_membership(self._files, self._directory, found)
+        return found
+
+    def _open(self) -> FollowerStore:
+        return FollowerStore.open(self._directory, options=self._options)
+
+    def _reopen(self) -> FollowerStore:
+        store = self._open()
+        self._log.begin(store.reader())
+        self._log.covered(store.committed_lsn)
+        return store
+
+    def run(self, serve: Serve, on_following: Callable[[], None]) -> None:
+        """Follow, and lead when elected, until SIGTERM or SIGINT.
+
+        Raises: StoreError; DurabilityError, when the disk fails.
+        """
+        controller = self._controller
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask_to_stop)
+        controller.start()
+        try:
+            while trio.run(_follow, controller, on_following) is _Next.LEAD:
+                companion = controller.orders.take()
+                if companion is not None and self._lead(companion, serve):
+                    return
+        finally:
+            controller.close()
+            self._client.close()
+
+    def _ask_to_stop(self, number: int, _frame: object) -> None:
+        """Note a signal that arrives while the store is opened or closed."""
+        _log.info("stopping", extra={"signal": signal.Signals(number).name})
+        self._controller.orders.is_stopping = True
+
+    def _lead(self, companion: LeaderCompanion, serve: Serve) -> bool:
+        """Lead one term. Returns whether the process is to end."""
+        controller = self._controller
+        store = Store.open(
+            self._directory, options=self._options, term=companion.term, companion=companion
+        )
+        try:
+            self._take_over(store)
+            controller.opened()
+            serve(store, lambda: LeadingTerm(controller, companion, store.directory))
+        except DeposedError as error:
+            _log.info("clients go on elsewhere", extra={"reason": error.reason})
+        finally:
+            # As a crash would leave it: what is not committed may be discarded.
+            store.abandon()
+        if not controller.orders.is_stopping:
+            controller.follow()
+        return controller.orders.is_stopping
+
+    def _take_over(self, store: Store) -> None:
+        """Have the log end where recovery has found its end. Raises: DamageError."""
+        ends = log_ends(store.log)
+        self._log.begin(LogReader(self._files, self._directory, store.log.seed, ends))
+        last, begun = self._log.last().number, number_of(store.log.position.lsn)
+        if begun != last + 1:
+            raise DamageError(
+                self._directory,
+                0,
+                f"batch {begun} is the next one, and the last one that can be read is {last}: this "
+                "member cannot lead with a damaged end of its log. Repair it, or replace it by a "
+                "new member",
+            )
+
+
+async def _follow(controller: Controller, on_following: Callable[[], None]) -> _Next:
+    """Follow until this member is elected, or is to stop."""
+    orders = controller.orders
+    token = trio.lowlevel.current_trio_token()
+    changed = trio.Event()
+    orders.on_change = lambda: token.run_sync_soon(lambda: changed.set())
+    result = _Next.STOP
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        on_following()
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for_signal() -> None:
+                async for number in signals:
+                    _log.info("stopping", extra={"signal": signal.Signals(number).name})
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_for_signal)
+            if orders.is_stopping:
+                nursery.cancel_scope.cancel()
+            while orders.companion is None and orders.failure is None:
+                await changed.wait()
+                changed = trio.Event()
+            nursery.cancel_scope.cancel()
+            result = _Next.LEAD
+    orders.on_change = lambda: None
+    if orders.failure is not None:
+        raise orders.failure
+    return result

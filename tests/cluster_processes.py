@@ -1,0 +1,182 @@
+"""A group of members as real processes, with a real etcd: what an operator would run."""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Self
+
+import pika
+
+from amqpstore.replica import Membership, create_follower
+from amqpstore_server.cluster.keys import GROUP, IN_SYNC, SECRET, EtcdTransaction, Put, View
+from amqpstore_server.cluster.keys import member_key as key_of
+from amqpstore_server.etcd.client import EtcdClient
+from tests.broker_process import REPOSITORY
+from tests.etcd_process import PATIENT_S, EtcdCluster, free_port
+from tests.waiting import wait_until
+
+
+class MemberProcess:
+    """One member: its directory, its ports, and between start and end its process."""
+
+    def __init__(self, place: str, number: int, etcd: EtcdCluster) -> None:
+        self.id = f"{number:016x}"
+        self.directory = os.path.join(place, f"member-{number}")
+        self.log_path = os.path.join(place, f"member-{number}.log")
+        self.port, self.replicate = free_port(), free_port()
+        self._etcd = etcd
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.replicate}"
+
+    def create(self, store_id: uuid.UUID, cluster: int) -> None:
+        """Make its directory that of a new member."""
+        create_follower(self.directory, store_id, Membership(self.id, cluster))
+
+    def start(self) -> None:
+        """Start the process; it follows before it does anything else."""
+        environment = {
+            "AMQPSTORE_CONFIG": "",
+            "AMQPSTORE_CLUSTER_NAME": "test",
+            "AMQPSTORE_CLUSTER_ETCD": ",".join(self._etcd.urls),
+            "AMQPSTORE_CLUSTER_REPLICATE": self.address,
+            "AMQPSTORE_MANAGEMENT_LISTEN": "",
+            "AMQPSTORE_LEAST_FREE_BYTES": "0",
+        }
+        command = [sys.executable, "-m", "amqpstore_tools", "serve", "--data", self.directory]
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--listen", f"127.0.0.1:{self.port}"],
+                cwd=REPOSITORY,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def terminate(self) -> int:
+        """Stop the process in order. Returns its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        code = self._process.wait(PATIENT_S)
+        self._process = None
+        return code
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def serves(self) -> bool:
+        """Whether clients can connect."""
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), 0.2).close()
+            return True
+        return False
+
+    def connect(self) -> pika.BlockingConnection:
+        return pika.BlockingConnection(
+            pika.ConnectionParameters(
+                "127.0.0.1", self.port, socket_timeout=PATIENT_S, blocked_connection_timeout=60
+            )
+        )
+
+    def log(self) -> str:
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return f"--- {self.id}\n{log.read()[-5000:]}"
+
+
+class GroupProcesses:
+    """An etcd, and members of which the first one is in the list from the beginning."""
+
+    def __init__(self, place: str, size: int, min_in_sync: int = 1) -> None:
+        self._stack = contextlib.ExitStack()
+        self.etcd = self._stack.enter_context(EtcdCluster(place))
+        self.client = self._stack.enter_context(
+            EtcdClient(self.etcd.settings, "/amqpstore/test/main/", timeout_s=PATIENT_S)
+        )
+        self.members = [MemberProcess(place, number, self.etcd) for number in range(1, size + 1)]
+        store_id = uuid.uuid4()
+        first = self.members[0].id
+        puts = [
+            Put(GROUP, {"store_id": str(store_id), "protocol": 1, "min_in_sync": min_in_sync}),
+            Put(IN_SYNC, {"members": [first], "term": 0, "request": ""}),
+            Put(SECRET, {"secret": secrets.token_hex(32)}),
+        ]
+        cluster = self.client.read().cluster
+        for one in self.members:
+            one.create(store_id, cluster)
+            puts.append(Put(key_of(one.id), {"sync": True, "replicate": one.address}))
+        assert self.client.attempt(EtcdTransaction((), tuple(puts))).outcome == "done"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for one in self.members:
+            one.kill()
+        self._stack.close()
+
+    def start(self) -> None:
+        """Start all members, and return when all of them are in sync."""
+        for one in self.members:
+            one.start()
+        self.wait_until_in_sync(len(self.members))
+
+    def view(self) -> View:
+        return self.client.read()
+
+    def leader(self) -> MemberProcess | None:
+        """The member that etcd names, if it serves clients."""
+        row = self.view().leader
+        found = next((one for one in self.members if row and one.id == row.value["member"]), None)
+        return found if found is not None and found.serves() else None
+
+    def wait_for_leader(self, but: MemberProcess | None = None) -> MemberProcess:
+        """Wait for a leader that serves clients."""
+        found: list[MemberProcess] = []
+
+        def is_led() -> bool:
+            leader = self.leader()
+            if leader is not None and leader is not but:
+                found.append(leader)
+            return bool(found)
+
+        self.wait(is_led)
+        return found[0]
+
+    def wait_until_in_sync(self, size: int) -> None:
+        self.wait(lambda: len(self.view().in_sync) == size and self.leader() is not None)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        wait_until(condition, self.logs)
+
+    def logs(self) -> str:
+        return "\n".join(one.log() for one in self.members)
+
+    def seconds(self, condition: Callable[[], bool]) -> float:
+        """How long it takes until something holds."""
+        began = time.monotonic()
+        self.wait(condition)
+        return time.monotonic() - began

@@ -1,0 +1,105 @@
+"""Members of a group as real processes, with a real etcd: what was confirmed is there, whoever
+leads.
+"""
+
+import signal
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pika
+import pytest
+
+from amqpstore.filenames import is_compacted, segment_numbers
+from amqpstore_tools.__main__ import main
+from tests.cluster_processes import GroupProcesses, MemberProcess
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+FAILOVER_S = 5.0
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Generator[GroupProcesses]:
+    with GroupProcesses(str(tmp_path), 2) as group:
+        group.start()
+        yield group
+
+
+def publish(member: MemberProcess, first: int, count: int) -> None:
+    """Publish messages that are numbered, and wait for the confirm of each."""
+    connection = member.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("orders", durable=True)
+    for number in range(first, first + count):
+        channel.basic_publish("", "orders", b"%d" % number, PERSISTENT)
+    connection.close()
+
+
+def numbers(member: MemberProcess) -> list[int]:
+    """What is in the queue: it stays there."""
+    connection = member.connect()
+    channel = connection.channel()
+    found = []
+    while True:
+        _, _, body = channel.basic_get("orders")
+        if body is None:
+            break
+        found.append(int(body))
+    connection.close()
+    return found
+
+
+def segments(member: MemberProcess) -> dict[int, bytes]:
+    """The content of the log's segments, without the zeros that they are filled with."""
+    place = Path(member.directory) / "segments"
+    names = [path.name for path in place.iterdir()]
+    return {
+        number: (place / f"{number:010}.segment").read_bytes().rstrip(b"\0")
+        for number in segment_numbers(names)
+        if not is_compacted(number)
+    }
+
+
+def test_a_member_takes_over_and_the_other_one_rejoins(
+    pair: GroupProcesses, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The leader is killed, comes back as a follower, and leads again after an orderly stop."""
+    first = pair.wait_for_leader()
+    publish(first, 0, 50)
+    began = time.monotonic()
+    first.kill()
+    second = pair.wait_for_leader(but=first)
+    assert time.monotonic() - began < FAILOVER_S, pair.logs()
+    assert numbers(second) == list(range(50))
+    first.start()
+    pair.wait_until_in_sync(2)
+    publish(second, 50, 50)
+    began = time.monotonic()
+    assert second.terminate() == 0, pair.logs()
+    assert pair.wait_for_leader(but=second) is first
+    assert time.monotonic() - began < FAILOVER_S, pair.logs()
+    assert sorted(numbers(first)) == list(range(100))
+    assert first.terminate() == 0, pair.logs()
+    ours, theirs = segments(first), segments(second)
+    common = sorted({*ours} & {*theirs})
+    assert common
+    assert [ours[one] for one in common] == [theirs[one] for one in common]
+    for one in pair.members:
+        assert main(["check", one.directory]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_leader_that_is_stopped_by_a_signal_leads_no_longer(pair: GroupProcesses) -> None:
+    """Paused, it is replaced; once it goes on, it follows. What it confirmed before is there."""
+    first = pair.wait_for_leader()
+    publish(first, 0, 20)
+    first.signal(signal.SIGSTOP)
+    second = pair.wait_for_leader(but=first)
+    publish(second, 20, 20)
+    first.signal(signal.SIGCONT)
+    pair.wait_until_in_sync(2)
+    assert sorted(numbers(second)) == list(range(40))
+    second.kill()
+    assert pair.wait_for_leader(but=second) is first
+    assert sorted(numbers(first)) == list(range(40))
