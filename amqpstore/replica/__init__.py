@@ -16,7 +16,12 @@ Synchronous and without sockets, like the rest of the engine. A single node impo
 
 from amqpstore.replica.follower_store import FollowerStore, create_follower
 from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, NamedBatch, log_ends
-from amqpstore.replica.membership import Membership, read_membership, write_membership
+from amqpstore.replica.membership import (
+    Membership,
+    read_membership,
+    remove_membership,
+    write_membership,
+)
 from amqpstore.replica.sealed_batch import SealedBatch
 from amqpstore.replica.segment_rewrite import Discarded, SegmentRewrite
 
@@ -33,5 +38,6 @@ __all__ = [
     "create_follower",
     "log_ends",
     "read_membership",
+    "remove_membership",
     "write_membership",
 ]

@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from amqpstore.errors import DamageError
-from amqpstore.filenames import MEMBER
+from amqpstore.filenames import MEMBER, NEW_MEMBER
 from amqpstore.files import Files
 from amqpstore.replacing import replace_file
 
@@ -52,3 +52,15 @@ def write_membership(files: Files, directory: str, membership: Membership) -> No
     if not _PATTERN.fullmatch(text):
         raise ValueError(f"{membership} is not a member of a group")
     replace_file(files, directory, MEMBER, text.encode())
+
+
+def remove_membership(files: Files, directory: str) -> None:
+    """Remove the file: the directory is that of a single node from now on. Durable on return.
+
+    Raises: OSError.
+    """
+    for name in (NEW_MEMBER, MEMBER):
+        path = os.path.join(directory, name)
+        if files.exists(path):
+            files.remove(path)
+    files.sync_directory(directory)

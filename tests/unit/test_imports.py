@@ -55,6 +55,7 @@ FLOORS = {
         "testing",
         "offline",
         "administration",
+        "cluster",
         "copying",
         "transfer",
         "inspect",
@@ -85,7 +86,11 @@ MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protoc
 # A client of etcd knows what it is asked for, and nothing else of the broker.
 ETCD_MODULES = ("amqpstore_server.etcd", "amqpstore_server.cluster")
 # Who may import it: nothing that a single node loads, but for the check of an endpoint.
-ETCD_USERS = ("amqpstore_server.etcd", "amqpstore_server.replication")
+ETCD_USERS = (
+    "amqpstore_server.etcd",
+    "amqpstore_server.replication",
+    "amqpstore_tools.cluster",
+)
 ETCD_SETTINGS_USER = "amqpstore_server.config_cluster"
 # Parts of the broker with tasks of their own, loaded where the configuration asks for them.
 OPTIONAL_ROOMS = ("amqpstore_server.management", "amqpstore_server.replication")
@@ -101,6 +106,8 @@ CONFIG_MODULES = tuple(
     f"amqpstore_server.{name}"
     for name in ("config", "config_keys", "config_options", "config_sources")
 )
+
+CONFIG_VERBS = ("amqpstore_tools.verbs.config", "amqpstore_tools.verbs.cluster")
 
 FILE_LIBRARIES = ("pathlib", "shutil", "io", "tempfile", "mmap", "fcntl", "glob")
 
@@ -331,11 +338,11 @@ def is_forbidden(module: str, imported: str) -> bool:
             )
         runs_it = module == "amqpstore_tools.verbs.serve" or any(
             is_within(module, f"amqpstore_tools.{name}")
-            for name in ("testing", "administration", "simulation.cluster")
+            for name in ("testing", "administration", "simulation.cluster", "cluster")
         )
         # A message's properties are shown, and nothing else of the broker is known.
         shows_it = is_within(module, "amqpstore_tools.offline") and among(*OFFLINE_MODULES)
-        reads_it = module == "amqpstore_tools.verbs.config" and among(*CONFIG_MODULES)
+        reads_it = module in CONFIG_VERBS and among(*CONFIG_MODULES)
         return among("amqpstore_server") and not runs_it and not shows_it and not reads_it
     if among("amqpstore_tools", "asyncio"):
         return True

@@ -11,6 +11,7 @@ from importlib.metadata import version
 _VERBS = {
     "serve": ("serve", "run the broker"),
     "config": ("config", "check a configuration, and show where its values come from"),
+    "cluster": ("cluster", "found a group of replicas, and choose its members and who leads"),
     "users": ("users", "list, add, change and delete users"),
     "vhosts": ("vhosts", "list, add and delete virtual hosts"),
     "permissions": ("permissions", "say what users may do in virtual hosts"),

@@ -54,11 +54,13 @@ def founding(
     )
 
 
-def joining(view: View, member: str, value: Mapping[str, Any], request: str) -> EtcdTransaction:
+def joining(
+    view: View, member: str, value: Mapping[str, Any], min_in_sync: int, request: str
+) -> EtcdTransaction:
     """Return the transaction that adds a member: it leads only once it has caught up."""
     return _on_group(
         view,
-        {},
+        {"min_in_sync": min_in_sync},
         request,
         [Compare(member_key(member), "changed", 0)],
         [(member_key(member), value)],

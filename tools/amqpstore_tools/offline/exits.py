@@ -18,8 +18,10 @@ from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.terminal import shown_lines
 
 OK = 0
-DAMAGED = NOT_FOUND = 1
-"""The tool finished and found damage; or what it was asked for does not exist."""
+DAMAGED = NOT_FOUND = NEEDS_CARE = 1
+"""The tool finished and found damage, or a group of replicas that has to be looked after; or what
+it was asked for does not exist.
+"""
 USAGE = 2
 LOCKED = 3
 NOT_A_STORE = 4

@@ -5,6 +5,7 @@
 - `users`, `vhosts`, `permissions`, `policies`, `definitions`: what operators define, on a running
   broker or a stopped one; `exchanges`: where a message would go there; `messages`: the messages of
   a queue.
+- `cluster`: a group of replicas, its members and who leads.
 - `inspect`, `stats`, `check`, `repair`, `compact`, `upgrade`: inspect a data directory, and
   maintain it.
 - `copy`, `restore`, `export`, `import_`, `publish`: copies of stores and of messages.

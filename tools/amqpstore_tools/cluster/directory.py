@@ -1,0 +1,114 @@
+"""What makes a data directory a member's: the file MEMBER beside the store."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from amqpstore import NotAStoreError, StoreLockedError, marker
+from amqpstore.errors import MembershipError
+from amqpstore.filenames import LOCK
+from amqpstore.files import OsFiles
+from amqpstore.replica import (
+    FollowerStore,
+    Membership,
+    create_follower,
+    read_membership,
+    remove_membership,
+    write_membership,
+)
+from amqpstore_tools.offline.exits import ToolError
+
+_FILES = OsFiles()
+
+
+class MemberStore(NamedTuple):
+    """What a member's store has: its id, the highest term it knows, and the LSN of the last batch
+    of its log.
+    """
+
+    store_id: str
+    term: int
+    last_lsn: int
+
+
+def membership_of(directory: str) -> Membership | None:
+    """Return whose directory it is; None for a single node's, or none at all."""
+    return read_membership(_FILES, directory) if os.path.isdir(directory) else None
+
+
+def store_id_of(directory: str) -> str:
+    """Return the id of a directory's store; empty if there is none yet. Raises: StoreError."""
+    marker.check_directory(_FILES, directory)
+    found = marker.read(_FILES, directory) if os.path.isdir(directory) else None
+    return found.store_id.hex if found else ""
+
+
+def make_member(directory: str, cluster: int) -> Membership:
+    """Make a directory that of a new member, with the store it has, or a new one.
+
+    Raises: StoreError, OSError.
+    """
+    made = Membership(secrets.token_hex(8), cluster)
+    if store_id_of(directory):
+        with _locked(directory):
+            write_membership(_FILES, directory, made)
+    else:
+        create_follower(directory, uuid.uuid4(), made)
+    return made
+
+
+def make_follower(directory: str, store_id: str, cluster: int) -> Membership:
+    """Make an empty directory that of a new member of a group. Raises: ToolError, OSError."""
+    made = Membership(secrets.token_hex(8), cluster)
+    try:
+        create_follower(directory, uuid.UUID(store_id), made)
+    except (MembershipError, NotAStoreError) as error:
+        raise ToolError(
+            f"{directory} {error.reason}. A new member begins empty, and fetches what the leader "
+            "has: name another directory with --data"
+        ) from None
+    return made
+
+
+def set_cluster(directory: str, membership: Membership, cluster: int) -> None:
+    """Have a member belong to another etcd. Raises: StoreLockedError, OSError."""
+    with _locked(directory):
+        write_membership(_FILES, directory, membership._replace(cluster=cluster))
+
+
+def forget_membership(directory: str) -> None:
+    """Make a member's directory that of a single node. Raises: StoreLockedError, OSError."""
+    with _locked(directory):
+        remove_membership(_FILES, directory)
+
+
+def check_stopped(directory: str) -> None:
+    """Raises: StoreLockedError, if a broker runs on the directory."""
+    with _locked(directory):
+        pass
+
+
+def member_store(directory: str) -> MemberStore:
+    """Recover a member's store, as its broker would, and say what it has. Raises: StoreError."""
+    store = FollowerStore.open(directory)
+    try:
+        return MemberStore(store.store_id.hex(), store.term, store.last.lsn)
+    finally:
+        store.close()
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    try:
+        lock = _FILES.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
+    except BlockingIOError as error:
+        raise StoreLockedError(directory, str(error.strerror)) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,152 @@
+"""Who leads: by an operator's wish, or by force."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from amqpstore_server.cluster.frames import ReplicaPosition
+from amqpstore_server.cluster.keys import IN_SYNC, LEADER, STATE, View, alive_key
+from amqpstore_server.cluster.operations import forced_succession, switching
+from amqpstore_tools.cluster.group import GroupKeys
+from amqpstore_tools.cluster.naming import named
+from amqpstore_tools.offline.exits import ToolError
+
+_WISH_S = 10.0
+"""How long the wish for another leader lasts."""
+_SWITCH_S = 15.0
+_FORCED_S = 30.0
+_LEADING = ("opening", "leading")
+
+
+class Switched(NamedTuple):
+    """Who leads now, since which term, and how long that took."""
+
+    member: str
+    term: int
+    seconds: float
+
+
+def leader_of(view: View) -> str:
+    """Return the member whose key says that it leads, or nothing."""
+    return str(view.leader.value["member"]) if view.leader else ""
+
+
+def switch_over(group: GroupKeys, to: str) -> Switched:
+    """Have another member of the list lead, the oldest one that runs by default.
+
+    Returns when it leads. Raises: ToolError.
+    """
+    begun = time.monotonic()
+    chosen = ""
+    lease = group.grant(_WISH_S)
+
+    def make(view: View, request: str) -> Any:
+        nonlocal chosen
+        chosen = _successor(group, view, to)
+        return switching(view, chosen, lease, request)
+
+    before = group.change(make)
+    view = group.wait(lambda view: leader_of(view) not in ("", leader_of(before)), _SWITCH_S)
+    if view is None:
+        raise ToolError(
+            f"member {named(before, leader_of(before))} has not given leadership to "
+            f"{named(before, chosen)}: its log says why"
+        )
+    if leader_of(view) != chosen:
+        raise ToolError(
+            f"member {named(view, leader_of(view))} leads now, and not {named(view, chosen)}"
+        )
+    return Switched(chosen, view.term, time.monotonic() - begun)
+
+
+def _successor(group: GroupKeys, view: View, to: str) -> str:
+    leader = leader_of(view)
+    if not leader:
+        raise ToolError(f"nobody leads the group at {group.where}: see `amqpstore cluster status`")
+    if to == leader:
+        raise ToolError(f"member {named(view, to)} leads already")
+    if to:
+        if to not in view.in_sync:
+            raise ToolError(
+                f"member {named(view, to)} is not in sync: it may lack what was confirmed"
+            )
+        if not view.is_alive(to):
+            raise ToolError(f"member {named(view, to)} does not run")
+        return to
+    others = [one for one in view.in_sync if one != leader and view.is_alive(one)]
+    if not others:
+        raise ToolError(f"no other member is in sync and runs: {named(view, leader)} goes on")
+    return others[0]
+
+
+def what_is_lost(group: GroupKeys, view: View, member: str) -> str:
+    """Say what making a member the leader by force means. Raises: ToolError, if it cannot be."""
+    if leader := leader_of(view):
+        raise ToolError(
+            f"member {named(view, leader)} leads; have {named(view, member)} lead with `amqpstore "
+            "cluster switchover`"
+        )
+    if member not in view.voters:
+        raise ToolError(f"member {named(view, member)} is an observer, and never leads")
+    if not view.is_alive(member):
+        raise ToolError(f"member {named(view, member)} does not run: start it first")
+    for one in view.members:
+        if one != member and _alive(view, one).get("role") in _LEADING:
+            raise ToolError(
+                f"member {named(view, one)} says that it leads, although etcd has lost its key: it "
+                "goes on as long as its followers are there, and regains the key by itself"
+            )
+    lines = [f"Nobody leads the group at {group.where}."]
+    for one in view.in_sync:
+        state = f"runs, and has {_position(view, one)}" if view.is_alive(one) else "does not run"
+        lines.append(f"In sync, and so with all that was confirmed: {named(view, one)}, {state}.")
+    own = f"{named(view, member)} has {_position(view, member)}"
+    if member in view.in_sync:
+        lines.append(f"{own}; it is in sync: by force or not, nothing is lost with it.")
+    else:
+        lines.append(
+            f"{own}, and is not in sync. Whatever was confirmed after that is lost for ever, also "
+            "on the others, which take over its log when they come back. Do this only if no member "
+            "that is in sync can ever be started again."
+        )
+    return "\n".join(lines)
+
+
+def force_leader(group: GroupKeys, view: View, member: str) -> Switched:
+    """Make a member the only candidate, as of the keys that a person has seen. Returns when it
+    leads. Raises: ToolError.
+    """
+    begun = time.monotonic()
+    seen = _decided(view)
+
+    def make(view: View, request: str) -> Any:
+        if _decided(view) != seen:
+            raise ToolError(
+                f"nothing was changed: somebody was elected meanwhile at {group.where}; see "
+                "`amqpstore cluster status`"
+            )
+        return forced_succession(view, member, request)
+
+    group.change(make)
+    found = group.wait(lambda view: leader_of(view) == member, _FORCED_S)
+    if found is None:
+        raise ToolError(
+            f"member {named(view, member)} is the only candidate now, and does not lead yet: its "
+            "log says why"
+        )
+    return Switched(member, found.term, time.monotonic() - begun)
+
+
+def _decided(view: View) -> tuple[int, ...]:
+    return tuple(view.changed(key) for key in (LEADER, STATE, IN_SYNC))
+
+
+def _alive(view: View, member: str) -> Any:
+    row = view.rows.get(alive_key(member))
+    return row.value if row else {}
+
+
+def _position(view: View, member: str) -> str:
+    position = ReplicaPosition.of_lsn(int(_alive(view, member).get("position", 0)))
+    return f"the log up to batch {position.number}, of term {position.term}"

@@ -1,0 +1,136 @@
+"""What people and scripts are shown of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from amqpstore_server.cluster.frames import ReplicaPosition
+from amqpstore_server.cluster.keys import View, alive_key
+from amqpstore_server.replication.settings import ClusterSettings
+from amqpstore_tools.cluster.leadership import leader_of
+from amqpstore_tools.cluster.naming import named
+from amqpstore_tools.offline.terminal import console, say, shown, table
+
+_DASH = "-"
+
+
+class MemberStatus(NamedTuple):
+    """One member as the keys show it. `role` is "away" if it has not shown itself for 10 s; `place`
+    in the list counts from 1, the oldest, and is 0 for a member that is not in sync.
+    """
+
+    member: str
+    role: str
+    place: int
+    is_observer: bool
+    replicate: str
+    amqp: str
+    term: int
+    batch: int
+    is_damaged: bool
+
+
+def members_of(view: View) -> list[MemberStatus]:
+    """Return all members: those of the list first, in its order, then the others by address."""
+    found = [_member(view, name, value) for name, value in view.members.items()]
+    return sorted(found, key=lambda one: (not one.place, one.place, one.replicate, one.member))
+
+
+def _member(view: View, name: str, value: Mapping[str, Any]) -> MemberStatus:
+    row = view.rows.get(alive_key(name))
+    alive = row.value if row else {}
+    position = ReplicaPosition.of_lsn(int(alive.get("position", 0)))
+    role = "leading" if name == leader_of(view) else str(alive.get("role", "away"))
+    return MemberStatus(
+        member=name,
+        role=role,
+        place=view.in_sync.index(name) + 1 if name in view.in_sync else 0,
+        is_observer=not value["sync"],
+        replicate=str(value.get("replicate", "")),
+        amqp=str(value.get("amqp", "")),
+        term=position.term,
+        batch=position.number,
+        is_damaged=bool(alive.get("damaged", False)),
+    )
+
+
+def problems(view: View) -> Iterator[str]:
+    """Say what an operator has to look after; nothing if all is well."""
+    members = members_of(view)
+    listed = [one for one in members if one.place]
+    if not leader_of(view):
+        absent = all(one.role == "away" for one in listed)
+        who = " or ".join(named(view, one.member) for one in listed)
+        todo = f"start {who}" if absent else "an election is under way"
+        yield f"nobody leads, so no client is served: {todo}"
+    if len(listed) < view.min_in_sync:
+        yield (
+            f"{len(listed)} in sync, and min_in_sync is {view.min_in_sync}: publishers are blocked"
+        )
+    for one in members:
+        if one.role == "away":
+            yield f"{named(view, one.member)} is away"
+        elif not one.place and not one.is_observer:
+            yield f"{named(view, one.member)} is not in sync yet: until then it cannot lead"
+        if one.is_damaged:
+            yield f"{named(view, one.member)} has found damage: run `amqpstore check` there"
+
+
+def facts(settings: ClusterSettings, view: View) -> dict[str, Any]:
+    """Return everything for a script."""
+    return {
+        "cluster": settings.cluster,
+        "group": settings.group,
+        "store": view.store_id,
+        "etcd": {
+            "endpoints": list(settings.etcd.endpoints),
+            "cluster": f"{view.cluster:x}",
+            "revision": view.revision,
+        },
+        "term": view.term,
+        "leader": leader_of(view) or None,
+        "min_in_sync": view.min_in_sync,
+        "protocol": view.protocol,
+        "in_sync": list(view.in_sync),
+        "members": [one._asdict() for one in members_of(view)],
+        "problems": list(problems(view)),
+    }
+
+
+def show(settings: ClusterSettings, view: View) -> None:
+    """Show a group to people."""
+    leader = leader_of(view)
+    who = f"led by {named(view, leader)}" if leader else "led by nobody"
+    say(f"{settings.cluster}, group {settings.group}: term {view.term}, {who}")
+    say(
+        f"{len(view.in_sync)} of {len(view.voters)} replicas in sync; a confirm needs at least "
+        f"{view.min_in_sync}"
+    )
+    rows = table(
+        "member",
+        "role",
+        "in sync",
+        "replicates at",
+        "clients at",
+        "term",
+        "batch",
+        "",
+        right="batch",
+    )
+    for one in members_of(view):
+        place = "observer" if one.is_observer else f"{one.place}." if one.place else "no"
+        position = (f"{one.term}", f"{one.batch:,}") if one.role != "away" else (_DASH, _DASH)
+        rows.add_row(
+            one.member,
+            shown(one.role),
+            place,
+            shown(one.replicate),
+            shown(one.amqp),
+            *position,
+            "damaged" if one.is_damaged else "",
+            style="bold" if one.role == "leading" else "red" if one.role == "away" else "",
+        )
+    console().print(rows)
+    for problem in problems(view):
+        say(f"! {problem}")
