@@ -35,7 +35,7 @@ _UNDEFINED = "undefined"
 
 OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"
-"""The components whose parameters are something else here."""
+"""The components that have parameters: see `administration.parameters`."""
 
 _MAX_FILE_BYTES = 64 << 20
 """Enough for more than 100,000 queues with their bindings."""
@@ -251,7 +251,7 @@ class VirtualHostLimits(NamedTuple):
 
 
 class ParameterDefinition(msgspec.Struct, kw_only=True):
-    """A parameter of some component; the form of the value depends on which."""
+    """A parameter of a component; the form of the value depends on which."""
 
     component: str
     vhost: str
@@ -263,6 +263,21 @@ class ParameterDefinition(msgspec.Struct, kw_only=True):
         for field in ("component", "name"):
             _check_key_part(field, getattr(self, field))
         check_numbers("value", self.value)
+
+    @property
+    def operator_policy(self) -> PolicyDefinition:
+        """The operator policy that it is. Raises: msgspec.ValidationError."""
+        value = self.value
+        if isinstance(value, dict):
+            value = {**value, "vhost": self.vhost, "name": self.name}
+        return msgspec.convert(value, PolicyDefinition)
+
+    @property
+    def vhost_limits(self) -> VirtualHostLimits:
+        """The limits that it is. Raises: msgspec.ValidationError, ValueError."""
+        limits = msgspec.convert(self.value, dict[str, int])
+        check_numbers("value", limits)
+        return VirtualHostLimits(self.vhost, limits)
 
 
 class GlobalParameter(msgspec.Struct, kw_only=True):
@@ -287,7 +302,7 @@ class Definitions(msgspec.Struct, kw_only=True):
     policies: list[PolicyDefinition] = []
     operator_policies: list[PolicyDefinition] = []
     vhost_limits: list[VirtualHostLimits] = []
-    other_parameters: list[ParameterDefinition] = []
+    unknown_parameters: list[ParameterDefinition] = []
     global_parameters: list[GlobalParameter] = []
     queues: list[QueueDefinition] = []
     exchanges: list[ExchangeDefinition] = []
@@ -324,8 +339,8 @@ def definitions_of(content: Any, source: str) -> Definitions:
         parameters = msgspec.convert(content, _Parameters).parameters
         definitions.operator_policies = list(_operator_policies(parameters))
         definitions.vhost_limits = list(_vhost_limits(parameters))
-        special = (OPERATOR_POLICY, VHOST_LIMITS)
-        definitions.other_parameters = [one for one in parameters if one.component not in special]
+        known = (OPERATOR_POLICY, VHOST_LIMITS)
+        definitions.unknown_parameters = [one for one in parameters if one.component not in known]
     except msgspec.ValidationError as error:
         raise DefinitionsError(f"{source}: {error}") from None
     except (UnicodeDecodeError, RecursionError) as error:
@@ -338,11 +353,8 @@ def _operator_policies(parameters: list[ParameterDefinition]) -> Iterator[Policy
     for number, parameter in enumerate(parameters):
         if parameter.component != OPERATOR_POLICY:
             continue
-        value = parameter.value
-        if isinstance(value, dict):
-            value = {**value, "vhost": parameter.vhost, "name": parameter.name}
         try:
-            policy = msgspec.convert(value, PolicyDefinition)
+            policy = parameter.operator_policy
         except msgspec.ValidationError as error:
             place = f"$.parameters[{number}].value"
             message, found, inner = str(error).rpartition(" - at `$")
@@ -356,12 +368,11 @@ def _vhost_limits(parameters: list[ParameterDefinition]) -> Iterator[VirtualHost
     for number, parameter in enumerate(parameters):
         if parameter.component == VHOST_LIMITS:
             try:
-                limits = msgspec.convert(parameter.value, dict[str, int])
-                check_numbers("value", limits)
+                limits = parameter.vhost_limits
             except (msgspec.ValidationError, ValueError) as error:
                 place = f"$.parameters[{number}].value"
                 raise msgspec.ValidationError(f"{error} - at `{place}`") from None
-            yield VirtualHostLimits(parameter.vhost, limits)
+            yield limits
 
 
 def _read(path: str, max_bytes: int) -> bytes:

@@ -22,7 +22,6 @@ from amqpstore_server.definitions import (
     BindingDefinition,
     Definitions,
     DefinitionsError,
-    ParameterDefinition,
     PolicyDefinition,
 )
 from amqpstore_server.users import Users
@@ -95,8 +94,8 @@ def apply_definitions(
 
 
 def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -> Iterator[None]:
-    """Define the limits of virtual hosts, what they are described with, and the parameters of
-    components that nothing here uses, one in each step.
+    """Define the limits of virtual hosts, what they are described with, and global parameters, one
+    in each step.
     """
     for one in definitions.vhost_limits:
         with _noting(left_out, "limits", one.vhost, "vhost-limits"):
@@ -108,17 +107,9 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
             if metadata and metadata != broker.vhost(vhost.name).metadata:
                 broker.define_vhost_metadata(vhost.name, metadata)
         yield
-    by_vhost: dict[str, list[ParameterDefinition]] = {}
-    for parameter in definitions.other_parameters:
-        by_vhost.setdefault(parameter.vhost, []).append(parameter)
-    for name, parameters in by_vhost.items():
-        with _noting(left_out, "parameters", name, ""):
-            present = broker.vhost(name).parameters
-            kept = {component: dict(values) for component, values in present.items()}
-            for parameter in parameters:
-                kept.setdefault(parameter.component, {})[parameter.name] = parameter.value
-            if kept != present:
-                broker.define_parameters(name, kept)
+    for parameter in definitions.unknown_parameters:
+        with _noting(left_out, "parameter", parameter.vhost, parameter.name):
+            raise NotFoundError(f"component '{parameter.component}' not found")
         yield
     changed = {
         one.name: one.value

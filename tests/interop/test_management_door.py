@@ -119,11 +119,11 @@ def test_a_body_is_read_up_to_its_limit(api: ManagementClient) -> None:
 
 
 def test_parameters_and_names_are_there_after_a_restart(tmp_path: Path) -> None:
-    upstream = {"uri": ["amqp://a"], "expires": 1}
+    policy = {"pattern": "^q", "definition": {"max-length": 9}, "priority": 1, "apply-to": "queues"}
     with managed(BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log"))) as process:
         process.start()
         with ManagementClient(management_url(process)) as api:
-            api.put("/parameters/federation-upstream/%2F/up%2F1", {"value": upstream})
+            api.put("/parameters/operator_policy/%2F/up%2F1", {"value": policy})
             api.put("/global-parameters/mqtt_port_to_vhost_mapping", {"value": {"1": "/"}})
             api.put("/cluster-name", {"name": "ours"}, 204)
             api.put("/vhost-limits/%2F/max-queues", {"value": 7}, 204)
@@ -139,4 +139,4 @@ def test_parameters_and_names_are_there_after_a_restart(tmp_path: Path) -> None:
             assert [api.get(path) for path in paths] == before
             assert api.get("/vhosts/v%2F1", columns=",".join(described)) == vhost
             assert vhost["tags"] == ["a", "b"]
-            assert api.get("/parameters/federation-upstream/%2F/up%2F1")["value"] == upstream
+            assert api.get("/parameters/operator_policy/%2F/up%2F1")["value"] == policy

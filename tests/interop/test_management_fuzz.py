@@ -42,7 +42,7 @@ EXISTING = {
     "within": "1",
     "unit": "months",
     "protocol": "amqp",
-    "component": "c",
+    "component": "operator_policy",
 }
 
 
@@ -97,7 +97,6 @@ def define_all(api: ManagementClient, connection: pika.BlockingConnection) -> di
     api.put("/policies/%2F/p", {"pattern": "x", "definition": {"max-length": 9}})
     api.put("/operator-policies/%2F/p", {"pattern": "x", "definition": {"max-length": 9}})
     api.put("/global-parameters/p", {"value": 1})
-    api.put("/parameters/c/%2F/p", {"value": {}})
     rights = {"exchange": "amq.topic", "write": ".*", "read": ".*"}
     api.put("/topic-permissions/%2F/guest", rights)
     wait_until(lambda: api.get("/channels"), "the channel")

@@ -38,7 +38,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[ManagementClient]
             for vhost in ("%2F", "other"):
                 for kind in ("policies", "operator-policies"):
                     client.put(f"/{kind}/{vhost}/p", policy)
-                client.put(f"/parameters/c/{vhost}/p", {"value": 1})
                 client.put(f"/vhost-limits/{vhost}/max-queues", {"value": 100}, 204)
             yield client
 
@@ -77,7 +76,12 @@ def test_lists_have_what_may_be_seen(api: ManagementClient) -> None:
             assert {row["vhost"] for row in client.get(path)} == {"/"}, path
         assert client.get("/overview")["object_totals"]["queues"] == 1
     with api.as_user("policymaker") as client:
-        for path in ("/policies", "/operator-policies", "/parameters", "/parameters/c"):
+        for path in (
+            "/policies",
+            "/operator-policies",
+            "/parameters",
+            "/parameters/operator_policy",
+        ):
             assert {row["vhost"] for row in client.get(path)} == {"/"}, path
     with api.as_user("monitoring") as client:
         assert {row["name"] for row in client.get("/queues")} == {"own", "secret"}

@@ -249,3 +249,43 @@ def test_the_overview_adds_up(api: ManagementClient) -> None:
     assert node["mem_used"] > 0
     assert api.get(f"/nodes/{node['name']}/memory")["memory"]["total"]["rss"] > 0
     assert api.get("/queues?page=1&page_size=1&columns=name")["page_size"] == 1
+
+
+def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
+    """Operator policies and limits can be set as parameters; what only a plug-in of RabbitMQ would
+    read is refused, as RabbitMQ does without it, and an import without it says so.
+    """
+    policy = {"pattern": "^p", "definition": {"max-length": 1}, "priority": 2, "apply-to": "queues"}
+    one, limits = "/parameters/operator_policy/%2F/p", "/parameters/vhost-limits/%2F/limits"
+    for status in (201, 204):
+        api.put(one, {"value": policy}, status)
+        api.put(limits, {"value": {"max-queues": 500}}, status)
+    assert api.get("/operator-policies/%2F/p") == {"vhost": "/", "name": "p", **policy}
+    assert api.get("/vhost-limits/%2F") == [{"vhost": "/", "value": {"max-queues": 500}}]
+    exported = api.get("/definitions")["parameters"]
+    assert exported == api.get("/parameters")
+    assert [row["component"] for row in exported] == ["operator_policy", "vhost-limits"]
+    for path, value, reason in (
+        ("shovel/%2F/s", {"src-uri": "amqp://"}, "component shovel not found"),
+        ("policy/%2F/p", policy, "policies may not be set using this method"),
+        ("operator_policy/%2F/p", {"pattern": "x"}, "missing required field `definition`"),
+        ("operator_policy/%2F/p", {**policy, "definition": {"x": 1}}, "no policy key 'x'"),
+        ("vhost-limits/%2F/limits", {"max-x": 1}, "no limit 'max-x'"),
+        ("vhost-limits/%2F/limits", 7, "Expected `object`"),
+        ("vhost-limits/%2F/limits", {"max-queues": 1 << 63}, "64 bits"),
+        ("vhost-limits/%2F/other", {"max-queues": 1}, "the only parameter"),
+    ):
+        assert reason in api.put(f"/parameters/{path}", {"value": value}, 400)["reason"]
+    api.put("/parameters/shovel/nowhere/s", {"value": {}}, 404)
+    shovel = {"component": "shovel", "vhost": "/", "name": "s", "value": {}}
+    queue = {"name": "beside it", "vhost": "/", "durable": True}
+    content = {"parameters": [*exported, shovel], "queues": [queue]}
+    refusal = api.post("/definitions", content, 400)["reason"]
+    assert refusal == "left out: parameter 's' in vhost '/': component 'shovel' not found"
+    api.delete("/queues/%2F/beside%20it")
+    assert api.get("/parameters") == exported
+    for path in (one, limits):
+        api.delete(path)
+        api.expect(404, "DELETE", path)
+        api.expect(404, "GET", path)
+    assert api.get("/operator-policies") == api.get("/vhost-limits") == []

@@ -134,11 +134,11 @@ def test_the_limits_of_a_virtual_host_are_read(caplog: pytest.LogCaptureFixture)
     assert caplog.records == []
 
 
-def test_parameters_of_other_components_are_kept(tmp_path: Path) -> None:
+def test_parameters_of_other_components_are_told_apart(tmp_path: Path) -> None:
     one = {"component": "federation", "vhost": "orders", "name": "f", "value": {"a": [1]}}
     shared = {"name": "cluster_name", "value": "n"}
     read = load(written(tmp_path, {"parameters": [one], "global_parameters": [shared]}))
-    assert read.other_parameters == [
+    assert read.unknown_parameters == [
         ParameterDefinition(component="federation", vhost="orders", name="f", value={"a": [1]})
     ]
     assert read.global_parameters == [GlobalParameter(name="cluster_name", value="n")]

@@ -207,7 +207,6 @@ def test_many_virtual_hosts_are_described_with_few_commits(tmp_path: Path) -> No
                 }
                 for name in names
             ),
-            *({"component": "c", "vhost": name, "name": "n", "value": name} for name in names),
         ],
     }
     file = tmp_path / "definitions.json"
@@ -220,7 +219,7 @@ def test_many_virtual_hosts_are_described_with_few_commits(tmp_path: Path) -> No
     for number, name in enumerate(names):
         vhost = simulated.broker.vhost(name)
         assert vhost.metadata == {"description": f"host {name}"}
-        assert (vhost.limits, vhost.parameters) == ({"max-queues": 7}, {"c": {"n": name}})
+        assert vhost.limits == {"max-queues": 7}
         (policy,) = vhost.policies.all(operator=False)
         assert policy.definition == {"max-length": number}
 

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from amqpstore_server.administration.operations import Administration
+from amqpstore_server.administration.parameters import parameters
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.exchanges.base import Exchange
@@ -37,31 +38,7 @@ def export_definitions(
         "vhosts": [{"name": one.name, **_metadata(one)} for one in vhosts],
         "permissions": administration.permissions(),
         "topic_permissions": administration.topic_permissions(),
-        "parameters": [
-            {
-                "component": "operator_policy",
-                "vhost": policy.pop("vhost"),
-                "name": policy.pop("name"),
-                "value": policy,
-            }
-            for policy in administration.policies(vhost, operator=True)
-        ]
-        + [
-            {"component": component, "vhost": one.name, "name": name, "value": value}
-            for one in vhosts
-            for component, values in one.parameters.items()
-            for name, value in values.items()
-        ]
-        + [
-            {
-                "component": "vhost-limits",
-                "vhost": one.name,
-                "name": "limits",
-                "value": dict(one.limits),
-            }
-            for one in vhosts
-            if one.limits
-        ],
+        "parameters": list(parameters(administration, vhost)),
         "global_parameters": [
             {"name": name, "value": value} for name, value in broker.global_parameters.items()
         ],

@@ -1,14 +1,17 @@
-"""Parameters of components, which are kept and exported although nothing here uses them.
+"""Parameters of components, and those of no virtual host.
 
-Tools set them for plug-ins of RabbitMQ, and expect to find them again. Two components have a
-meaning here, operator policies and the limits of virtual hosts; they are listed with the others,
-and set as what they are.
+RabbitMQ keeps operator policies and the limits of virtual hosts as parameters, and exported
+definitions name them so: each is listed, set and cleared as what it is. A parameter of any other
+component, which a plug-in of RabbitMQ would read (`shovel`, `federation-upstream`), is refused as
+RabbitMQ refuses it without that plug-in: nothing would act on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from amqpstore_server.administration.operations import (
     Administration,
@@ -17,7 +20,6 @@ from amqpstore_server.administration.operations import (
 )
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.audit import By, audit
-from amqpstore_server.broker.broker import Broker
 from amqpstore_server.definitions import (
     OPERATOR_POLICY,
     VHOST_LIMITS,
@@ -25,46 +27,41 @@ from amqpstore_server.definitions import (
     ParameterDefinition,
 )
 
-_OWN = (OPERATOR_POLICY, VHOST_LIMITS)
+_LIMITS = "limits"
+"""The one parameter of `vhost-limits`."""
 
 
 def parameters(
     administration: Administration, vhost: str = "", component: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Yield all parameters, or those in a virtual host or of a component."""
-    for where in list(administration.broker.vhosts.values()):
-        if vhost not in ("", where.name):
-            continue
-        by_component: dict[str, Mapping[str, Any]] = {
-            OPERATOR_POLICY: _operator_policies(administration, where.name),
-            VHOST_LIMITS: {"limits": dict(where.limits)} if where.limits else {},
-            **where.parameters,
-        }
-        for kind, values in by_component.items():
-            if component in ("", kind):
-                for name, value in values.items():
-                    row = {"component": kind, "vhost": where.name, "name": name, "value": value}
-                    yield row
-
-
-def _operator_policies(administration: Administration, vhost: str) -> dict[str, Any]:
-    return {
-        row["name"]: {key: value for key, value in row.items() if key not in ("name", "vhost")}
-        for row in administration.policies(vhost, operator=True)
-    }
+    if component in ("", OPERATOR_POLICY):
+        for policy in administration.policies(vhost, operator=True):
+            about = {key: policy.pop(key) for key in ("vhost", "name")}
+            yield {"component": OPERATOR_POLICY, **about, "value": policy}
+    if component in ("", VHOST_LIMITS):
+        for where in list(administration.broker.vhosts.values()):
+            if where.limits and vhost in ("", where.name):
+                about = {"vhost": where.name, "name": _LIMITS}
+                yield {"component": VHOST_LIMITS, **about, "value": dict(where.limits)}
 
 
 def set_parameter(administration: Administration, by: By, asked: ParameterDefinition) -> Work[None]:
     """Set a parameter. Raises: AdministrationError."""
     administration.check_vhost(asked.vhost)
-    if asked.component in _OWN:
-        raise AdministrationError(f"'{asked.component}' is not set as a parameter")
-    present = _copied(administration.broker, asked.vhost)
-    present.setdefault(asked.component, {})[asked.name] = asked.value
-    _store(administration.broker, asked.vhost, present)
-    what = {"vhost": asked.vhost, "component": asked.component, "parameter": asked.name}
-    audit("parameter set", by=by.who, door=by.door, **what)
-    yield None
+    try:
+        if asked.component == OPERATOR_POLICY:
+            yield from administration.set_policy(by, asked.operator_policy, operator=True)
+        elif asked.component == VHOST_LIMITS and asked.name == _LIMITS:
+            yield from administration.set_vhost_limits(by, *asked.vhost_limits)
+        elif asked.component == VHOST_LIMITS:
+            raise AdministrationError(f"the only parameter of {VHOST_LIMITS} is '{_LIMITS}'")
+        elif asked.component == "policy":
+            raise AdministrationError("policies may not be set using this method")
+        else:
+            raise AdministrationError(f"component {asked.component} not found")
+    except (msgspec.ValidationError, ValueError) as error:
+        raise AdministrationError(str(error)) from None
 
 
 def clear_parameter(
@@ -72,14 +69,12 @@ def clear_parameter(
 ) -> Work[None]:
     """Remove a parameter. Raises: MissingError."""
     administration.check_vhost(vhost)
-    present = _copied(administration.broker, vhost)
-    if name not in present.get(component, {}):
+    if all(one["name"] != name for one in parameters(administration, vhost, component)):
         raise MissingError(f"no parameter '{name}' of '{component}' in vhost '{vhost}'")
-    del present[component][name]
-    _store(administration.broker, vhost, present)
-    what = {"vhost": vhost, "component": component, "parameter": name}
-    audit("parameter cleared", by=by.who, door=by.door, **what)
-    yield None
+    if component == OPERATOR_POLICY:
+        yield from administration.clear_policy(by, vhost, name, operator=True)
+    else:
+        yield from administration.set_vhost_limits(by, vhost, {})
 
 
 def set_global_parameter(
@@ -103,15 +98,3 @@ def clear_global_parameter(administration: Administration, by: By, name: str) ->
     administration.broker.define_global_parameters({name: None})
     audit("global parameter cleared", by=by.who, door=by.door, parameter=name)
     yield None
-
-
-def _copied(broker: Broker, vhost: str) -> dict[str, dict[str, Any]]:
-    return {component: dict(values) for component, values in broker.vhost(vhost).parameters.items()}
-
-
-def _store(broker: Broker, vhost: str, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises: AdministrationError."""
-    try:
-        broker.define_parameters(vhost, found)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise AdministrationError(f"this cannot be stored: {error}") from error

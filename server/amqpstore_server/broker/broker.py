@@ -72,7 +72,6 @@ class Broker:
             if vhost := self.vhosts.get(name):
                 vhost.limits = row.get("limits", {})
                 vhost.metadata = row.get("metadata", {})
-                vhost.parameters = row.get("parameters", {})
         self.global_parameters: dict[str, Any] = {
             row[_GLOBAL]: row["value"]
             for row in store.definitions("policies").values()
@@ -146,23 +145,8 @@ class Broker:
         self._store_vhost(vhost, metadata=dict(metadata))
         vhost.metadata = metadata
 
-    def define_parameters(self, name: str, parameters: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set all parameters of a virtual host, by component and name. Durable on return.
-
-        Raises: NotFoundError; ValueError, TypeError, OverflowError (nothing is changed then).
-        """
-        vhost = self.vhost(name)
-        kept = {component: dict(values) for component, values in parameters.items() if values}
-        self._store_vhost(vhost, parameters=kept)
-        vhost.parameters = kept
-
     def _store_vhost(self, vhost: VirtualHost, **changed: Any) -> None:
-        row = {
-            "limits": dict(vhost.limits),
-            "metadata": dict(vhost.metadata),
-            "parameters": dict(vhost.parameters),
-            **changed,
-        }
+        row = {"limits": dict(vhost.limits), "metadata": dict(vhost.metadata), **changed}
         row = {key: value for key, value in row.items() if value}
         self.context.store.define([Change("vhosts", vhost.name, row)])
 

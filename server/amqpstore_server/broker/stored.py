@@ -88,7 +88,6 @@ class _ImportedUser(msgspec.Struct):
 class _VirtualHost(msgspec.Struct):
     limits: dict[str, int] = {}
     metadata: dict[str, Any] = {}
-    parameters: dict[str, dict[str, Any]] = {}
 
 
 class _GlobalParameter(msgspec.Struct):

@@ -93,8 +93,6 @@ class VirtualHost:
         """What its operator allows it, by RabbitMQ's names: see `quotas`."""
         self.metadata: Mapping[str, Any] = {}
         """What its operator says of it: `description` and `tags`."""
-        self.parameters: Mapping[str, Mapping[str, Any]] = {}
-        """The parameters of components, by component and name: kept for those who read them."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.counters = ChannelCounters()

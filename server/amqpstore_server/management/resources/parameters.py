@@ -137,11 +137,13 @@ ROUTES = (
         _ONE,
         put_parameter,
         "Set a parameter",
-        _POLICYMAKER,
+        Needs.ADMINISTRATOR,
         ParameterBody,
         statuses=(201, 204),
     ),
-    ApiRoute("DELETE", _ONE, delete_parameter, "Clear a parameter", _POLICYMAKER, statuses=(204,)),
+    ApiRoute(
+        "DELETE", _ONE, delete_parameter, "Clear a parameter", Needs.ADMINISTRATOR, statuses=(204,)
+    ),
     ApiRoute(
         "GET",
         "/api/global-parameters",
