@@ -108,8 +108,8 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
                 broker.define_vhost_metadata(vhost.name, metadata)
         yield
     for parameter in definitions.unknown_parameters:
-        with _noting(left_out, "parameter", parameter.vhost, parameter.name):
-            raise NotFoundError(f"component '{parameter.component}' not found")
+        reason = f"component '{parameter.component}' not found"
+        _note(left_out, "parameter", parameter.vhost, parameter.name, reason)
         yield
     changed = {
         one.name: one.value
@@ -214,7 +214,11 @@ def _noting(left_out: list[str], kind: str, vhost: str, name: str) -> Iterator[N
     except FATAL:
         raise
     except Exception as error:  # noqa: BLE001 - one that cannot be must not keep the others out
-        extra = {"kind": kind, "vhost": vhost, "definition": name, "reason": str(error)}
-        _log.error("definition left out", extra=extra)
-        if len(left_out) < _MAX_LEFT_OUT:
-            left_out.append(f"{kind} '{name}' in vhost '{vhost}': {error}")
+        _note(left_out, kind, vhost, name, str(error))
+
+
+def _note(left_out: list[str], kind: str, vhost: str, name: str, reason: str) -> None:
+    extra = {"kind": kind, "vhost": vhost, "definition": name, "reason": reason}
+    _log.error("definition left out", extra=extra)
+    if len(left_out) < _MAX_LEFT_OUT:
+        left_out.append(f"{kind} '{name}' in vhost '{vhost}': {reason}")

@@ -1,4 +1,6 @@
-"""What clients of RabbitMQ's API send and compare: Flower of Celery, the Go client of Terraform."""
+"""What clients of RabbitMQ's API send and compare: Flower of Celery, the Go client of Terraform,
+and the Java client.
+"""
 
 import base64
 import http.client
@@ -62,6 +64,22 @@ def test_flower_finds_the_queues_of_celery(api: ManagementClient) -> None:
         (row,) = [row for row in api.get(path) if row["name"] == "celery"]
         shown = ("messages", "messages_ready", "messages_unacknowledged", "consumers")
         assert [row[name] for name in shown] == [0, 0, 0, 0]
+
+
+def test_any_tag_is_kept(api: ManagementClient) -> None:
+    """The Java client compares; whoever has an unknown one may not log in."""
+    for status, tags in ((201, ["original", "management"]), (204, ["own"])):
+        api.put("/users/tagged", {"password": "s3krE7", "tags": ",".join(tags)}, status)
+        assert api.get("/users/tagged")["tags"] == tags
+    with api.as_user("tagged", "s3krE7") as tagged:
+        tagged.expect(401, "GET", "/whoami")
+    api.delete("/users/tagged")
+
+
+def test_the_permissions_of_no_virtual_host_are_not_found(api: ManagementClient) -> None:
+    for path in ("/vhosts/none", "/users/none"):
+        for kind in ("permissions", "topic-permissions"):
+            assert api.expect(404, "GET", f"{path}/{kind}")["reason"] == "Not Found"
 
 
 def test_topic_permissions_come_in_any_order(api: ManagementClient) -> None:

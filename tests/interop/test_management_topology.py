@@ -179,7 +179,7 @@ def test_a_message_is_published_and_got(api: ManagementClient) -> None:
     )
     for wrong in refused:
         assert api.post(path, wrong, status=400)["error"] == "bad_request", wrong
-    api.post("/exchanges/%2F/nothing/publish", {**message, "payload": ""}, status=400)
+    api.post("/exchanges/%2F/nothing/publish", {**message, "payload": ""}, status=404)
     api.post("/queues/%2F/got/get", {"count": 1, "encoding": "auto"}, status=400)
     api.delete("/queues/%2F/got")
 

@@ -208,6 +208,12 @@ def test_clients_and_what_they_declare_are_events(traced: Traced) -> None:
 
 
 def test_what_operators_do_are_events(traced: Traced, tmp_path: Path) -> None:
+    with ManagementClient(management_url(traced.broker)) as api:
+        api.get("/whoami")  # a login is an event, too
+        operators_are_watched(traced, api, tmp_path)
+
+
+def operators_are_watched(traced: Traced, api: ManagementClient, tmp_path: Path) -> None:
     watcher = traced.watch("amq.rabbitmq.event")
 
     def types(*arguments: str) -> None:
@@ -221,6 +227,10 @@ def test_what_operators_do_are_events(traced: Traced, tmp_path: Path) -> None:
     types("users", "change", "bob", *read)
     types("users", "change", "bob", "--tag", "monitoring", "--tag", "management")
     types("vhosts", "add", "v1")
+    types("vhosts", "trace", "v1", "on")
+    api.put("/vhosts/v1", {"description": "first", "tracing": True}, 204)
+    api.put("/global-parameters/g", {"value": {"a": [1]}})
+    api.delete("/global-parameters/g")
     types("vhosts", "set-limits", "v1", '{"max-queues": 5}')
     types("vhosts", "set-limits", "v1", "{}")
     types("users", "set-limits", "bob", '{"max-connections": 5}')
@@ -241,6 +251,10 @@ def test_what_operators_do_are_events(traced: Traced, tmp_path: Path) -> None:
         "user.password.changed",
         "user.tags.set",
         "vhost.created",
+        "vhost.updated",
+        "vhost.updated",
+        "parameter.set",
+        "parameter.cleared",
         "parameter.set",
         "vhost.limits.set",
         "parameter.cleared",
@@ -263,6 +277,10 @@ def test_what_operators_do_are_events(traced: Traced, tmp_path: Path) -> None:
     assert watcher.keys(len(own) + len(expected)) == own + expected
     assert watcher.first("user.tags.set")["tags"] == ["monitoring", "management"]
     assert watcher.first("policy.set")["definition"] == {"max-length": 10}
+    updated = watcher.first("vhost.updated", description="first")
+    assert (updated["name"], updated["tracing"]) == ("v1", True)
+    assert watcher.first("parameter.set", component="global")["value"] == {"a": [1]}
+    assert watcher.first("parameter.cleared", component="global")["name"] == "g"
     limits = watcher.first("vhost.limits.set")
     assert (limits["name"], limits["max-queues"]) == ("limits", 5)
     assert watcher.first("permission.created")["configure"] == "c"

@@ -47,7 +47,7 @@ from amqpstore_server.definitions import (
 )
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.protocol.content import PROPERTY_TYPES, BasicProperties
-from amqpstore_server.users import TAGS, Users, unknown_tags
+from amqpstore_server.users import Users, unknown_tags
 
 _log = logging.getLogger(__name__)
 
@@ -125,8 +125,7 @@ class Administration:
         password, whatever `user` says.
         """
         self._check_exists(user.name, must_exist)
-        if unknown := unknown_tags(user.tags):
-            raise AdministrationError(f"no tag '{unknown[0]}': there are {', '.join(TAGS)}")
+        _warn_of_tags(user)
         row = (yield from self._row_of(user)) if not keeps else {}
         # Others had their turn while the password was hashed.
         self._check_exists(user.name, must_exist)
@@ -231,7 +230,7 @@ class Administration:
         self._store(Defined([name], granted))
         if vhost.all_metadata:
             self.broker.define_vhost_metadata(name, vhost.all_metadata)
-        self._changed(by, "vhost added", vhost_event(name), vhost=name)
+        self._changed(by, "vhost added", vhost_event(self.broker.vhosts[name]), vhost=name)
         yield None
 
     def set_tracing(self, by: By, name: str, *, on: bool) -> Work[None]:
@@ -243,7 +242,8 @@ class Administration:
             raise AdministrationError("the broker does not run, and its start turns tracing off")
         if self.broker.vhosts[name].firehose.is_on is not on:
             self.broker.vhosts[name].firehose.is_on = on
-            self._changed(by, "tracing on" if on else "tracing off", vhost=name)
+            event = vhost_event(self.broker.vhosts[name], "updated")
+            self._changed(by, "tracing on" if on else "tracing off", event, vhost=name)
         yield None
 
     def describe_vhost(self, by: By, name: str, metadata: Mapping[str, Any]) -> Work[None]:
@@ -252,7 +252,8 @@ class Administration:
         """
         self.check_vhost(name)
         self.broker.define_vhost_metadata(name, metadata)
-        self._changed(by, "vhost described", vhost=name)
+        event = vhost_event(self.broker.vhosts[name], "updated")
+        self._changed(by, "vhost described", event, vhost=name)
         yield None
 
     def delete_vhost(self, by: By, name: str) -> Work[None]:
@@ -484,9 +485,7 @@ class Administration:
         rows = {}
         for user in definitions.users:
             rows[user.name] = yield from self._row_of(user)
-            if unknown := unknown_tags(user.tags):
-                extra = {"user": user.name, "tags": ",".join(unknown)}
-                _log.warning("tags without a meaning", extra=extra)
+            _warn_of_tags(user)
         changed = [name for name, row in rows.items() if self.all_users.has_other_secret(name, row)]
         before = {name: self.all_users.row(name) for name in rows}
         new = [one.name for one in definitions.vhosts if one.name not in self.broker.vhosts]
@@ -494,7 +493,8 @@ class Administration:
             definitions, self.broker, self.all_users, rows, replaces_policies=replaces_policies
         )
         events = self.broker.context.events
-        told = definitions_events(definitions, new, before, rows) if events.is_heard else []
+        added = [self.broker.vhosts[name] for name in new if name in self.broker.vhosts]
+        told = definitions_events(definitions, added, before, rows) if events.is_heard else []
         self._changed(
             by,
             "definitions imported",
@@ -540,6 +540,13 @@ class Administration:
 
     def _changed(self, by: By, line: str, *events: BrokerEvent, **said: Any) -> None:
         self.broker.context.events.happened(line, *events, by=by, **said)
+
+
+def _warn_of_tags(user: User) -> None:
+    """Log tags that mean nothing here. They are kept, as in RabbitMQ: clients compare them."""
+    if unknown := unknown_tags(user.tags):
+        extra = {"user": user.name, "tags": ",".join(unknown)}
+        _log.warning("tags without a meaning", extra=extra)
 
 
 def _check_limits(limits: Mapping[str, int], known: tuple[str, ...]) -> None:

@@ -18,8 +18,9 @@ from amqpstore_server.administration.operations import (
     AdministrationError,
     MissingError,
 )
+from amqpstore_server.administration.telling import global_parameter_event
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import By, audit
+from amqpstore_server.broker.audit import By
 from amqpstore_server.definitions import (
     OPERATOR_POLICY,
     VHOST_LIMITS,
@@ -87,7 +88,9 @@ def set_global_parameter(
         administration.broker.define_global_parameters({asked.name: asked.value})
     except (ValueError, TypeError, OverflowError) as error:
         raise AdministrationError(f"this cannot be stored: {error}") from error
-    audit("global parameter set", by=by.who, door=by.door, parameter=asked.name)
+    event = global_parameter_event(asked.name, asked.value)
+    events = administration.broker.context.events
+    events.happened("global parameter set", event, by=by, parameter=asked.name)
     yield None
 
 
@@ -96,5 +99,7 @@ def clear_global_parameter(administration: Administration, by: By, name: str) ->
     if name not in administration.broker.global_parameters:
         raise MissingError(f"no global parameter '{name}'")
     administration.broker.define_global_parameters({name: None})
-    audit("global parameter cleared", by=by.who, door=by.door, parameter=name)
+    events = administration.broker.context.events
+    event = global_parameter_event(name)
+    events.happened("global parameter cleared", event, by=by, parameter=name)
     yield None

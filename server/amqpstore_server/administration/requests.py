@@ -32,6 +32,7 @@ from amqpstore_server.definitions import (
     VirtualHostDefinition,
     definitions_of,
 )
+from amqpstore_server.users import TAGS, unknown_tags
 
 
 class ListUsers(OperatorRequest, tag="users list"):
@@ -58,6 +59,8 @@ class SetUser(OperatorRequest, tag="users set"):
     def done(self, administration: Administration, by: By) -> Work[Any]:
         present = administration.tags_of(self.name)
         tags = self.tags if self.tags is not None else present
+        if unknown := unknown_tags(self.tags or ()):
+            raise AdministrationError(f"no tag '{unknown[0]}': there are {', '.join(TAGS)}")
         keeps = self.password is None and self.has_password and not self.is_new
         password_hash = b"" if self.password is None else None
         user = User(

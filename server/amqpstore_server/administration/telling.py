@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from amqpstore_server.broker.events import BrokerEvent
+from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.definitions import (
     Definitions,
     Permission,
@@ -44,9 +45,18 @@ def user_limits_event(user: str, limits: Mapping[str, int]) -> BrokerEvent:
     return BrokerEvent(f"user.limits.{kind}", {"name": _LIMITS, "username": user, **limits})
 
 
-def vhost_event(name: str) -> BrokerEvent:
-    """Return the event of a new virtual host."""
-    return BrokerEvent("vhost.created", {"name": name, "tracing": False})
+def vhost_event(vhost: VirtualHost, kind: str = "created") -> BrokerEvent:
+    """Return the event of a virtual host that was `created` or `updated`."""
+    about = {"name": vhost.name, "tracing": vhost.firehose.is_on, **vhost.metadata}
+    return BrokerEvent(f"vhost.{kind}", about)
+
+
+def global_parameter_event(name: str, value: Any = None) -> BrokerEvent:
+    """Return the event of a parameter of no virtual host; None if it was removed."""
+    about = {"component": "global", "name": name}
+    if value is None:
+        return BrokerEvent("parameter.cleared", about)
+    return BrokerEvent("parameter.set", {**about, "value": value})
 
 
 def vhost_limits_events(vhost: str, limits: Mapping[str, int]) -> list[BrokerEvent]:
@@ -118,7 +128,7 @@ def policy_cleared_events(vhost: str, name: str, *, operator: bool) -> list[Brok
 
 def definitions_events(
     definitions: Definitions,
-    new_vhosts: Iterable[str],
+    new_vhosts: Iterable[VirtualHost],
     before: Mapping[str, Row | None],
     after: Mapping[str, Row],
 ) -> Iterator[BrokerEvent]:
@@ -130,6 +140,8 @@ def definitions_events(
     yield from map(vhost_event, new_vhosts)
     yield from map(permission_event, definitions.permissions)
     yield from map(topic_permission_event, definitions.topic_permissions)
+    for parameter in definitions.global_parameters:
+        yield global_parameter_event(parameter.name, parameter.value)
     for limits in definitions.vhost_limits:
         yield from vhost_limits_events(limits.vhost, limits.limits)
     for policy in definitions.policies:

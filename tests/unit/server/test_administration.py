@@ -12,6 +12,7 @@ from amqpstore_server.administration.operations import (
     AdministrationError,
     MissingError,
 )
+from amqpstore_server.administration.requests import SetUser
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
@@ -153,9 +154,7 @@ def test_users_that_exist_or_do_not(server: Administered) -> None:
     with pytest.raises(MissingError):
         done(administration.delete_user(BY, "nobody"))
     with pytest.raises(AdministrationError, match="no tag 'administator'"):
-        done(
-            administration.set_user(BY, User(name=USER, password="x", listed_tags=["administator"]))
-        )
+        done(SetUser(name=USER, tags=["administator"]).done(administration, BY))
 
 
 def test_a_permission_that_is_cleared_ends_consumers_and_refuses_publishers(

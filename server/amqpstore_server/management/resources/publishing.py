@@ -122,7 +122,8 @@ async def publish(call: Call) -> Answer:
         topology_of(call).check_replay(body.routing_key)
     topology_of(call).check_topic("write", exchange, *envelope.address[1])
     if exchange and exchange not in call.vhost.exchanges:
-        raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{call.vhost.name}'")
+        reason = f"no exchange '{exchange}' in vhost '{call.vhost.name}'"
+        raise HttpError(404, "not_found", reason)
     outlet = _Confirmed()
     channel = Channel(call.vhost, object(), outlet)
     try:

@@ -15,7 +15,6 @@ from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 from amqpstore_server.password_hashes import hash_and_algorithm
-from amqpstore_server.users import unknown_tags
 
 _SHA256 = "rabbit_password_hashing_sha256"
 _BY_USER = ("vhost", "user", "exchange")
@@ -100,11 +99,7 @@ async def put_user(call: Call) -> Answer:
     is_new = call.context.users.row(name) is None
     if body.tags is None:
         raise bad_request("[{key_missing,tags}]")
-    user = _user(name, body)
-    # Tags that mean nothing here are accepted, as RabbitMQ accepts any.
-    known = [tag for tag in user.tags if tag not in unknown_tags(user.tags)]
-    user.listed_tags = known
-    await call.carry_out(call.context.administration.set_user(call.by, user))
+    await call.carry_out(call.context.administration.set_user(call.by, _user(name, body)))
     return created() if is_new else no_content()
 
 
@@ -153,8 +148,7 @@ async def delete_users(call: Call) -> Answer:
 
 async def list_permissions(call: Call) -> Answer:
     """Return the permissions: all of them, those of a user, or those in a virtual host."""
-    user = _user_in(call) if "user" in call.path else ""
-    rows = call.context.administration.permissions(user, call.path.get("vhost", ""))
+    rows = call.context.administration.permissions(*_asked(call))
     return await call.listed(rows, MADE, _BY_USER)
 
 
@@ -165,6 +159,15 @@ async def get_permission(call: Call) -> Answer:
     if not rows:
         raise not_found("the user has no permissions in this virtual host")
     return await call.row(rows[0], MADE)
+
+
+def _asked(call: Call) -> tuple[str, str]:
+    """Return the user and the virtual host in the path, which exist; empty if it has none. Raises:
+    HttpError, MissingError.
+    """
+    if vhost := call.path.get("vhost", ""):
+        call.context.administration.check_vhost(vhost)
+    return _user_in(call) if "user" in call.path else "", vhost
 
 
 def _vhost_and_user(call: Call) -> tuple[str, str]:
@@ -201,8 +204,7 @@ async def delete_permission(call: Call) -> Answer:
 
 async def list_topic_permissions(call: Call) -> Answer:
     """Return the permissions for routing keys, as `list_permissions`."""
-    user = _user_in(call) if "user" in call.path else ""
-    rows = call.context.administration.topic_permissions(user, call.path.get("vhost", ""))
+    rows = call.context.administration.topic_permissions(*_asked(call))
     return await call.listed(rows, MADE, _BY_USER)
 
 
