@@ -340,6 +340,16 @@ def test_a_chart_has_the_times_of_its_samples(page: Page, site: str) -> None:
     assert few == [[2, 3], [5, None]]
     assert more == [[2, 3, 4], [5, None, 6]]
     assert (most, last) == (720, 799)
+    shown = page.evaluate(
+        """async () => {
+            const [{spec, columns, plot}] = charts.values();
+            columns.forEach((column) => (column.length = 0));
+            addSamples({times: [1700000000], [spec.series[0][0]]: [1]});
+            await null;  // it draws in a microtask
+            return [plot.scales.x.min, plot.scales.x.max];
+        }"""
+    )
+    assert shown == [1700000000 - 60, 1700000000]
     ticks = "[clocks([1700000000, 1700000005]), clocks([1700000000, 1700000060])]"
     assert page.evaluate(ticks) == [["03:43:20", "03:43:25"], ["03:43", "03:44"]]
 

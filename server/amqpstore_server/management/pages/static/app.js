@@ -130,6 +130,8 @@ function addSamples(samples) {
     const surplus = columns[0].length - 720;
     if (surplus > 0) columns.forEach((column) => column.splice(0, surplus));
     plot.setData(columns);
+    // With one value alone uPlot would show the day that begins there.
+    if (columns[0].length === 1) plot.setScale("x", { min: columns[0][0] - 60, max: columns[0][0] });
     const last = spec.series.map(([, label], index) => `${label} ${written(columns[index + 1].at(-1), UNITS[spec.unit])}`);
     element.setAttribute("aria-label", `${spec.title} over the last minutes, now: ${last.join(", ")}`);
   }
