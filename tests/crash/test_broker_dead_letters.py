@@ -8,14 +8,14 @@ routed when its delay is over however often the power goes in between (P4).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from amqpstore import Run, Store
 from amqpstore_server.broker.deletion import Deletion
-from amqpstore_server.broker.messages.deaths import deaths_of
+from amqpstore_server.broker.messages.deaths import Death, one_more_death
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, RecentHistoryQueue
 from amqpstore_server.broker.queues.queue import Queue
@@ -418,12 +418,10 @@ def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
 
 
 def deaths_are_not_merged(patch: pytest.MonkeyPatch) -> None:
-    def all_anew(properties: object, queue: str, reason: str, *more: object) -> list[object]:
-        found = deaths_of(properties, f"{queue} ", reason, *more)  # type: ignore[arg-type]
-        found[0]["queue"] = queue
-        return list(found)
+    def all_anew(before: Sequence[Death], *about: Any) -> list[Death]:
+        return [*one_more_death([], *about), *before]
 
-    patch.setattr("amqpstore_server.broker.transactions.dead_letter.deaths_of", all_anew)
+    patch.setattr("amqpstore_server.broker.transactions.dead_letter.one_more_death", all_anew)
 
 
 def what_expires_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 import amqpstore
-import amqpstore_server.broker.transactions.dead_letter
-from amqpstore import Message, Run
+from amqpstore import Run
 from amqpstore.runs import ReadyList
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
 from amqpstore_server.broker.channels.publishing import Publisher
-from amqpstore_server.broker.messages.deaths import Reason, deaths_of, is_cycle
+from amqpstore_server.broker.messages.deaths import Death, Reason, is_cycle
 from amqpstore_server.broker.owned_queues import OwnedQueues
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.consumer import Consumer, Window
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.routing import Route, Router
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from tests.property.broker_machine import BrokerAgainstModel
@@ -171,12 +171,7 @@ def a_circle_of_dead_letters_is_not_cut(patch: Patch) -> None:
 
 
 def a_death_is_not_counted_twice(patch: Patch) -> None:
-    def count_ones(*about: Any) -> list[dict[str, Any]]:
-        deaths = deaths_of(*about)
-        deaths[0]["count"] = type(deaths[0]["count"])(1)
-        return deaths
-
-    patch.setattr("amqpstore_server.broker.transactions.dead_letter.deaths_of", count_ones)
+    patch.setattr(Death, "again", lambda self, _: self)
 
 
 def the_last_come_is_active(patch: Patch) -> None:
@@ -237,13 +232,12 @@ def bytes_are_not_counted_down(patch: Patch) -> None:
 
 
 def a_fanout_of_dead_letters_goes_to_one(patch: Patch) -> None:
-    placed = amqpstore_server.broker.transactions.dead_letter._unlimited_plan
+    route = Router.route
 
-    def place_first(route: Any, label: Any, messages: list[Message]) -> Plan:
-        del route.queues[1:]
-        return placed(route, label, messages)
+    def to_first(self: Router, envelope: Any) -> Route:
+        return Route(route(self, envelope).queues[:1])
 
-    patch.setattr(amqpstore_server.broker.transactions.dead_letter, "_unlimited_plan", place_first)
+    patch.setattr(Router, "route", to_first)
 
 
 def deliveries_are_not_logged(patch: Patch) -> None:

@@ -135,6 +135,8 @@ class Router:
         self._exchanges = exchanges
         self._queues = queues
         self._routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)
+        # A remembered route is open to clients, and the broker's own messages may go further.
+        self._own_routes: _Routes[_Address, Route] = _Routes(max_cached_bytes)
         self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes(
             max_cached_bytes
         )
@@ -145,6 +147,7 @@ class Router:
         """Clear cached routes: exchanges, queues, bindings or settings have changed."""
         self.version = object()
         self._routes.clear()
+        self._own_routes.clear()
         self._read_routes.clear()
 
     def check(self, exchange_name: str) -> None:
@@ -195,8 +198,14 @@ class Router:
 
         A missing exchange leads nowhere.
         """
-        known = self._routes.get(envelope.address)
-        return known or self._find(envelope, decode_properties(envelope.properties))[0]
+        address = envelope.address
+        known = self._routes.get(address) or self._own_routes.get(address)
+        if known is not None:
+            return known
+        route, is_shared, _ = self._find(envelope, decode_properties(envelope.properties))
+        if is_shared:
+            self._own_routes.remember(address, route, len(route.queues), address)
+        return route
 
     def through(
         self, exchange: Exchange, envelope: ParsedEnvelope, properties: BasicProperties

@@ -10,22 +10,26 @@ import enum
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from amqpstore_server.protocol.errors import FrameError, MalformedError
 from amqpstore_server.protocol.field_table import (
+    EMPTY_TABLE,
     Encoded,
     FieldValue,
     decode_own_table,
     decode_table,
     encode_table,
+    encode_value,
+    join_table,
     split_table,
 )
 from amqpstore_server.protocol.primitives import (
+    LONG,
     Reader,
     Writer,
     read_longlong,
-    read_longstr,
     read_octet,
     read_short,
     read_shortstr,
@@ -118,6 +122,7 @@ _OWN_FLAGS = tuple(
 """For properties that `decode_content_header` has accepted before."""
 
 _READERS = {name: read for name, read, _ in _PROPERTIES}
+_WRITERS = {name: write for name, _, write in _PROPERTIES}
 
 NOT_PLAIN = frozenset({"reply_to", "expiration", "user_id"})
 """Besides delivery-mode and priority, the properties that concern the broker."""
@@ -188,11 +193,8 @@ def as_table(raw: bytes) -> dict[str, FieldValue]:
     encoded.
     """
     found: dict[str, FieldValue] = {}
-    for name, start, end in _spans(raw):
-        if name == "headers":
-            found[name] = Encoded(b"F" + raw[start:end])
-        else:
-            found[name] = _READERS[name](raw, start)[0]
+    for name, part in split_properties(raw).items():
+        found[name] = Encoded(b"F" + part) if name == "headers" else _READERS[name](part, 0)[0]
     return found
 
 
@@ -209,40 +211,66 @@ def edit_properties(
     Args: headers to set, and names of headers to remove; properties by name, None removes one.
     Raises: ValueError for a value that does not fit.
     """
-    parts: dict[str, bytes] = {}
-    for name, start, end in _spans(raw):
-        parts[name] = raw[start:end]
+    parts = split_properties(raw)
     if headers or without_headers:
-        table: dict[str, FieldValue] = {}
-        if "headers" in parts:
-            table.update(split_table(parts["headers"], 0)[0])
-        table.update(headers or {})
+        fields = split_table(parts.get("headers", EMPTY_TABLE))
+        for name, value in (headers or {}).items():
+            fields[write_shortstr(name)] = encode_value(value)
         for name in without_headers:
-            table.pop(name, None)
-        parts["headers"] = encode_table(table)
-    flags = 0
-    content = []
-    for (flag, name, _), (_, _, write) in zip(_FLAGS, _PROPERTIES, strict=True):
-        if name in properties:
-            value = properties[name]
-            part = None if value is None else write(value)
+            fields.pop(write_shortstr(name), None)
+        parts["headers"] = join_table(fields)
+    for name, value in properties.items():
+        if value is None:
+            parts.pop(name, None)
         else:
-            part = parts.get(name)
-        if part is not None:
-            flags |= flag
-            content.append(part)
-    return write_short(flags) + b"".join(content)
+            parts[name] = _WRITERS[name](value)
+    return join_properties(parts)
 
 
-def _spans(raw: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield each property that is present: its name, where it starts and where it ends."""
+def split_properties(raw: bytes) -> dict[str, bytes]:
+    """Return each property that is present, encoded, of properties that were accepted before."""
     flags, offset = _flags(raw)
-    for flag, name, read in _OWN_FLAGS:
-        if flags & flag:
-            # A table has its length in front: its content need not be decoded.
-            _, end = read(raw, offset) if name != "headers" else read_longstr(raw, offset)
-            yield name, offset, end
-            offset = end
+    parts: dict[str, bytes] = {}
+    for name, width in _present(flags):
+        if width == _SHORT:
+            end = offset + 1 + raw[offset]
+        elif width == _LONG:
+            end = offset + LONG.size + LONG.unpack_from(raw, offset)[0]
+        else:
+            end = offset + width
+        parts[name] = raw[offset:end]
+        offset = end
+    return parts
+
+
+def join_properties(parts: Mapping[str, bytes]) -> bytes:
+    """Return property flags and property list. Args: parts, each property that is present,
+    encoded, in any order.
+    """
+    flags = 0
+    content = [b""]
+    for flag, name, _ in _FLAGS:
+        if name in parts:
+            flags |= flag
+            content.append(parts[name])
+    content[0] = write_short(flags)
+    return b"".join(content)
+
+
+_SHORT, _LONG = -1, -4
+"""In place of a width: a property that begins with its length, in one octet or in four."""
+
+_WIDTHS = {PropertyType.SHORTSTR: _SHORT, PropertyType.TABLE: _LONG}
+
+
+@lru_cache(maxsize=256)
+def _present(flags: int) -> tuple[tuple[str, int], ...]:
+    """Return the properties that these flags announce, in order, and how wide they are."""
+    return tuple(
+        (name, _WIDTHS.get(kind) or int(kind.value))
+        for place, (name, kind) in enumerate(PROPERTY_TYPES)
+        if flags & 1 << (15 - place)
+    )
 
 
 def _walk(raw: bytes, readers: Iterable[tuple[int, str, Reader]]) -> Iterator[tuple[str, Any]]:

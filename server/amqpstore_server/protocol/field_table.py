@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.primitives import (
+    LONG,
     number_reader,
     number_writer,
     read_long,
@@ -36,6 +37,10 @@ MAX_ENTRIES = 1024
 
 MAX_TABLE_BYTES = 64 << 10
 """The size of a whole table, without its length."""
+
+
+EMPTY_TABLE = bytes(LONG.size)
+"""A table without fields, encoded."""
 
 
 class Timestamp(int):
@@ -99,14 +104,76 @@ def encode_table(table: Mapping[str, FieldValue]) -> bytes:
     Raises: ValueError for a number that no tag can hold; TypeError for a type that has no tag.
     """
     return write_longstr(
-        b"".join(write_shortstr(name) + _encode_value(value) for name, value in table.items())
+        b"".join(write_shortstr(name) + encode_value(value) for name, value in table.items())
     )
 
 
-def split_table(buffer: bytes, offset: int) -> tuple[dict[str, Encoded], int]:
-    """Decode a table as `decode_own_table` does, but leave the values encoded."""
-    return _TableReader(buffer, len(buffer), len(buffer)).split(offset)
+def split_table(table: bytes) -> dict[bytes, bytes]:
+    """Return the fields of an encoded table that was accepted before: values by name, both encoded,
+    whatever is in them.
 
+    Raises: MalformedError, if they do not end where it ends.
+    """
+    fields: dict[bytes, bytes] = {}
+    offset, end = LONG.size, len(table)
+    try:
+        while offset < end:
+            start = offset + 1 + table[offset]
+            width = _WIDTHS[table[start]]
+            if width < 0:
+                width = 4 + int.from_bytes(table[start + 1 : start + 5])
+            name, offset = table[offset:start], start + 1 + width
+            fields[name] = table[start:offset]
+    except LookupError:
+        raise MalformedError(f"there is no field at byte {offset} of a table") from None
+    _TableReader.check_end("table", offset, end)
+    return fields
+
+
+def join_table(fields: Mapping[bytes, bytes]) -> bytes:
+    """Encode a table: values by name, both encoded."""
+    return write_longstr(b"".join([part for field in fields.items() for part in field]))
+
+
+def split_array(array: bytes) -> list[bytes]:
+    """Return the values of an array, which begins with its tag and was accepted before, encoded.
+
+    Raises: MalformedError, if they do not end where it ends.
+    """
+    values = []
+    offset, end = 1 + LONG.size, len(array)
+    try:
+        while offset < end:
+            width = _WIDTHS[array[offset]]
+            if width < 0:
+                width = 4 + int.from_bytes(array[offset + 1 : offset + 5])
+            start, offset = offset, offset + 1 + width
+            values.append(array[start:offset])
+    except LookupError:
+        raise MalformedError(f"there is no value at byte {offset} of an array") from None
+    _TableReader.check_end("array", offset, end)
+    return values
+
+
+def decode_value(value: bytes) -> FieldValue:
+    """Decode a value that was accepted before. Raises: MalformedError."""
+    return _TableReader(value, len(value), len(value)).value(0, 1)[0]
+
+
+_WIDTHS = {
+    tag: width
+    for tags, width in (
+        (b"V", 0),
+        (b"tbB", 1),
+        (b"sUu", 2),
+        (b"Iif", 4),
+        (b"D", 5),
+        (b"lLdT", 8),
+        (b"SxAF", -1),
+    )
+    for tag in tags
+}
+"""The bytes of a value behind its tag; -1 if it begins with their number."""
 
 _FIXED_READERS = {
     ord(tag): number_reader(struct.Struct(f">{layout}"), type_name)
@@ -188,27 +255,17 @@ class _TableReader:
         table: dict[str, FieldValue] = {}
         while offset < end:
             name, offset = read_shortstr(self._buffer, offset)
-            table[name], offset = self._value(offset, depth)
-        self._check_end("table", offset, end)
-        return table, offset
-
-    def split(self, offset: int) -> tuple[dict[str, Encoded], int]:
-        offset, end = self._bounds("table", offset, 1)
-        table: dict[str, Encoded] = {}
-        while offset < end:
-            name, start = read_shortstr(self._buffer, offset)
-            _, offset = self._value(start, 1)
-            table[name] = Encoded(self._buffer[start:offset])
-        self._check_end("table", offset, end)
+            table[name], offset = self.value(offset, depth)
+        self.check_end("table", offset, end)
         return table, offset
 
     def _array(self, offset: int, depth: int) -> tuple[list[FieldValue], int]:
         offset, end = self._bounds("array", offset, depth)
         array: list[FieldValue] = []
         while offset < end:
-            value, offset = self._value(offset, depth)
+            value, offset = self.value(offset, depth)
             array.append(value)
-        self._check_end("array", offset, end)
+        self.check_end("array", offset, end)
         return array, offset
 
     def _bounds(self, kind: str, offset: int, depth: int) -> tuple[int, int]:
@@ -227,11 +284,11 @@ class _TableReader:
         return start, end
 
     @staticmethod
-    def _check_end(kind: str, offset: int, end: int) -> None:
+    def check_end(kind: str, offset: int, end: int) -> None:
         if offset != end:
             raise MalformedError(f"the last entry of a {kind} runs past its end at byte {end}")
 
-    def _value(self, offset: int, depth: int) -> tuple[FieldValue, int]:
+    def value(self, offset: int, depth: int) -> tuple[FieldValue, int]:
         self._entries_left -= 1
         if self._entries_left < 0:
             raise MalformedError(f"a table has more than {MAX_ENTRIES} entries")
@@ -251,7 +308,8 @@ _write_int64 = number_writer(struct.Struct(">q"), "int64")
 _write_double = number_writer(struct.Struct(">d"), "double")
 
 
-def _encode_value(value: FieldValue) -> bytes:
+def encode_value(value: FieldValue) -> bytes:
+    """Encode a value with its tag: see `encode_table`. Raises: ValueError, TypeError."""
     writer = _WRITERS.get(type(value)) or next(
         (writer for kind, writer in _WRITERS.items() if isinstance(value, kind)), None
     )
@@ -276,7 +334,7 @@ def _encode_decimal(value: Decimal) -> bytes:
 
 
 def _encode_array(array: list[FieldValue]) -> bytes:
-    return b"A" + write_longstr(b"".join(map(_encode_value, array)))
+    return b"A" + write_longstr(b"".join(map(encode_value, array)))
 
 
 # The first type that fits is used, so bool and Timestamp come before int.

@@ -6,10 +6,7 @@ do. The rounds of a turn are run by this test, so trio's own calls are not count
 """
 
 import socket
-import sys
 import time
-from collections import Counter
-from types import FrameType
 
 import pytest
 import trio
@@ -19,6 +16,7 @@ import amqpstore_server.sockets
 from amqpstore_server.app import App
 from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES
 from amqpstore_tools.client import frames, wire
+from tests.calls import Counts
 from tests.committers import LaterDatasyncs
 from tests.one_client import messages, one_client
 
@@ -28,30 +26,6 @@ LONG_S = 0.008
 CEILING = (140.0, 141.0)
 """Calls a publish: of Python functions, and of built-in ones. Lower them when the broker needs
 less."""
-
-_FOREIGN = ("/tests/", "/tools/")
-
-
-class Counts:
-    """Calls, while it is counting."""
-
-    def __init__(self) -> None:
-        self.python: Counter[str] = Counter()
-        self.built_in: Counter[str] = Counter()
-
-    def __enter__(self) -> None:
-        sys.setprofile(self._called)
-
-    def __exit__(self, *exception: object) -> None:
-        sys.setprofile(None)
-
-    def _called(self, frame: FrameType, event: str, argument: object) -> None:
-        if any(part in frame.f_code.co_filename for part in _FOREIGN):
-            return
-        if event == "call":
-            self.python[frame.f_code.co_qualname] += 1
-        elif event == "c_call":
-            self.built_in[getattr(argument, "__qualname__", str(argument))] += 1
 
 
 async def counted(counts: Counts) -> None:

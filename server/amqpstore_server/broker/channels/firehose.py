@@ -177,7 +177,7 @@ def _envelope(key: str, about: dict[str, FieldValue], envelope: Envelope) -> Par
     headers = properties.headers or {}
     if headers.get("x-first-death-exchange") == TRACE_EXCHANGE:
         return None
-    keys = [envelope.routing_key, *more_keys(properties, ["CC", "BCC"])]
+    keys = [envelope.routing_key, *more_keys(properties.headers, ["CC", "BCC"])]
     shown: dict[str, FieldValue] = {
         "exchange_name": envelope.exchange,
         "routing_keys": [*keys],

@@ -7,11 +7,20 @@ reason), and one more, which detects cycles that are longer than x-death.
 from __future__ import annotations
 
 import enum
+import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeGuard
 
-from amqpstore_server.protocol.content import BasicProperties
-from amqpstore_server.protocol.field_table import Int64
+from amqpstore_server.protocol.field_table import (
+    FieldValue,
+    Int64,
+    Timestamp,
+    decode_value,
+    encode_value,
+    split_array,
+)
+from amqpstore_server.protocol.primitives import write_longlong, write_longstr, write_shortstr
 
 
 class Reason(enum.StrEnum):
@@ -30,63 +39,162 @@ _MAX_COUNT = (1 << 63) - 1
 LANDMARK = "x-death-landmark"
 """A header of messages that have died more often than x-death can say: see `landmark_of`."""
 
+DEATHS_FIELD, LANDMARK_FIELD = map(write_shortstr, ("x-death", LANDMARK))
+"""The names of these headers, encoded."""
 
-def deaths_of(
-    properties: BasicProperties,
+
+class Death(NamedTuple):
+    """An entry of x-death. `queue` and `reason` are None in one that a client has written and that
+    does not say them; `table` is the entry itself, encoded if this broker has written it.
+    """
+
+    queue: str | None
+    reason: str | None
+    table: bytes | dict[str, Any]
+
+    def again(self, now_s: int) -> Death:
+        """Return the entry after one more death of its kind."""
+        table = self.table
+        if isinstance(table, bytes):
+            (count,) = _COUNT.unpack_from(table, _COUNT_PLACE)
+            more = _COUNT.pack(min(max(count, 0) + 1, _MAX_COUNT))
+            end = _COUNT_PLACE + _COUNT.size
+            return self._replace(table=table[:_COUNT_PLACE] + more + table[end:])
+        # A client may have written any number, even a 64-bit unsigned timestamp.
+        count = table.get("count")
+        next_count = min(max(count, 0) + 1, _MAX_COUNT) if _is_number(count) else 1
+        time = table.get("time") or Timestamp(now_s)
+        return self._replace(table={**table, "count": Int64(next_count), "time": time})
+
+
+def deaths_of(value: bytes | None) -> list[Death]:
+    """Return the entries of the header x-death, one for each queue and reason. None is no header;
+    anything but an array was written by a client, and is no deaths at all.
+    """
+    if value is None or value[:1] != b"A":
+        return []
+    entries = split_array(value)
+    deaths = [death for entry in entries if (death := _own(entry))]
+    if len({(queue, reason) for queue, reason, _ in deaths}) == len(entries):
+        return deaths
+    return _foreign(entries)
+
+
+def one_more_death(
+    before: Sequence[Death],
     queue: str,
     reason: Reason,
-    exchange: str,
-    keys: tuple[str, ...],
-) -> list[dict[str, Any]]:
-    """Return the header x-death with one more death, as its first entry."""
-    known = (properties.headers or {}).get("x-death")
-    before: list[dict[str, Any]] = []
-    if isinstance(known, list):
-        # Anything else was written by a client.
-        before = _merged([dict(death) for death in known if isinstance(death, Mapping)])
-    same = [one for one in before if _is(one, "queue", queue) and _is(one, "reason", reason)]
-    others = [
-        one for one in before if not (_is(one, "queue", queue) and _is(one, "reason", reason))
-    ]
-    for death in others:
-        # RabbitMQ's counts are 64-bit integers. A value of another type, written by a client, is
-        # kept.
-        if type(count := death.get("count")) is int:
-            death["count"] = Int64(count)
-    if same:
-        death = same[0]
-        count = death.get("count")
-        # A client may have written any number, even a 64-bit unsigned timestamp.
-        death["count"] = Int64(min(max(count, 0) + 1, _MAX_COUNT) if _is_number(count) else 1)
-    else:
-        death = {
-            "count": Int64(1),
-            "reason": reason,
-            "queue": queue,
-            "time": None,
-            "exchange": exchange,
-            "routing-keys": list(keys),
-        }
-        if properties.expiration is not None:
-            death["original-expiration"] = properties.expiration
-    return [death, *others]
+    envelope: tuple[str, tuple[str, ...]],
+    expiration: str | None,
+    now_s: int,
+) -> list[Death]:
+    """Return the deaths with one more, as the first.
+
+    Args: envelope, the exchange that the message was published to, and its routing keys but those
+    of BCC; expiration, its property; now_s, in seconds since 1970.
+    """
+    for place, death in enumerate(before):
+        if death.queue == queue and death.reason == reason:
+            return [death.again(now_s), *before[:place], *before[place + 1 :]]
+    parts = [_beginning(queue, reason), write_longlong(now_s), _ending(*envelope)]
+    if expiration is not None:
+        parts.append(_field("original-expiration", expiration))
+    table = b"F" + write_longstr(b"".join(parts))
+    return [Death(queue, reason, table), *before]
 
 
-def _merged(deaths: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the deaths with one entry for each queue and reason, in the place of its first entry.
+def encode_deaths(deaths: Sequence[Death]) -> bytes:
+    """Return the header x-death."""
+    tables = [one if isinstance(one, bytes) else encode_value(one) for _, _, one in deaths]
+    return b"A" + write_longstr(b"".join(tables))
+
+
+@lru_cache(maxsize=256)
+def first_and_last(
+    queue: str, reason: Reason, exchange: str
+) -> tuple[Mapping[bytes, bytes], Mapping[bytes, bytes]]:
+    """Return the headers that say how a message died first, and how last, as if this were it."""
+    values = (("reason", reason.value), ("queue", queue), ("exchange", exchange))
+    first, last = (
+        {write_shortstr(f"x-{when}-death-{what}"): encode_value(value) for what, value in values}
+        for when in ("first", "last")
+    )
+    return first, last
+
+
+# How this broker writes an entry: count (always 64 bits, as RabbitMQ's), reason, queue, time, and
+# what else there is. So its kind can be read, and its count changed, where they stand.
+
+_COUNT = struct.Struct(">q")
+_COUNT_NAME, _COUNT_PLACE = slice(5, 12), 12
+_REASON_NAME, _REASON_LENGTH, _REASON_PLACE = slice(20, 28), slice(28, 32), 32
+
+
+def _own(entry: bytes) -> Death | None:
+    """Return an entry that this broker has written; None if it was not."""
+    if entry[_COUNT_NAME] != b"\x05countl" or entry[_REASON_NAME] != b"\x06reasonS":
+        return None
+    reason_end = _REASON_PLACE + int.from_bytes(entry[_REASON_LENGTH])
+    place = reason_end + 11
+    if entry[reason_end : reason_end + 7] != b"\x05queueS":
+        return None
+    queue_end = place + int.from_bytes(entry[reason_end + 7 : place])
+    if entry[queue_end : queue_end + 6] != b"\x04timeT":
+        return None
+    try:
+        return Death(
+            entry[place:queue_end].decode(), entry[_REASON_PLACE:reason_end].decode(), entry
+        )
+    except UnicodeDecodeError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _beginning(queue: str, reason: Reason) -> bytes:
+    return (
+        b"\x05countl"
+        + _COUNT.pack(1)
+        + _field("reason", reason.value)
+        + _field("queue", queue)
+        + b"\x04timeT"
+    )
+
+
+@lru_cache(maxsize=256)
+def _ending(exchange: str, keys: tuple[str, ...]) -> bytes:
+    return _field("exchange", exchange) + _field("routing-keys", list(keys))
+
+
+def _field(name: str, value: FieldValue) -> bytes:
+    return write_shortstr(name) + encode_value(value)
+
+
+def _foreign(entries: Sequence[bytes]) -> list[Death]:
+    """Return entries that somebody else has written, with one for each queue and reason, in the
+    place of its first entry.
 
     An entry without a count gets the number of its duplicates: some brokers write an entry for each
     death. Entries that are malformed stay as they are.
     """
     kinds: dict[object, list[dict[str, Any]]] = {}
-    for index, death in enumerate(deaths):
-        kind = death.get("queue"), death.get("reason")
-        is_ours = all(isinstance(part, str) for part in kind)
-        kinds.setdefault(kind if is_ours else index, []).append(death)
-    return [
-        {"count": Int64(len(alike)), **alike[0]} if isinstance(kind, tuple) else alike[0]
-        for kind, alike in kinds.items()
-    ]
+    for index, entry in enumerate(entries):
+        death = decode_value(entry)
+        if not isinstance(death, dict):
+            continue
+        kind: object = death.get("queue"), death.get("reason")
+        if not all(isinstance(death.get(part), str) for part in ("queue", "reason")):
+            kind = index
+        kinds.setdefault(kind, []).append(death)
+    deaths = []
+    for kind, alike in kinds.items():
+        table = dict(alike[0])
+        if isinstance(kind, tuple):
+            table = {"count": Int64(len(alike)), **table}
+        # RabbitMQ's counts are 64-bit integers. A value of another type is kept.
+        if type(count := table.get("count")) is int:
+            table["count"] = Int64(count)
+        deaths.append(Death(_text(table.get("queue")), _text(table.get("reason")), table))
+    return deaths
 
 
 def landmark_of(
@@ -122,20 +230,18 @@ def landmark_of(
     return {"queue": queue, "moves": Int64(moves)}
 
 
-def is_cycle(queue: str, deaths: Sequence[Mapping[str, Any]]) -> bool:
+def is_cycle(queue: str, deaths: Sequence[Death]) -> bool:
     """Tell whether a message has been in a queue before without a rejection since."""
     for death in deaths:
-        if _is(death, "reason", Reason.REJECTED):
+        if death.reason == Reason.REJECTED:
             return False
-        if _is(death, "queue", queue):
+        if death.queue == queue:
             return True
     return False
 
 
-def _is(death: Mapping[str, Any], field: str, text: str) -> bool:
-    """Tell whether a field is this text, whatever type a client wrote."""
-    value = death.get(field)
-    return isinstance(value, str) and value == text
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _is_number(value: Any) -> TypeGuard[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from amqpstore import Envelope
@@ -13,7 +13,7 @@ _PERSISTENT = 2
 """The delivery-mode of persistent messages; any other value is transient."""
 
 _MAX_EXPIRATION_MS = 1 << 52
-_KEY_HEADERS = ("CC", "BCC")
+KEY_HEADERS = ("CC", "BCC")
 BLIND = b"\x03BCC"
 """Bytes that properties with the header BCC contain, and few others."""
 
@@ -75,13 +75,12 @@ def parse_envelope(
     Raises: PreconditionFailedError.
     """
     return ParsedEnvelope(
-        exchange, routing_key, raw, properties, more_keys(properties, _KEY_HEADERS)
+        exchange, routing_key, raw, properties, more_keys(properties.headers, KEY_HEADERS)
     )
 
 
-def more_keys(properties: BasicProperties, names: Iterable[str]) -> tuple[str, ...]:
+def more_keys(headers: Mapping[str, Any] | None, names: Iterable[str]) -> tuple[str, ...]:
     """Return the routing keys in these headers, CC and BCC. Raises: PreconditionFailedError."""
-    headers = properties.headers
     if not headers:
         return ()
     return tuple(key for name in names if name in headers for key in _keys(headers, name))
@@ -105,7 +104,7 @@ def expiration_ms(expiration: str | None) -> int | None:
     return int(expiration)
 
 
-def _keys(headers: dict[str, Any], name: str) -> list[str]:
+def _keys(headers: Mapping[str, Any], name: str) -> list[str]:
     """Raises: PreconditionFailedError."""
     value = headers[name]
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_EXPIRED_AT_ONCE = 16
+_EXPIRED_AT_ONCE = 64
 """How many runs expire at once before others have their turn."""
 
 _RETRY_MS = 1000
@@ -128,7 +128,7 @@ class Backlog:
             self._left(run)
             taken = Taken(store_queue, run)
             if self._is_over_limit(run) and not acked:
-                if not self.send_away(taken, Reason.DELIVERY_LIMIT):
+                if not self.send_away([taken], Reason.DELIVERY_LIMIT):
                     return None
                 continue
             if history is not None:
@@ -147,13 +147,16 @@ class Backlog:
         limit = self._queue().settings.delivery_limit
         return limit is not None and run.delivery_count > limit
 
-    def send_away(self, taken: Taken, reason: Reason) -> bool:
-        """Remove a run that was taken off for good. Returns False if it is still in the queue."""
+    def send_away(self, taken: Sequence[Taken], reason: Reason) -> bool:
+        """Remove runs that were taken off for good, all in one transaction. Returns False if they
+        are still in the queue.
+        """
         if self._queue().is_set_aside:
-            self.put_back(taken)
+            for one in taken:
+                self.put_back(one)
             return False
         with Contained(self._queue()):
-            return self._way_out(self._queue(), [taken], reason)
+            return self._way_out(self._queue(), taken, reason)
         return False
 
     def withdraw(
@@ -214,7 +217,7 @@ class Backlog:
             if isinstance(run, Run):
                 run = self._affordable(store_queue, run, arrived - dropped)
                 dropped += run.count
-                if not self.send_away(Taken(store_queue, run), Reason.MAXLEN):
+                if not self.send_away([Taken(store_queue, run)], Reason.MAXLEN):
                     return
         if dropped and self._queue().consumers:
             self._queue().touch()  # the next message may be small enough for one of them
@@ -265,6 +268,21 @@ class Backlog:
         """Expire the due messages of one store queue. Returns False if one could not leave: the
         timer tries again.
         """
+        expired: list[Taken] = []
+        goes_on = self._withdraw_expired(store_queue, now_ms, expired)
+        if expired and not self.send_away(expired, Reason.EXPIRED):
+            self.expiry.set(0)
+            if not self._queue().is_set_aside:
+                self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
+            return False
+        return goes_on
+
+    def _withdraw_expired(
+        self, store_queue: amqpstore.Queue, now_ms: int, expired: list[Taken]
+    ) -> bool:
+        """Take the due messages of one store queue off it, as far as they may leave in this turn.
+        Returns False if others have to wait.
+        """
         for _ in range(_EXPIRED_AT_ONCE):
             next_ms = self._store.next_expiry(store_queue)
             if not 0 < next_ms <= now_ms:
@@ -291,12 +309,7 @@ class Backlog:
             if isinstance(run, MessageDamagedError):
                 self.ready_bytes -= run.body_bytes
             if isinstance(run, Run):
-                run = self._affordable(store_queue, run)
-                if not self.send_away(Taken(store_queue, run), Reason.EXPIRED):
-                    self.expiry.set(0)
-                    if not self._queue().is_set_aside:
-                        self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
-                    return False
+                expired.append(Taken(store_queue, self._affordable(store_queue, run)))
         return True
 
     @property

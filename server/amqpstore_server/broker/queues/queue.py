@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import amqpstore
@@ -485,11 +484,12 @@ class Queue:
 
     def _leave(self, taken: Taken, reason: Reason) -> None:
         """Remove a run that a consumer had: at once, if it goes to no other queue."""
+        backlog = self.backlog
         if self.is_set_aside or not (self.leaving or self.sends_on):
-            if not self.backlog.send_away(taken, reason):
+            if not backlog.send_away([taken], reason):
                 self.touch()
             return
-        self.leaving.add(taken, partial(self.backlog.send_away, reason=reason))
+        self.leaving.add(taken, lambda one: backlog.send_away([one], reason))
 
     def redeliver(self, taken: Taken) -> bool:
         """Deliver an unacked run to its consumer once more.

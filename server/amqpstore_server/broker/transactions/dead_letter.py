@@ -6,28 +6,44 @@ reason; x-first-death-* and x-last-death-* beside it. Each move is a transaction
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 from amqpstore import Envelope, Message
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.messages.deaths import (
-    LANDMARK,
+    DEATHS_FIELD,
+    LANDMARK_FIELD,
+    Death,
     Reason,
     deaths_of,
+    encode_deaths,
+    first_and_last,
     is_cycle,
     landmark_of,
+    one_more_death,
 )
-from amqpstore_server.broker.messages.envelope import ParsedEnvelope, more_keys
+from amqpstore_server.broker.messages.envelope import KEY_HEADERS, ParsedEnvelope, more_keys
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route, Router
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move
-from amqpstore_server.protocol.content import decode_properties, edit_properties
-from amqpstore_server.protocol.field_table import Timestamp
+from amqpstore_server.protocol.content import (
+    BasicProperties,
+    join_properties,
+    split_properties,
+)
+from amqpstore_server.protocol.field_table import (
+    EMPTY_TABLE,
+    decode_value,
+    encode_value,
+    join_table,
+    split_table,
+)
+from amqpstore_server.protocol.primitives import read_shortstr, write_shortstr
+
+_KEY_HEADERS = [(name, write_shortstr(name)) for name in KEY_HEADERS]
 
 
 class DeadLetters:
@@ -96,63 +112,91 @@ class DeadLetters:
         exchange = queue.settings.dead_letter_exchange
         if exchange is None:
             return
+        now_s = self._context.clock.wall_ms() // 1000
+        known: Route | None = None
+        targets: list[Queue] = []
+        first: ParsedEnvelope | None = None
+        letters: list[Message] = []
         for envelope, group in groupby(messages, attrgetter("envelope")):
-            parsed, deaths, landmark = self._envelope(queue, exchange, envelope, reason)
+            parsed, deaths, landmark = self._envelope(queue, exchange, envelope, reason, now_s)
             route = self._router.route(parsed)
-            targets = [
-                target
-                for target in route.queues
-                if reason == Reason.REJECTED
-                or not (is_cycle(target.name, deaths) or target.name == landmark)
-            ]
-            letters = [Message(parsed, message.body) for message in group]
-            if targets:
-                transaction.publish(_unlimited_plan(Route(targets), parsed, letters))
+            its_targets = route.queues
+            if reason != Reason.REJECTED:
+                its_targets = [
+                    target
+                    for target in route.queues
+                    if not (is_cycle(target.name, deaths) or target.name == landmark)
+                ]
+            if first is None or not (
+                route is known and its_targets == targets and parsed.alike == first.alike
+            ):
+                _publish(transaction, targets, first, letters)
+                known, targets, first, letters = route, its_targets, parsed, []
+            letters += [Message(parsed, message.body) for message in group]
+        _publish(transaction, targets, first, letters)
 
     def _envelope(
-        self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason
-    ) -> tuple[ParsedEnvelope, list[dict[str, Any]], str]:
-        """Return the envelope of a dead letter, its deaths, and its landmark queue."""
-        properties = decode_properties(envelope.properties)
-        shown_keys = (envelope.routing_key, *more_keys(properties, ["CC"]))
-        deaths = deaths_of(properties, queue.name, reason, envelope.exchange, shown_keys)
-        key = queue.settings.dead_letter_routing_key
-        unwanted = [] if key is None else ["CC", "BCC"]
-        if not deaths[0].get("time"):
-            deaths[0]["time"] = Timestamp(self._context.clock.wall_ms() // 1000)
-        max_deaths = self._context.limits.max_deaths
-        headers: dict[str, Any] = {"x-death": deaths[:max_deaths]}
-        known = (properties.headers or {}).get(LANDMARK)
-        landmark = landmark_of(known, queue.name, reason, len(deaths), max_deaths)
-        if landmark:
-            headers[LANDMARK] = landmark
-        elif known is not None:
-            unwanted.append(LANDMARK)
-        for when in ("first", "last"):
-            for what, value in (
-                ("reason", reason),
-                ("queue", queue.name),
-                ("exchange", envelope.exchange),
-            ):
-                name = f"x-{when}-death-{what}"
-                if when == "last" or name not in (properties.headers or {}):
-                    headers[name] = value
-        keys = (*shown_keys, *more_keys(properties, ["BCC"])) if key is None else (key,)
-        raw = edit_properties(
-            envelope.properties,
-            headers=headers,
-            without_headers=unwanted,
-            expiration=None,
+        self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason, now_s: int
+    ) -> tuple[ParsedEnvelope, list[Death], str]:
+        """Return the envelope of a dead letter, its deaths, and its landmark queue.
+
+        The properties are changed where they stand: most are never looked at.
+        """
+        parts = split_properties(envelope.properties)
+        headers = split_table(parts.get("headers", EMPTY_TABLE))
+        copies = {
+            name: decode_value(headers[encoded])
+            for name, encoded in _KEY_HEADERS
+            if encoded in headers
+        }
+        expiration = parts.pop("expiration", None)
+        shown_keys = (envelope.routing_key, *more_keys(copies, ["CC"]))
+        deaths = one_more_death(
+            deaths_of(headers.get(DEATHS_FIELD)),
+            queue.name,
+            reason,
+            (envelope.exchange, shown_keys),
+            None if expiration is None else read_shortstr(expiration, 0)[0],
+            now_s,
         )
-        # Only its expiration is removed: everything else that an envelope reads is unchanged.
-        sent = dataclasses.replace(properties, expiration=None)
+        max_deaths = self._context.limits.max_deaths
+        known = headers.pop(LANDMARK_FIELD, None)
+        landmark = landmark_of(
+            None if known is None else decode_value(known),
+            *(queue.name, reason, len(deaths), max_deaths),
+        )
+        if landmark:
+            headers[LANDMARK_FIELD] = encode_value(landmark)
+        deaths = deaths[:max_deaths]
+        headers[DEATHS_FIELD] = encode_deaths(deaths)
+        first, last = first_and_last(queue.name, reason, envelope.exchange)
+        headers = {**first, **headers, **last}
+        key = queue.settings.dead_letter_routing_key
+        keys = (*shown_keys, *more_keys(copies, ["BCC"]))
+        if key is not None:
+            keys = (key,)
+            for _, encoded in _KEY_HEADERS:
+                headers.pop(encoded, None)
+        parts["headers"] = join_table(headers)
+        mode, priority = (
+            parts[name][0] if name in parts else None for name in ("delivery_mode", "priority")
+        )
+        raw = join_properties(parts)
+        read = BasicProperties(delivery_mode=mode, priority=priority)
         name = landmark["queue"] if landmark else ""
-        return ParsedEnvelope(exchange, keys[0], raw, sent, keys[1:]), deaths[:max_deaths], name
+        return ParsedEnvelope(exchange, keys[0], raw, read, keys[1:]), deaths, name
 
 
-def _unlimited_plan(route: Route, parsed: ParsedEnvelope, messages: list[Message]) -> Plan:
-    """Plan dead letters so that full queues accept them too: there is no publisher to refuse them
-    to.
+def _publish(
+    transaction: Transaction,
+    targets: list[Queue],
+    envelope: ParsedEnvelope | None,
+    letters: list[Message],
+) -> None:
+    """Add to a transaction: dead letters that are alike, so that full queues accept them too; there
+    is no publisher to refuse them to.
     """
-    placements = [queue.unlimited_placement(parsed) for queue in route.queues]
-    return Plan(parsed, messages, route.queues, placements, len(messages), len(messages))
+    if envelope is not None and targets:
+        placements = [queue.unlimited_placement(envelope) for queue in targets]
+        count = len(letters)
+        transaction.publish(Plan(envelope, letters, targets, placements, count, count))
