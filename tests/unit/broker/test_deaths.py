@@ -111,6 +111,13 @@ def test_a_count_ends_where_64_bits_end() -> None:
         assert plain(header)[0]["count"] == (most if forged is entry else 1)
 
 
+def test_text_that_looks_like_an_entry_is_text() -> None:
+    (own,) = deaths_of(died(None, ("q", Reason.EXPIRED, "", ("k",), None), 1))
+    assert isinstance(own.table, bytes)
+    text = own.table[5:].decode()
+    assert plain(died(encoded([text]), ("q", Reason.EXPIRED, "", ("k",), None), 2))[0]["count"] == 1
+
+
 def test_what_is_not_an_array_is_no_deaths() -> None:
     for forged in ("x-death", 1, {"queue": "q", "reason": "rejected"}, None):
         assert deaths_of(encoded(forged)) == []

@@ -125,6 +125,7 @@ def first_and_last(
 # How this broker writes an entry: count (always 64 bits, as RabbitMQ's), reason, queue, time, and
 # what else there is. So its kind can be read, and its count changed, where they stand.
 
+_BEGINNING = b"F", b"\x05countl", b"\x06reasonS"
 _COUNT = struct.Struct(">q")
 _COUNT_NAME, _COUNT_PLACE = slice(5, 12), 12
 _REASON_NAME, _REASON_LENGTH, _REASON_PLACE = slice(20, 28), slice(28, 32), 32
@@ -132,7 +133,7 @@ _REASON_NAME, _REASON_LENGTH, _REASON_PLACE = slice(20, 28), slice(28, 32), 32
 
 def _own(entry: bytes) -> Death | None:
     """Return an entry that this broker has written; None if it was not."""
-    if entry[_COUNT_NAME] != b"\x05countl" or entry[_REASON_NAME] != b"\x06reasonS":
+    if (entry[:1], entry[_COUNT_NAME], entry[_REASON_NAME]) != _BEGINNING:
         return None
     reason_end = _REASON_PLACE + int.from_bytes(entry[_REASON_LENGTH])
     place = reason_end + 11
