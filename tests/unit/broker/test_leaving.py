@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.limits import BROKER_LIMITS
+from amqpstore_server.broker.queues.leaving import ENVELOPE_COST
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
 COST = 1000
-OWN = 64
+OWN = ENVELOPE_COST + 1
 """What a message costs that differs from the one before it in its properties."""
 
 BODIES = [str(number) for number in range(100)]
@@ -103,11 +104,11 @@ def test_messages_that_are_alike_leave_together(simulated: SimulatedBroker, kind
 
 
 def test_messages_with_large_headers_leave_one_in_each_turn(simulated: SimulatedBroker) -> None:
-    """Such as a long x-death, which is decoded and encoded again."""
+    """Such as a long x-death, which is looked through each time."""
     simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead")
     client = Client(simulated)
     for body in BODIES[:4]:
-        client.publish("", "q", body, headers={"x": "x" * COST * 4, "n": body})
+        client.publish("", "q", body, headers={"x": "x" * COST * 16, "n": body})
     client.consume("q", "tag")
     simulated.settle()
     client.channel.reject_until(0, requeue=False)
