@@ -20,6 +20,7 @@ from amqpstore_server.protocol.field_table import (
     FieldValue,
     decode_own_table,
     decode_table,
+    encode_name,
     encode_table,
     encode_value,
     join_table,
@@ -194,7 +195,7 @@ def as_table(raw: bytes) -> dict[str, FieldValue]:
     """
     found: dict[str, FieldValue] = {}
     for name, part in split_properties(raw).items():
-        found[name] = Encoded(b"F" + part) if name == "headers" else _READERS[name](part, 0)[0]
+        found[name] = Encoded(b"F" + part) if name == "headers" else decode_property(name, part)
     return found
 
 
@@ -215,9 +216,9 @@ def edit_properties(
     if headers or without_headers:
         fields = split_table(parts.get("headers", EMPTY_TABLE))
         for name, value in (headers or {}).items():
-            fields[write_shortstr(name)] = encode_value(value)
+            fields[encode_name(name)] = encode_value(value)
         for name in without_headers:
-            fields.pop(write_shortstr(name), None)
+            fields.pop(encode_name(name), None)
         parts["headers"] = join_table(fields)
     for name, value in properties.items():
         if value is None:
@@ -241,6 +242,11 @@ def split_properties(raw: bytes) -> dict[str, bytes]:
         parts[name] = raw[offset:end]
         offset = end
     return parts
+
+
+def decode_property(name: str, part: bytes) -> Any:
+    """Return the value of a property that is encoded."""
+    return _READERS[name](part, 0)[0]
 
 
 def join_properties(parts: Mapping[str, bytes]) -> bytes:

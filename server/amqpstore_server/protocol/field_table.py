@@ -9,7 +9,7 @@ module.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -133,6 +133,21 @@ def split_table(table: bytes) -> dict[bytes, bytes]:
 def join_table(fields: Mapping[bytes, bytes]) -> bytes:
     """Encode a table: values by name, both encoded."""
     return write_longstr(b"".join([part for field in fields.items() for part in field]))
+
+
+def table_of(*fields: bytes) -> bytes:
+    """Encode a table as a value, with its tag. Args: fields, names and values, all encoded."""
+    return b"F" + write_longstr(b"".join(fields))
+
+
+def array_of(values: Iterable[bytes]) -> bytes:
+    """Encode an array as a value, with its tag. Args: values, encoded."""
+    return b"A" + write_longstr(b"".join(values))
+
+
+def encode_name(name: str) -> bytes:
+    """Encode the name of a field. Raises: ValueError, if it is too long."""
+    return write_shortstr(name)
 
 
 def split_array(array: bytes) -> list[bytes]:

@@ -16,11 +16,13 @@ from amqpstore_server.protocol.field_table import (
     FieldValue,
     Int64,
     Timestamp,
+    array_of,
     decode_value,
+    encode_name,
     encode_value,
     split_array,
+    table_of,
 )
-from amqpstore_server.protocol.primitives import write_longlong, write_longstr, write_shortstr
 
 
 class Reason(enum.StrEnum):
@@ -39,7 +41,7 @@ _MAX_COUNT = (1 << 63) - 1
 LANDMARK = "x-death-landmark"
 """A header of messages that have died more often than x-death can say: see `landmark_of`."""
 
-DEATHS_FIELD, LANDMARK_FIELD = map(write_shortstr, ("x-death", LANDMARK))
+DEATHS_FIELD, LANDMARK_FIELD = map(encode_name, ("x-death", LANDMARK))
 """The names of these headers, encoded."""
 
 
@@ -96,17 +98,15 @@ def one_more_death(
     for place, death in enumerate(before):
         if death.queue == queue and death.reason == reason:
             return [death.again(now_s), *before[:place], *before[place + 1 :]]
-    parts = [_beginning(queue, reason), write_longlong(now_s), _ending(*envelope)]
+    parts = [_beginning(queue, reason), encode_value(Timestamp(now_s)), _ending(*envelope)]
     if expiration is not None:
         parts.append(_field("original-expiration", expiration))
-    table = b"F" + write_longstr(b"".join(parts))
-    return [Death(queue, reason, table), *before]
+    return [Death(queue, reason, table_of(*parts)), *before]
 
 
 def encode_deaths(deaths: Sequence[Death]) -> bytes:
     """Return the header x-death."""
-    tables = [one if isinstance(one, bytes) else encode_value(one) for _, _, one in deaths]
-    return b"A" + write_longstr(b"".join(tables))
+    return array_of([one if isinstance(one, bytes) else encode_value(one) for _, _, one in deaths])
 
 
 @lru_cache(maxsize=256)
@@ -116,7 +116,7 @@ def first_and_last(
     """Return the headers that say how a message died first, and how last, as if this were it."""
     values = (("reason", reason.value), ("queue", queue), ("exchange", exchange))
     first, last = (
-        {write_shortstr(f"x-{when}-death-{what}"): encode_value(value) for what, value in values}
+        {encode_name(f"x-{when}-death-{what}"): encode_value(value) for what, value in values}
         for when in ("first", "last")
     )
     return first, last
@@ -157,7 +157,7 @@ def _beginning(queue: str, reason: Reason) -> bytes:
         + _COUNT.pack(1)
         + _field("reason", reason.value)
         + _field("queue", queue)
-        + b"\x04timeT"
+        + encode_name("time")
     )
 
 
@@ -167,7 +167,7 @@ def _ending(exchange: str, keys: tuple[str, ...]) -> bytes:
 
 
 def _field(name: str, value: FieldValue) -> bytes:
-    return write_shortstr(name) + encode_value(value)
+    return encode_name(name) + encode_value(value)
 
 
 def _foreign(entries: Sequence[bytes]) -> list[Death]:

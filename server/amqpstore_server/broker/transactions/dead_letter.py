@@ -31,19 +31,20 @@ from amqpstore_server.broker.routing import Route, Router
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move
 from amqpstore_server.protocol.content import (
     BasicProperties,
+    decode_property,
     join_properties,
     split_properties,
 )
 from amqpstore_server.protocol.field_table import (
     EMPTY_TABLE,
     decode_value,
+    encode_name,
     encode_value,
     join_table,
     split_table,
 )
-from amqpstore_server.protocol.primitives import read_shortstr, write_shortstr
 
-_KEY_HEADERS = [(name, write_shortstr(name)) for name in KEY_HEADERS]
+_KEY_HEADERS = [(name, encode_name(name)) for name in KEY_HEADERS]
 
 
 class DeadLetters:
@@ -156,7 +157,7 @@ class DeadLetters:
             queue.name,
             reason,
             (envelope.exchange, shown_keys),
-            None if expiration is None else read_shortstr(expiration, 0)[0],
+            None if expiration is None else decode_property("expiration", expiration),
             now_s,
         )
         max_deaths = self._context.limits.max_deaths
