@@ -196,6 +196,7 @@ class Broker:
         context = self.context
         return bool(
             context.touched
+            or context.freed
             or context.arrivals
             or context.unfinished
             or context.late_drops
@@ -236,12 +237,15 @@ class Broker:
             self._drop_late()
         if context.unfinished and not rests:
             self._go_on()
+        if context.freed:
+            context.touch_freed()
         touched = list(context.touched)
         context.touched.clear()
         most = context.limits.max_handed_out
         most_spent = context.spent + context.limits.max_turn_cost
+        most_pumped = context.limits.max_pumped
         for index, queue in enumerate(touched):
-            if context.handed_out >= most or context.spent >= most_spent:
+            if context.handed_out >= most or context.spent >= most_spent or index == most_pumped:
                 # A backlog must not be handed out, or thousands of queues drop messages, while
                 # everybody else waits. The remaining queues come first in the next turn.
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}

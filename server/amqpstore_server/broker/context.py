@@ -36,6 +36,13 @@ class Pumped(Protocol):
         """Drop what is too much since a publish to many queues."""
 
 
+class Freed(Protocol):
+    """A channel whose consumers share a limit, of which a part has become free."""
+
+    def touch_queues(self) -> None:
+        """Have the queues of its consumers pump."""
+
+
 @dataclass(eq=False)
 class BrokerContext:
     """The store, and the outside inputs that are injected so that a broker can run on simulated
@@ -44,12 +51,13 @@ class BrokerContext:
     `timers` run after a time, `dates` at a date: the wall clock may be set, and waits of some
     seconds must not depend on it. `random` returns numbers from 0 to below 1, `make_name` a random
     string that no other call returned. Queues with something to hand out add themselves to
-    `touched`; that is the order of their turns. Those in `arrivals` got messages, and may wait for
-    more of them before their turn. Those in `unfinished` have more messages to move or to drop than
-    the budget of a turn allowed. Those in `late_drops` are over their limits since a publish to
-    many queues; the number is that of messages that each got. `moved` counts, by the id of the
-    source queue in the store, messages in transactions that are not durable yet; `flush` makes
-    everything durable at once. `waiting_for_room` has work to do when the disk has caught up;
+    `touched`; that is the order of their turns. Channels in `freed` have consumers that share a
+    limit and may have room again: see `touch_freed`. Queues in `arrivals` got messages, and may
+    wait for more of them before their turn. Those in `unfinished` have more messages to move or to
+    drop than the budget of a turn allowed. Those in `late_drops` are over their limits since a
+    publish to many queues; the number is that of messages that each got. `moved` counts, by the id
+    of the source queue in the store, messages in transactions that are not durable yet; `flush`
+    makes everything durable at once. `waiting_for_room` has work to do when the disk has caught up;
     `background` has work in steps that nobody waits for, and a turn does one of them. `name_rule`
     is the rule for names, see `broker.names`; `node` is the name of the broker, as RabbitMQ has one
     for each node.
@@ -79,6 +87,7 @@ class BrokerContext:
     timers: Timers = field(default_factory=Timers)
     dates: Timers = field(default_factory=Timers)
     touched: dict[Pumped, None] = field(default_factory=dict)
+    freed: dict[Freed, None] = field(default_factory=dict)
     arrivals: dict[Pumped, None] = field(default_factory=dict)
     unfinished: OrderedDict[Pumped, None] = field(default_factory=OrderedDict)
     late_drops: OrderedDict[Pumped, int] = field(default_factory=OrderedDict)
@@ -115,6 +124,14 @@ class BrokerContext:
     def __post_init__(self) -> None:
         self.flush = self.store.sync
         self.column = PublishColumn(self)
+
+    def touch_freed(self) -> None:
+        """Touch the queues of channels with room. To be called before the queues' turns, and before
+        anything that depends on what consumers can take.
+        """
+        freed, self.freed = self.freed, {}
+        for channel in freed:
+            channel.touch_queues()
 
     def commit_definitions(self) -> None:
         """Have all definitions of a read synced together, before anything that was answered to it

@@ -13,11 +13,11 @@ class BrokerLimits(NamedTuple):
     `max_replay_bytes` is the most memory of one replay, which is one batch of the log;
     `max_read_back_bytes` the most bytes of bodies that a transaction reads back from disk to move
     them to other queues. A limit of a queue drops `max_dropped` messages at once, and
-    `max_dropped_read` if they have to be read for that. In one turn
-    consumers are given about `max_handed_out` messages, and of the bindings of deleted queues and
-    exchanges `max_unbound` are removed. An operator's move is made in transactions of
-    `max_selected` messages. If a publish goes to more than `max_dropping` queues with limits, they
-    drop what is too much then in later turns.
+    `max_dropped_read` if they have to be read for that. In one turn consumers are given about
+    `max_handed_out` messages, and of the bindings of deleted queues and exchanges `max_unbound` are
+    removed. An operator's move is made in transactions of `max_selected` messages. A turn looks at
+    `max_pumped` of the queues that may have something to hand out. If a publish goes to more than
+    `max_dropping` queues with limits, they drop what is too much then in later turns.
 
     `max_turn_cost` is the budget of a turn, in about microseconds, for what may be much more than
     the bytes that clients send: putting publishes in many queues, moving messages to other queues,
@@ -40,6 +40,7 @@ class BrokerLimits(NamedTuple):
     max_handed_out: int = 1024
     max_unbound: int = 256
     max_selected: int = 256
+    max_pumped: int = 1024
     max_turn_cost: int = 3000
     max_deaths: int = 100
     max_failed_branches: int = 1000

@@ -1,8 +1,12 @@
-"""Dispatch where a queue has very many consumers: it looks at few of them."""
+"""Dispatch where there are very many consumers, or queues: it looks at few of them."""
+
+import time
 
 import pytest
 
+from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.queues.consumer import Consumer
+from amqpstore_server.broker.queues.queue import Queue
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -118,3 +122,117 @@ def test_a_single_active_consumer_that_was_full_is_served_again(
     first.ack("1")
     simulated.settle()
     assert (first.bodies("first"), second.got) == (["1", "2"], [])
+
+
+def test_many_priorities_cost_as_much_as_one(simulated: SimulatedBroker) -> None:
+    """Of consumers, each with another: in processor time, which is the same on a busy machine."""
+
+    def cost_s(queue: str, priorities: list[int]) -> float:
+        simulated.queue(queue)
+        client = Client(simulated)
+        for number, priority in enumerate(priorities[:-200]):
+            client.consume(queue, str(number), priority=priority)
+        began_s = time.process_time()
+        for number, priority in enumerate(priorities[-200:]):
+            client.consume(queue, f"measured {number}", priority=priority)
+        return time.process_time() - began_s
+
+    count = 3000
+    assert cost_s("many", [*range(count)]) < 5 * cost_s("one", [0] * count)
+
+
+@pytest.mark.parametrize("why", ["full", "paused", "shared"])
+def test_of_many_priorities_none_that_can_take_nothing_is_asked(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    for number in range(200):
+        client.consume("q", str(number), priority=number, prefetch=why == "full")
+    if why == "paused":
+        client.channel.pause(paused=True)
+    elif why == "shared":
+        client.channel.window.messages = 20
+    taken = {"full": 200, "paused": 0, "shared": 20}[why]
+    publish(simulated, "q", *numbers(200))
+    publish(simulated, "q", "noticed")
+    assert len(client.got) == taken
+    asked = count_asked(monkeypatch)
+    publish(simulated, "q", "later", "latest")
+    assert len(asked) < 20
+    if why == "paused":
+        client.channel.pause(paused=False)
+    else:
+        client.ack(client.got[0][1])
+    simulated.settle()
+    assert len(client.got) == (203 if why == "paused" else taken + 1)
+
+
+def test_consumers_that_share_a_limit_are_looked_at_once_after_many_acks(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated.queue("q")
+    client = Client(simulated)
+    client.channel.window.messages = 100
+    for number in range(100):
+        client.consume("q", str(number))
+    publish(simulated, "q", *numbers(150))
+    assert len(client.got) == 100
+    touched = 0
+    touch = Queue.touch
+
+    def counted(queue: Queue) -> None:
+        nonlocal touched
+        touched += 1
+        touch(queue)
+
+    monkeypatch.setattr(Queue, "touch", counted)
+    for number in range(100):
+        client.ack(str(number))
+    simulated.settle()
+    assert len(client.got) == 150
+    assert touched < 1000
+
+
+@pytest.mark.parametrize("arguments", [{"max_length": 0}, {"message_ttl": 0}])
+def test_a_consumer_that_has_just_acked_gets_what_would_be_dropped(
+    simulated: SimulatedBroker, arguments: dict[str, int]
+) -> None:
+    simulated.queue("q", **arguments)
+    client = Client(simulated)
+    client.channel.window.messages = 1
+    for number in range(20):
+        client.consume("q", str(number))
+    simulated.settle()
+    publish(simulated, "q", "1")
+    publish(simulated, "q", "dropped")
+    client.ack("1")
+    publish(simulated, "q", "2")
+    assert [body for _, body in client.got] == ["1", "2"]
+
+
+def test_a_turn_looks_at_some_of_many_queues(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(simulated)
+    for name in numbers(40):
+        simulated.queue(name)
+        client.consume(name, name)
+    simulated.settle()
+    limits = BROKER_LIMITS._replace(max_pumped=16)
+    monkeypatch.setattr(simulated.broker.context, "limits", limits)
+    pumped = []
+    pump = Queue.pump
+
+    def counted(queue: Queue, *, in_turns: bool = False) -> None:
+        pumped.append(queue.name)
+        pump(queue, in_turns=in_turns)
+
+    monkeypatch.setattr(Queue, "pump", counted)
+    client.channel.resume()
+    counts = []
+    while simulated.broker.has_work:
+        simulated.broker.pump()
+        counts.append(len(pumped))
+    assert counts == [16, 32, 40]
+    assert len(set(pumped)) == 40

@@ -352,7 +352,7 @@ class Channel:
                 if consumer.is_apart:
                     delivery.queue.consumers.has_room(consumer)
         if left_out:
-            self._touch_queues()
+            self.touch_queues()
 
     def pause(self, *, paused: bool) -> None:
         """Stop deliveries to the client, or continue them."""
@@ -441,11 +441,14 @@ class Channel:
     def resume(self) -> None:
         """Continue deliveries: have the queues of its consumers pump."""
         self._redeliver()
-        self._touch_queues()
+        self.touch_queues()
 
-    def _touch_queues(self) -> None:
+    def touch_queues(self) -> None:
+        """Have the queues of its consumers pump: the consumers may have room now."""
         # In the order of `consumers`, so that consumers with a shared limit take turns.
         for consumer in self.consumers.values():
+            if consumer.is_apart:
+                consumer.queue.consumers.has_room(consumer)
             consumer.queue.touch()
 
     # Transactions.
@@ -579,7 +582,8 @@ class Channel:
             if consumer.is_apart:
                 queue.consumers.has_room(consumer)
             if shared.messages or shared.size:
-                self._touch_queues()
+                # Once for all acks of a turn: there may be thousands of consumers.
+                self.vhost.context.freed[self] = None
             elif was_full or self.is_paused or not self.outlet.is_writable:
                 # Otherwise it was given everything there is for it.
                 consumer.queue.touch()

@@ -133,7 +133,7 @@ class Consumer:
         self.window = window
         self.identity = object()
         self.is_apart = False
-        """Whether it is full and its queue does not look at it until it has room again."""
+        """Whether it can take nothing, and its queue does not look at it until it can."""
 
     @property
     def capacity(self) -> int:

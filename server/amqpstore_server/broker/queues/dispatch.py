@@ -6,6 +6,7 @@ active consumer, only that one. A requeued message goes to another consumer if t
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _UNLIMITED = 1 << 32
+_MANY = 8
 
 
 class Dispatch:
@@ -34,6 +36,9 @@ class Dispatch:
         self._backlog = queue.backlog
         self._priorities = queue.backlog.priorities
         self._turns: dict[int, OrderedDict[Consumer, None]] = {}
+        """By priority, those that are looked at: the next in line first."""
+        self._falling: list[int] = []
+        """The priorities, negated and ascending."""
 
     def __bool__(self) -> bool:
         return bool(self.consumers)
@@ -57,32 +62,44 @@ class Dispatch:
 
     def _line_up(self, consumer: Consumer) -> None:
         """Add a consumer at the end of the line of its priority."""
-        self._turns.setdefault(consumer.priority, OrderedDict())[consumer] = None
-        if len(self._turns) > 1:
-            self._turns = dict(sorted(self._turns.items(), reverse=True))
+        turn = self._turns.get(consumer.priority)
+        if turn is None:
+            turn = self._turns[consumer.priority] = OrderedDict()
+            insort(self._falling, -consumer.priority)
+        turn[consumer] = None
+
+    def _leave_line(self, consumer: Consumer) -> None:
+        """Remove a consumer from the line of its priority."""
+        turn = self._turns.get(consumer.priority)
+        if turn is None or consumer not in turn:
+            return
+        del turn[consumer]
+        if not turn:
+            del self._turns[consumer.priority]
+            del self._falling[bisect_left(self._falling, -consumer.priority)]
 
     def has_room(self, consumer: Consumer) -> None:
-        """Serve a consumer again that was full: it is the last in line."""
+        """Look at a consumer again that could take nothing: it is the last in line."""
         consumer.is_apart = False
         if consumer in self.consumers:
             self._line_up(consumer)
 
-    def _set_apart(self, full: Iterable[Consumer]) -> None:
-        """Do not look at consumers until they have room: there may be thousands."""
-        for consumer in full:
+    def _set_apart(self, turn: Iterable[Consumer]) -> None:
+        """Do not look at those of some consumers that can take nothing until they can: there may be
+        thousands. Their channel calls `has_room` then.
+        """
+        # What holds up a whole channel often lasts for one turn only.
+        are_many = len(self.consumers) > _MANY
+        for consumer in [one for one in turn if one.is_full or (are_many and one.capacity <= 0)]:
             consumer.is_apart = True
-            if turn := self._turns.get(consumer.priority):
-                turn.pop(consumer, None)
+            self._leave_line(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
         """Remove a consumer. Returns whether it was there."""
         if consumer not in self.consumers:
             return False
         del self.consumers[consumer]
-        if (turn := self._turns.get(consumer.priority)) is not None:
-            turn.pop(consumer, None)
-            if not turn:
-                del self._turns[consumer.priority]
+        self._leave_line(consumer)
         return True
 
     def clear(self) -> list[Consumer]:
@@ -90,6 +107,7 @@ class Dispatch:
         consumers = list(self.consumers)
         self.consumers.clear()
         self._turns.clear()
+        self._falling.clear()
         return consumers
 
     @property
@@ -143,11 +161,11 @@ class Dispatch:
         if self._queue().settings.single_active_consumer:
             self._serve(self.active, in_turns=in_turns)
             return
-        for priority in list(self._turns):
+        for negated in [*self._falling]:
             if not self._priorities.ready_count:
                 return
             # The queue may be deleted in the middle of a turn.
-            if not self._serve(self._turns.get(priority, ()), in_turns=in_turns):
+            if not self._serve(self._turns.get(-negated, ()), in_turns=in_turns):
                 return
 
     def _serve(self, turn: Collection[Consumer], *, in_turns: bool) -> bool:
@@ -162,7 +180,7 @@ class Dispatch:
                 able = [consumer for consumer in turn if consumer.capacity > 0]
                 able_count = len(able)
                 if able_count < count:
-                    self._set_apart([consumer for consumer in turn if consumer.is_full])
+                    self._set_apart(turn)
             else:
                 able = self._first_able(turn, ready)
                 able_count = len(able)
@@ -191,15 +209,15 @@ class Dispatch:
         """Return the first consumers that can take a message: of thousands no more are looked for
         than there are messages.
         """
-        able, full = [], []
+        able, others = [], []
         for consumer in turn:
             if consumer.capacity > 0:
                 able.append(consumer)
                 if len(able) == most:
                     break
-            elif consumer.is_full:
-                full.append(consumer)
-        self._set_apart(full)
+            else:
+                others.append(consumer)
+        self._set_apart(others)
         return able
 
     def _hand_out(self, consumer: Consumer, share: int) -> int:

@@ -233,6 +233,8 @@ class Queue:
         A waiting consumer gets the messages that arrived before a get or a count that follows them.
         """
         context = self._context
+        if context.freed:
+            context.touch_freed()
         waiting = (context.touched, context.arrivals, context.unfinished, context.late_drops)
         if any(self in line for line in waiting):
             context.touched.pop(self, None)
@@ -248,6 +250,8 @@ class Queue:
         """
         if self.is_deleted or self.is_set_aside:
             return
+        if not in_turns and self._context.freed:
+            self._context.touch_freed()
         # As `Contained` does it: this is the hot path.
         try:
             self._pump(in_turns=in_turns)
@@ -351,6 +355,8 @@ class Queue:
         with Contained(self):
             # Consumers that can take it at once get it before anything is dropped: with a length or
             # TTL of 0 no message would pass otherwise.
+            if self._context.freed:
+                self._context.touch_freed()
             self._hand_out()
             self.backlog.expire()
             if drops_later:
