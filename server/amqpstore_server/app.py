@@ -10,6 +10,7 @@ import resource
 import secrets
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -189,8 +190,7 @@ async def _run(
 
 
 class App:
-    """The tasks of a running broker, on an open store. Create it inside trio, whose clock it waits
-    by.
+    """The tasks of a running broker, on an open store. Create it inside trio, for its clock.
 
     Timers use the store's clock, whose monotonic time advances at the same rate as trio's.
     Args: load_config, reads the configuration again, on SIGHUP; without it only the files that the
@@ -221,6 +221,7 @@ class App:
             node=f"amqpstore@{socket.gethostname()}",
             consumer_timeout_ms=config.consumer_timeout_s * 1000,
             purge_undo_s=config.purge_undo_s,
+            cpu_s=time.thread_time,
         )
         self.context = context
         # Created first: it checks whether the store belongs to a broker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -53,6 +54,25 @@ def moved(simulated: SimulatedBroker, kind: str) -> list[str]:
     """What has moved and is durable, in order."""
     simulated.store.sync()
     return simulated.ready(KINDS[kind][0])
+
+
+def test_moves_that_take_longer_than_expected_are_made_in_smaller_steps(
+    simulated: SimulatedBroker,
+) -> None:
+    """A dead letter may be routed through thousands of bindings."""
+    kind = "dead letters"
+    ticks = itertools.count()
+    simulated.context.cpu_s = lambda: next(ticks) * 100 * COST / 1e6
+    settle_all(simulated, kind)
+    expected = len(moved(simulated, kind))
+    assert expected > 10
+    for turn in range(1, 5):
+        assert simulated.broker.pump() >= COST
+        assert len(moved(simulated, kind)) == expected + turn
+    simulated.context.cpu_s = float
+    for _ in range(20):
+        simulated.broker.pump()
+    assert len(moved(simulated, kind)) == len(BODIES)
 
 
 @pytest.mark.parametrize("kind", KINDS)

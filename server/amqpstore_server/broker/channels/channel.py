@@ -444,8 +444,7 @@ class Channel:
         self.touch_queues()
 
     def touch_queues(self) -> None:
-        """Have the queues of its consumers pump: the consumers may have room now."""
-        # In the order of `consumers`, so that consumers with a shared limit take turns.
+        """Have the queues of its consumers pump: those that share a limit in turns."""
         for consumer in self.consumers.values():
             if consumer.is_apart:
                 consumer.queue.consumers.has_room(consumer)
@@ -582,7 +581,6 @@ class Channel:
             if consumer.is_apart:
                 queue.consumers.has_room(consumer)
             if shared.messages or shared.size:
-                # Once for all acks of a turn: there may be thousands of consumers.
                 self.vhost.context.freed[self] = None
             elif was_full or self.is_paused or not self.outlet.is_writable:
                 # Otherwise it was given everything there is for it.

@@ -353,8 +353,8 @@ class Backlog:
         if run.messages is None or not self._queue().sends_on:
             context.spent += DROP_COST
             return run
-        count, cost = affordable(run.messages, context.limits.max_turn_cost - context.spent)
-        context.spent += cost
+        count, cost = affordable(run.messages, context.affordable_cost)
+        context.expect_move(cost)
         if max(count, least) >= run.count:
             return run
         part = run.split(max(count, least))

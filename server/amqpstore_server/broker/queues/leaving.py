@@ -69,7 +69,6 @@ class Leaving:
     def pump(self) -> None:
         """Let some of them leave; the queue goes on later while there are more."""
         context = self._context
-        most = context.limits.max_turn_cost
         while self.line:
             if not context.has_room:
                 context.wait_for_room(self._queue().touch)
@@ -91,8 +90,8 @@ class Leaving:
                 extra = {**self._queue().log_fields, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
                 continue
-            count, cost = affordable(part.messages or (), most - context.spent)
-            context.spent += cost
+            count, cost = affordable(part.messages or (), context.affordable_cost)
+            context.expect_move(cost)
             if count < part.count:
                 left, part = part, part.split(count)
                 self.line.appendleft((taken._replace(run=left), go))

@@ -14,7 +14,6 @@ from amqpstore.runs import body_bytes, overhead_bytes
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError, ResourceExhaustedError
 from amqpstore_server.broker.faults import Contained
-from amqpstore_server.broker.limits import MOVE_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
@@ -298,7 +297,7 @@ def move(
 
     Returns False if the disk is full. The run is in its queue again then, and also if `add` raises.
     """
-    context.spent += MOVE_COST
+    began_s = context.cpu_s()
     transaction = Transaction(context)
     try:
         add(transaction)
@@ -310,6 +309,8 @@ def move(
         if isinstance(error, ResourceExhaustedError):
             return False
         raise
+    finally:
+        context.moved_in(context.cpu_s() - began_s)
     return True
 
 
