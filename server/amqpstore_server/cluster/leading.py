@@ -504,8 +504,8 @@ class Leader:
             self._tend_list(now)
             self._look_for_stalls(now)
             self._look_at_handover(now)
-        is_stalled = self._stalled_since is not None
-        if (self._is_unsure or is_stalled) and now >= self._read_at:
+        if now >= self._read_at:
+            # A watch may miss who left the list by a lost request that was carried out late.
             self._read_at = now + self._timing.read_every_s
             self._effects.append(ReadKeys())
 

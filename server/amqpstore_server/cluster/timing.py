@@ -27,8 +27,8 @@ class Timing(NamedTuple):
     hand_over_s: float = 5.0
     """How long a leader that hands over waits until everything is committed."""
     read_every_s: float = 1.0
-    """A follower looks at etcd this often, whatever its watch tells; each `turn_s` while nobody
-    leads.
+    """A member looks at etcd this often, whatever its watch tells; a follower each `turn_s` while
+    nobody leads.
     """
     alive_every_s: float = 3.0
     drops_within_s: float = 600.0

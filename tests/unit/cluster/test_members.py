@@ -114,6 +114,26 @@ def test_who_is_dropped_again_and_again_waits_before_it_enters(group: Group) -> 
     assert 19.0 < waited[3] < 30.0
 
 
+def test_who_was_dropped_by_a_request_that_came_late_enters_again(group: Group) -> None:
+    """Its answer was lost, a read found nothing changed, and no watch told the leader of the change
+    that came after that.
+    """
+    lame = last_follower(group)
+    group.etcd.hold = lambda transaction: 4.0 if transaction.puts else 0.0
+    lame.is_disk_stuck = True
+    group.run(2.6)
+    lame.is_disk_stuck = False
+    group.run(1.5)
+    assert lame.name in group.etcd.view().in_sync
+    group.etcd.hold = keep_none
+    group.etcd.changed = lambda _: None
+    while lame.name in group.etcd.view().in_sync:
+        assert group.events.now < 30.0
+        group.run(0.1)
+    group.run(8.0)
+    assert lame.name in group.etcd.view().in_sync
+
+
 def test_another_etcd_decides_nothing(group: Group) -> None:
     """An etcd that was made anew has none of the keys: the leader goes on by promises."""
     group.etcd.forget(cluster=7)
