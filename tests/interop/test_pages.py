@@ -46,6 +46,7 @@ ZONE = "Asia/Kolkata"
 HOSTILE = "<img src=x onerror=alert(1)>\"'/%2F&amp;"
 QUOTED = quote(HOSTILE, safe="")
 RIGHTS = ("configure", "write", "read")
+CHART_WIDTH = "document.querySelector('.chart').clientWidth"
 
 
 @pytest.fixture(scope="module")
@@ -352,6 +353,45 @@ def test_a_chart_has_the_times_of_its_samples(page: Page, site: str) -> None:
     assert shown == [1700000000 - 60, 1700000000]
     ticks = "[clocks([1700000000, 1700000005]), clocks([1700000000, 1700000060])]"
     assert page.evaluate(ticks) == [["03:43:20", "03:43:25"], ["03:43", "03:44"]]
+    written = page.evaluate(
+        """() => [
+            ...[0, 0.1234, 9999, 12_345, 2_500_000, 7e9].map(UNITS.count),
+            ...[1023, 1536, 5 * 1024 ** 3].map(UNITS.bytes),
+            ...[0.00123, 0.5, 1.5, 250].map(UNITS.seconds),
+            UNITS.rate(12.34), UNITS.rate_bytes(2048), written(null, UNITS.count),
+        ]"""
+    )
+    assert written == [
+        *("0", "0.123", "9999", "12.3k", "2.5M", "7G", "1023 B", "1.5 KiB", "5 GiB"),
+        *("1.23 ms", "500 ms", "1.5 s", "250 s", "12.3/s", "2 KiB/s", "-"),
+    ]
+
+
+def test_the_theme_is_chosen_and_stays(context: BrowserContext, site: str) -> None:
+    """The system's at first; then the other one, in colours of charts, too."""
+    page = context.new_page()
+    log_in(page, site)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light, blue = page.evaluate(f"[{ground}, colour('chart-1')]")
+    page.click("[data-theme-toggle]")
+    dark, pale = page.evaluate(f"[{ground}, colour('chart-1')]")
+    assert light != dark
+    assert blue != pale
+    page.wait_for_selector(".chart canvas")
+    drawn = "[...charts.values()].map(({plot}) => plot.series[1].stroke())"
+    assert set(page.evaluate(drawn)) == {pale}
+    page.reload()
+    assert page.evaluate(ground) == dark
+    page.click("[data-theme-toggle]")
+    assert page.evaluate(ground) == light
+
+
+def test_a_chart_is_as_wide_as_its_card(page: Page, site: str) -> None:
+    page.goto(f"{site}/")
+    plots = page.locator(".chart .uplot")
+    for size in (WIDE, NARROW):
+        page.set_viewport_size(size)
+        expect(plots.first).to_have_css("width", f"{page.evaluate(CHART_WIDTH)}px")
 
 
 def test_a_queue_is_declared_bound_published_to_and_deleted(page: Page, site: str) -> None:
@@ -425,6 +465,20 @@ def test_a_whole_queue_is_moved_in_pieces(page: Page, session: BrowserContext, s
     page.goto(f"{site}/queues/%2F/all%20of%20them/messages?limit=1000")
     assert page.locator("tbody tr").count() == 1000
     assert page.inner_text("tbody tr:first-child summary") == "0"
+
+
+def test_a_selection_of_all_can_be_stopped(page: Page, site: str) -> None:
+    """The request for it ends, and the page is that of the queue as it is."""
+    page.goto(f"{site}/queues/%2F/dead/messages")
+    page.select_option("select[name='which:optional']", "all")
+    page.route("**/select/**", lambda _route: None)  # it takes long
+    with page.expect_event("requestfailed", lambda one: "/select/" in one.url):
+        page.click("button:has-text('Delete')")
+        assert "Delete: all messages of this queue?" in page.inner_text("#question")
+        page.click("#question button[value=yes]")
+        page.click("#progress button")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    assert page.locator("tbody tr").count() == 1
 
 
 def test_a_selection_of_all_tells_why_it_is_refused(page: Page, site: str) -> None:

@@ -157,9 +157,7 @@ function listen() {
     }
   });
   source.addEventListener("tick", () => {
-    // What somebody is selecting, typing in or reading by keyboard stays as it is.
-    const busy = document.activeElement && document.activeElement.closest("[data-live] input, [data-live] select");
-    if (!busy && !document.hidden) document.body.dispatchEvent(new CustomEvent("tick"));
+    if (!document.hidden) document.body.dispatchEvent(new CustomEvent("tick"));
   });
   source.addEventListener("ended", () => {
     source.close();
