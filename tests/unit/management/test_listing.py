@@ -14,7 +14,12 @@ from amqpstore_server.management.listing import ABSENT, MADE, Columns, ListQuery
 from amqpstore_server.management.steps import InSteps
 
 QUEUES = [
-    {"vhost": "/", "name": f"q{number:02}", "messages": number % 5, "stats": {"rate": -number}}
+    {
+        "vhost": "/",
+        "name": f"q{number:02}",
+        "messages": number % 5,
+        "stats": {"rate": -number, "n": 1},
+    }
     for number in range(30)
 ]
 
@@ -45,6 +50,7 @@ async def test_a_page_says_how_many_there_are() -> None:
         "page_size": 12,
         "page_count": 3,
     }
+    assert (await asked("page=2&page_size=30"))["items"] == []
 
 
 @pytest.mark.trio
@@ -52,6 +58,10 @@ async def test_a_name_is_searched_for_anywhere_and_in_any_case() -> None:
     page = await asked("page=1&name=Q1")
     assert names(page["items"]) == [f"q{number}" for number in range(10, 20)]
     assert (page["total_count"], page["filtered_count"], page["page_count"]) == (30, 10, 1)
+    loud = [{"vhost": "/", "name": "Q1"}]
+    assert names((await asked("page=1&name=q1", loud))["items"]) == ["Q1"]
+    # Without pages RabbitMQ returns all.
+    assert len(await asked("name=q1")) == 30
     assert names((await asked("page=1&name=Q.[37]$&use_regex=true"))["items"]) == [
         "q03",
         "q07",
@@ -76,6 +86,9 @@ async def test_a_list_is_ordered_by_any_column_and_by_one_inside_it() -> None:
 async def test_columns_may_be_inside_others() -> None:
     page = await asked("page=1&page_size=1&columns=name,stats.rate,nothing,name.x,stats.no")
     assert page["items"] == [{"name": "q00", "stats": {"rate": 0}}]
+    for columns in ("stats,stats.rate", "stats.rate,stats"):
+        page = await asked(f"page=1&page_size=1&columns={columns}")
+        assert page["items"] == [{"stats": {"rate": 0, "n": 1}}]
     rows = [{"name": "a", "list": [{"x": 1, "y": 2}, {"x": 3}]}]
     assert await asked("columns=list.x", rows) == [{"list": [{"x": 1}, {"x": 3}]}]
 
