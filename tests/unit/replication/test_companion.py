@@ -1,0 +1,183 @@
+"""The companion of a leader's log: nothing is complete before it is committed."""
+
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from amqpstore import DeposedError, DurabilityError, Message, Store
+from amqpstore.catalog import Change
+from amqpstore.replica import SealedBatch
+from amqpstore_server.cluster.frames import Definition, ReplicaPosition, ShippedBatch
+from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.definitions import decode_changes, decode_tables
+from amqpstore_server.replication.member_log import MemberLog
+from amqpstore_tools.simulation import stores
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from tests.replicas import DIRECTORY, LEADER_OPTIONS, NOW_MS, become_member, log_files
+from tests.unit.engine.stores import ENVELOPE
+from tests.waiting import wait_until
+
+TERM = 3
+
+
+class Leads:
+    """A state machine that ships what it is given, and tells nobody that it is committed."""
+
+    def __init__(self, disk: MemoryFiles) -> None:
+        self.shipped: list[ShippedBatch] = []
+        self.defined: list[Definition] = []
+        self.synced_seqs: list[int] = []
+        self.on_disk: list[dict[int, bytes]] = []
+        """What the disk had when each batch was shipped."""
+        self.leads = True
+        self._disk = disk
+        self._seq = 1
+        self._number = 0
+
+    def seal(self, layout: bytes, content: bytes) -> ShippedBatch | None:
+        if not self.leads:
+            return None
+        self._seq += 1
+        self._number += 1
+        position = ReplicaPosition(TERM, self._number)
+        self.on_disk.append(log_files(self._disk))
+        self.shipped.append(ShippedBatch(TERM, self._seq, position, 0, layout, content))
+        return self.shipped[-1]
+
+    def define(self, number: int, content: bytes) -> Definition | None:
+        if not self.leads:
+            return None
+        self._seq += 1
+        self.defined.append(Definition(TERM, self._seq, number, 0, content))
+        return self.defined[-1]
+
+    def synced(self, term: int, seq: int) -> None:
+        assert term == TERM
+        self.synced_seqs.append(seq)
+
+
+class Led:
+    """An open store with a companion."""
+
+    def __init__(self) -> None:
+        self.disk = stores.new_disk(DIRECTORY)
+        stores.open_store(DIRECTORY, self.disk, LEADER_OPTIONS).close()
+        become_member(self.disk, "1" * 16, TERM)
+        self.leads = Leads(self.disk)
+        self.log = MemberLog(self.disk, DIRECTORY, 0)
+        self.companion = LeaderCompanion(self.leads, self.log, DIRECTORY, TERM)
+        self.store = Store.open(
+            DIRECTORY,
+            files=self.disk,
+            open_catalog=stores.catalog_opener(self.disk),
+            options=LEADER_OPTIONS,
+            term=TERM,
+            companion=self.companion,
+        )
+
+    def publish(self, body: bytes) -> list[str]:
+        """Have a message written in a thread. Returns what happened, in the end."""
+        queues = list(self.store.queues.values()) or [self.store.create_queue("orders")]
+        happened: list[str] = []
+        self.store.publish(queues, [Message(ENVELOPE, body)])
+        batch = self.store.log.seal(NOW_MS)
+        assert batch is not None
+
+        def write() -> None:
+            try:
+                self.store.log.write(batch)
+                happened.append("complete")
+            except DurabilityError as error:
+                happened.append(type(error).__name__)
+
+        threading.Thread(target=write).start()
+        return happened
+
+
+@pytest.fixture
+def led() -> Generator[Led]:
+    one = Led()
+    yield one
+    one.companion.depose("the test is over")
+    one.store.abandon()
+
+
+def test_a_batch_is_shipped_first_written_then_and_complete_last(led: Led) -> None:
+    happened = led.publish(b"one")
+    wait_until(lambda: led.leads.synced_seqs == [led.leads.shipped[-1].seq])
+    (shipped,) = led.leads.shipped
+    assert led.leads.on_disk == [{}]
+    assert log_files(led.disk) == {1: shipped.content}
+    sealed = SealedBatch.of_layout(shipped.layout, shipped.content)
+    assert led.log.last().lsn == sealed.lsn
+    led.companion.committed(shipped.seq - 1)
+    assert led.companion.is_waiting
+    assert not happened
+    led.companion.committed(shipped.seq)
+    wait_until(lambda: happened == ["complete"])
+
+
+def test_nothing_is_complete_once_another_member_may_lead(led: Led) -> None:
+    happened = led.publish(b"one")
+    wait_until(lambda: led.companion.is_waiting)
+    led.companion.depose("term 4 has begun")
+    wait_until(lambda: happened == ["DeposedError"])
+    with pytest.raises(DeposedError, match="term 4 has begun"):
+        led.store.log.seal(NOW_MS)
+
+
+def test_a_leader_that_was_deposed_writes_nothing_more(led: Led) -> None:
+    led.store.create_queue("orders")
+    led.leads.leads = False
+    happened = led.publish(b"one")
+    wait_until(lambda: happened == ["DeposedError"])
+    assert log_files(led.disk) == {}
+    with pytest.raises(DeposedError):
+        raise led.store.failure or AssertionError
+
+
+def test_definitions_are_shipped_in_order_and_waited_for(led: Led) -> None:
+    told: list[str] = []
+    led.store.create_queue("orders")
+    led.store.define([Change("vhosts", "/", {"a": 1})])
+    assert [one.number for one in led.leads.defined] == [1, 2]
+    assert decode_changes(led.leads.defined[1].content) == [Change("vhosts", "/", {"a": 1})]
+    led.companion.committed(led.leads.defined[0].seq)
+    led.companion.when_defined(lambda: told.append("both"))
+    led.companion.call_settled()
+    assert not told
+    settled = threading.Event()
+    led.companion.on_settled = settled.set
+    led.companion.committed(led.leads.defined[1].seq)
+    assert settled.is_set()
+    led.companion.call_settled()
+    led.companion.when_defined(lambda: told.append("at once"))
+    assert told == ["both", "at once"]
+
+
+def test_what_is_a_members_own_is_not_shipped(led: Led) -> None:
+    happened = led.publish(b"one")
+    wait_until(lambda: led.companion.is_waiting)
+    led.companion.committed(led.leads.shipped[0].seq)
+    wait_until(lambda: happened == ["complete"])
+    batch = led.store.log.under_way
+    assert batch is not None
+    led.store.log.complete(batch)
+    led.store.checkpoint()
+    (queue,) = led.leads.defined
+    assert {one.table for one in decode_changes(queue.content)} == {"store", "queues"}
+
+
+def test_a_snapshot_has_all_that_was_shipped_under_its_number(led: Led) -> None:
+    led.store.create_queue("orders")
+    led.store.define([Change("vhosts", "/", {"a": 1})])
+    snapshot = led.companion.snapshot()
+    found = decode_tables(snapshot.content)
+    assert snapshot.number == 2
+    assert list(found.tables["queues"].values()) == ["orders"]
+    assert found.tables["vhosts"] == {"/": {"a": 1}}
+    assert found.next_queue_id == led.store.next_queue_id
+    catalog = MemoryCatalog(led.disk, f"{DIRECTORY}/catalog", False)
+    assert catalog.rows("vhosts") == found.tables["vhosts"]

@@ -1,0 +1,107 @@
+"""Two members prove to each other that they know the secret, and nobody else gets any further."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator
+
+import pytest
+
+from amqpstore_server.replication import handshake
+from amqpstore_server.replication.handshake import (
+    MAGIC,
+    HandshakeError,
+    Purpose,
+    answer,
+    greet,
+)
+
+SECRET, OTHER = bytes(range(32)), bytes(32)
+
+
+@pytest.fixture
+def pair() -> Generator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+class Beside:
+    """Something that runs in another thread, and what it returned or raised."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._result: object = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except (HandshakeError, OSError) as error:
+            self._result = error
+
+    def result(self) -> object:
+        self._thread.join()
+        return self._result
+
+
+def test_members_with_the_same_secret_are_let_in(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    dialer, listener = pair
+    answered = Beside(lambda: answer(listener, SECRET))
+    greet(dialer, SECRET, Purpose.STREAM)
+    assert answered.result() is Purpose.STREAM
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(SECRET, OTHER), (OTHER, SECRET)])
+def test_another_secret_is_refused_by_both(
+    pair: tuple[socket.socket, socket.socket], ours: bytes, theirs: bytes
+) -> None:
+    """The dialer finds out first; so a listener without the secret learns nothing of it."""
+    dialer, listener = pair
+    answered = Beside(lambda: answer(listener, theirs))
+    with pytest.raises(HandshakeError, match="does not know the secret"):
+        greet(dialer, ours, Purpose.STREAM)
+    dialer.close()
+    assert isinstance(answered.result(), HandshakeError)
+
+
+def test_a_proof_cannot_be_sent_back_to_who_gave_it(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    dialer, listener = pair
+    answered = Beside(lambda: answer(listener, SECRET))
+    dialer.sendall(MAGIC + b"s" + bytes(32))
+    said = dialer.recv(1000)
+    dialer.sendall(said[-32:])
+    assert isinstance(answered.result(), HandshakeError)
+
+
+@pytest.mark.parametrize(
+    ("begins", "reason"),
+    [(b"GET / HTTP/1.1\r\n\r\n" + bytes(40), "begins with"), (MAGIC + b"?", "asks for")],
+)
+def test_a_stranger_is_refused_after_a_few_bytes(
+    pair: tuple[socket.socket, socket.socket], begins: bytes, reason: str
+) -> None:
+    stranger, listener = pair
+    stranger.sendall(begins)
+    with pytest.raises(HandshakeError, match=reason):
+        answer(listener, SECRET)
+    stranger.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        stranger.recv(1)
+
+
+def test_a_silent_peer_does_not_hold_a_member(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "DEADLINE_S", 0.05)
+    stranger, listener = pair
+    began = time.monotonic()
+    stranger.sendall(MAGIC[:3])
+    with pytest.raises(TimeoutError):
+        answer(listener, SECRET)
+    assert time.monotonic() - began < 2

@@ -1,0 +1,102 @@
+"""Links: frames arrive in order, and nobody waits for a peer that does not read."""
+
+import queue
+import socket
+from collections.abc import Generator
+
+import pytest
+
+from amqpstore_server.cluster.codec import encode, read_follower
+from amqpstore_server.cluster.frames import Ack, Frame
+from amqpstore_server.replication import links
+from amqpstore_server.replication.links import Link, Write
+from tests.waiting import wait_until
+
+WAIT_S = 20.0
+
+
+class Heard:
+    """What happened on a link."""
+
+    def __init__(self) -> None:
+        self.frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self.ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def received(self, link: int, frame: Frame) -> None:
+        assert link in (1, 2)
+        self.frames.put(frame)
+
+    def disconnected(self, link: int, reason: str) -> None:
+        assert link in (1, 2)
+        self.ends.put(reason)
+
+
+class Pair:
+    """A link, and the socket at its other end."""
+
+    def __init__(self) -> None:
+        ours, self.peer = socket.socketpair()
+        self.heard = Heard()
+        self.link = Link(1, ours, read_follower(), self.heard)
+        self.link.start()
+
+
+@pytest.fixture
+def pair() -> Generator[Pair]:
+    one = Pair()
+    yield one
+    one.link.hang_up()
+    one.peer.close()
+    one.heard.ends.get(timeout=WAIT_S)
+
+
+def test_frames_arrive_in_order_up_to_the_end(pair: Pair) -> None:
+    """Also those that a job sends, and those that were sent just before the link is hung up."""
+    heard = Heard()
+    other = Link(2, pair.peer, read_follower(), heard)
+    other.start()
+    frames = [Ack(1, number) for number in range(100)]
+
+    def job(write: Write) -> None:
+        for one in frames[40:60]:
+            write(one)
+
+    for one in frames[:40]:
+        pair.link.send(encode(one))
+    pair.link.work(job)
+    for one in frames[60:]:
+        pair.link.send(encode(one))
+    pair.link.hang_up()
+    assert [heard.frames.get(timeout=WAIT_S) for _ in frames] == frames
+    heard.ends.get(timeout=WAIT_S)
+    pair.link.send(encode(frames[0]))
+    other.hang_up()
+
+
+def test_what_is_not_a_frame_ends_the_link(pair: Pair) -> None:
+    pair.peer.sendall(bytes(range(100)))
+    assert "is announced" in pair.heard.ends.get(timeout=WAIT_S)
+    pair.heard.ends.put("")
+
+
+def test_a_peer_that_does_not_read_loses_its_connection(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends to it never waits."""
+    monkeypatch.setattr(links, "_MAX_QUEUED_BYTES", 1 << 20)
+    for _ in range(100):
+        pair.link.send((b"", bytes(1 << 16)))
+    with pair.peer:
+        pair.peer.settimeout(WAIT_S)
+        wait_until(lambda: not pair.peer.recv(1 << 20))
+    pair.heard.ends.get(timeout=WAIT_S)
+    pair.heard.ends.put("")
+
+
+def test_a_job_that_fails_ends_the_link(pair: Pair) -> None:
+    def job(_write: Write) -> None:
+        raise OSError("the segment is gone")
+
+    pair.link.work(job)
+    assert pair.heard.ends.get(timeout=WAIT_S) == "the segment is gone"
+    pair.heard.ends.put("")
