@@ -45,6 +45,7 @@ from amqpstore_server.cluster.effects import (
     Sync,
     TellOperator,
 )
+from amqpstore_server.cluster.following import Stream
 from amqpstore_server.cluster.frames import Definition, Frame, Hello, ShippedBatch
 from amqpstore_server.cluster.keys import MemberIdentity, View
 from amqpstore_server.cluster.member import GroupMember
@@ -109,6 +110,7 @@ class Controller:
         self._has_released = False
         """Whether the store was asked for by a leadership, and is not back yet."""
         self._attempts: set[str] = set()
+        self._standing: dict[str, object] = {}
         self._closed = threading.Event()
         self._dialer = MemberDialer(settings)
         self._lane = DiskLane(store, reopen, log, self)
@@ -162,6 +164,21 @@ class Controller:
     def _tick(self) -> None:
         while not self._closed.wait(_TICK_S):
             self._tell(lambda member, now: member.tick(now, self._health()))
+            self._log_changes()
+
+    def _log_changes(self) -> None:
+        """Log what this member is, when that has changed."""
+        member, leader = self.member, self.member.leader
+        standing: dict[str, object] = {"role": member.role.name.lower()}
+        if leader is None:
+            standing["streaming"] = member.following.state is Stream.STREAMING
+        else:
+            waits_for = sorted(leader.waits_for - {*leader.members})
+            standing |= {"term": leader.term, "in_sync": " ".join(leader.members)}
+            standing |= {"joining": " ".join(waits_for)} if waits_for else {}
+        if standing != self._standing:
+            self._standing = standing
+            _log.info("member", extra=standing)
 
     def _health(self) -> Health:
         companion = self._companion

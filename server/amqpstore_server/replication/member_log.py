@@ -20,10 +20,11 @@ _KEPT = 64
 class MemberLog:
     """The last batches of a log, and those that others have asked about. See `ReplicaLog`.
 
-    Whoever writes the log tells it of each batch that is durable.
+    Whoever writes the log tells it of each batch that is durable. Args: kept, segments that stay
+    for members that are away.
     """
 
-    def __init__(self, files: Files, directory: str, seed: int) -> None:
+    def __init__(self, files: Files, directory: str, seed: int, kept: KeptSegments) -> None:
         self._files = files
         self._directory = directory
         self._seed = seed
@@ -32,7 +33,7 @@ class MemberLog:
         self._ends: dict[int, int] = {}
         self._asked: dict[HeldBatch, NamedBatch | None] = {}
         self._checkpoint = 0
-        self._kept = KeptSegments(directory)
+        self._kept = kept
 
     # For those who write.
 

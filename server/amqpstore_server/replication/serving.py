@@ -34,6 +34,7 @@ from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.identity import EtcdIdentity
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
+from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.leading_term import LeadingTerm
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
@@ -93,7 +94,7 @@ class MemberRuntime:
             settings.amqp,
             is_damaged=bool(report.damage or report.lost),
         )
-        self._log = MemberLog(self._files, directory, store.seed)
+        self._log = MemberLog(self._files, directory, store.seed, KeptSegments(directory))
         self._log.begin(store.reader())
         self._log.covered(store.committed_lsn)
         try:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from amqpstore.replica import SealedBatch
 from amqpstore_server.cluster.frames import Definition, ReplicaPosition, ShippedBatch
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.definitions import decode_changes, decode_tables
+from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
@@ -61,12 +63,12 @@ class Leads:
 class Led:
     """An open store with a companion."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str) -> None:
         self.disk = stores.new_disk(DIRECTORY)
         stores.open_store(DIRECTORY, self.disk, LEADER_OPTIONS).close()
         become_member(self.disk, "1" * 16, TERM)
         self.leads = Leads(self.disk)
-        self.log = MemberLog(self.disk, DIRECTORY, 0)
+        self.log = MemberLog(self.disk, DIRECTORY, 0, KeptSegments(place))
         self.companion = LeaderCompanion(self.leads, self.log, DIRECTORY, TERM)
         self.store = Store.open(
             DIRECTORY,
@@ -97,8 +99,8 @@ class Led:
 
 
 @pytest.fixture
-def led() -> Generator[Led]:
-    one = Led()
+def led(tmp_path: Path) -> Generator[Led]:
+    one = Led(str(tmp_path))
     yield one
     one.companion.depose("the test is over")
     one.store.abandon()

@@ -1,0 +1,255 @@
+"""The thread that has a follower's store: what it tells the state machine is true on its disk."""
+
+import queue
+from collections.abc import Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from amqpstore.replica import SealedBatch
+from amqpstore.tables import StoreRows
+from amqpstore_server.cluster.effects import (
+    Append,
+    CheckpointUpTo,
+    Define,
+    Dial,
+    Discard,
+    Open,
+    Persist,
+    Restore,
+    Sync,
+)
+from amqpstore_server.cluster.frames import (
+    START,
+    Definition,
+    DefinitionsSnapshot,
+    ReplicaPosition,
+    ShippedBatch,
+)
+from amqpstore_server.replication.definitions import DefinitionTables
+from amqpstore_server.replication.disk_lane import DiskEffect, DiskLane, Follow
+from amqpstore_server.replication.kept_segments import KeptSegments
+from amqpstore_server.replication.member_log import MemberLog
+from amqpstore_tools.simulation import stores
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from tests.replicas import DIRECTORY, OPTIONS, Group, log_files, tables_of
+
+WAIT_S = 20.0
+
+
+def contents(disk: MemoryFiles) -> dict[int, bytes]:
+    """The log's segments, without the zeros that they are filled with ahead of use."""
+    return {number: content.rstrip(b"\0") for number, content in log_files(disk).items()}
+
+
+class Answers:
+    """What the lane has told, each with the follower's log at that moment."""
+
+    def __init__(self, group: Group) -> None:
+        self.told: queue.SimpleQueue[tuple[object, ...]] = queue.SimpleQueue()
+        self.errors: list[BaseException] = []
+        self._group = group
+
+    def _tell(self, *what: object) -> None:
+        self.told.put((*what, contents(self._group.follower_disk)))
+
+    def persisted(self, term: int) -> None:
+        self._tell("persisted", term)
+
+    def synced(self, term: int, seq: int) -> None:
+        self._tell("synced", term, seq)
+
+    def discarded(self) -> None:
+        self._tell("discarded")
+
+    def flushed(self, dial: Dial) -> None:
+        self._tell("flushed", dial.member)
+
+    def released(self, term: int) -> None:
+        self._tell("released", term)
+
+    def following(self) -> None:
+        self._tell("following")
+
+    def stream_failed(self) -> None:
+        self._tell("stream failed")
+
+    def failed(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self._tell("failed")
+
+    def next(self) -> tuple[object, ...]:
+        """The next answer, without the log."""
+        return self.next_with_log()[0]
+
+    def next_with_log(self) -> tuple[tuple[object, ...], dict[int, bytes]]:
+        *what, log = self.told.get(timeout=WAIT_S)
+        assert isinstance(log, dict)
+        return tuple(what), log
+
+
+class Lane:
+    """A leader's store, and a lane with a follower's."""
+
+    def __init__(self, place: str) -> None:
+        self.group = Group.new()
+        self.answers = Answers(self.group)
+        self.seq = 1
+        store = self.group.start_follower()
+        self.log = MemberLog(self.group.follower_disk, DIRECTORY, store.seed, KeptSegments(place))
+        self.log.begin(store.reader())
+        self.lane = DiskLane(
+            store,
+            lambda: stores.open_follower(DIRECTORY, self.group.follower_disk, OPTIONS),
+            self.log,
+            self.answers,
+        )
+        self.group.follower = None
+
+    def put(self, *effects: DiskEffect) -> None:
+        for one in effects:
+            self.lane.put(one)
+
+    def snapshot(self) -> Restore:
+        """All definitions that the leader has now."""
+        group = self.group
+        group.definitions += 1
+        catalog = MemoryCatalog(group.leader_disk, f"{DIRECTORY}/catalog", False)
+        rows = StoreRows.read(catalog.rows)
+        tables = DefinitionTables(0, rows.next_queue_id or 1, tables_of(catalog))
+        content = msgspec.msgpack.encode(tables)
+        return Restore(DefinitionsSnapshot(group.term, group.definitions, content))
+
+    def append(self, sealed: SealedBatch, *, live: bool) -> Append:
+        """A batch as it is sent: the next frame of the term, or one to catch up with."""
+        self.seq += live
+        position = ReplicaPosition.of_lsn(sealed.lsn)
+        layout, content = sealed.layout(), sealed.content
+        return Append(
+            ShippedBatch(self.group.term, self.seq if live else 0, position, 0, layout, content)
+        )
+
+    def publish(self, *bodies: bytes) -> SealedBatch:
+        self.group.publish(["orders"], *bodies)
+        sealed = self.group.seal()
+        assert sealed is not None
+        return sealed
+
+    def join(self) -> None:
+        """Connect to the leader, and catch up with what it has."""
+        reader = self.group.reader()
+        common = next(
+            (one.position.lsn for one in self.log.tail() if reader.find(one.position.lsn)), 0
+        )
+        place = reader.find(common)
+        assert place is not None
+        self.put(Dial("leader", "127.0.0.1:1"))
+        assert self.answers.next() == ("flushed", "leader")
+        if common != self.log.last().lsn:
+            self.put(Discard(ReplicaPosition.of_lsn(common)))
+            assert self.answers.next() == ("discarded",)
+        self.put(Persist(self.group.term), self.snapshot())
+        self.put(*(self.append(one, live=False) for one in reader.sealed(place)))
+        self.seq += 1
+        self.put(Sync(self.group.term, self.seq))
+        assert self.answers.next() == ("persisted", self.group.term)
+        while (told := self.answers.next()) == ("synced", self.group.term, 0):
+            pass
+        assert told == ("synced", self.group.term, self.seq)
+        assert contents(self.group.follower_disk) == contents(self.group.leader_disk)
+
+
+@pytest.fixture
+def lane(tmp_path: Path) -> Generator[Lane]:
+    one = Lane(str(tmp_path))
+    yield one
+    one.lane.close()
+    assert not one.answers.errors
+    one.group.store.abandon()
+
+
+def test_what_is_acked_is_on_disk(lane: Lane) -> None:
+    """What was missed, over several segments, and each batch after that."""
+    for number in range(6):
+        lane.publish(b"missed %d" % number, bytes(500))
+    lane.join()
+    for number in range(6):
+        sealed = lane.publish(b"live %d" % number, bytes(500))
+        lane.put(lane.append(sealed, live=True))
+        told, log = lane.answers.next_with_log()
+        assert told == ("synced", lane.group.term, lane.seq)
+        assert log == contents(lane.group.leader_disk)
+        assert lane.log.last().lsn == sealed.lsn
+
+
+def test_a_lost_connection_costs_what_was_missed(lane: Lane) -> None:
+    lane.join()
+    lane.put(lane.append(lane.publish(b"one"), live=True))
+    lane.answers.next()
+    lane.publish(b"missed")
+    lane.join()
+
+
+def test_what_was_never_committed_is_replaced(lane: Lane) -> None:
+    lane.publish(b"committed")
+    lane.join()
+    fork = lane.group.leader_disk.fork()
+    lane.put(lane.append(lane.publish(b"never committed"), live=True))
+    lane.answers.next()
+    lane.group._go_on(fork)
+    lane.publish(b"of the next term")
+    lane.join()
+
+
+def test_what_does_not_continue_the_log_ends_the_stream_and_nothing_else(lane: Lane) -> None:
+    """Nothing more of it is written; the next connection begins where the log ends."""
+    lane.join()
+    lane.publish(b"lost on its way")
+    lane.put(lane.append(lane.publish(b"behind a gap"), live=True))
+    assert lane.answers.next() == ("stream failed",)
+    before = contents(lane.group.follower_disk)
+    lane.put(lane.append(lane.publish(b"more"), live=True), Sync(lane.group.term, lane.seq))
+    lane.join()
+    assert before != contents(lane.group.follower_disk)
+
+
+def test_definitions_are_durable_when_they_are_acked(lane: Lane) -> None:
+    lane.join()
+    group = lane.group
+    number = group.definitions + 1
+    content = msgspec.msgpack.encode([("vhosts", "/", {"a": 1})])
+    lane.put(Define(Definition(group.term, 9, number, 0, content)))
+    assert lane.answers.next() == ("synced", group.term, 9)
+    catalog = MemoryCatalog(group.follower_disk, f"{DIRECTORY}/catalog", False)
+    assert catalog.rows("vhosts") == {"/": {"a": 1}}
+    lane.put(Define(Definition(group.term, 10, number + 1, 0, b"not msgpack")))
+    assert lane.answers.next() == ("stream failed",)
+
+
+def test_no_checkpoint_covers_what_is_not_committed(lane: Lane) -> None:
+    lane.publish(b"missed")
+    lane.join()
+    lsns = []
+    for number in range(3):
+        sealed = lane.publish(b"live %d" % number)
+        lsns.append(ReplicaPosition.of_lsn(sealed.lsn).number)
+        lane.put(lane.append(sealed, live=True))
+        lane.answers.next()
+    lane.put(CheckpointUpTo(lsns[1]), Open(5))
+    assert lane.answers.next() == ("released", 5)
+    catalog = MemoryCatalog(lane.group.follower_disk, f"{DIRECTORY}/catalog", False)
+    position = StoreRows.read(catalog.rows).position
+    assert position is not None
+    assert ReplicaPosition.of_lsn(position.lsn).number == lsns[1] + 1
+    assert lane.log.checkpoint() == lsns[1]
+
+
+def test_the_store_is_given_to_a_leader_and_taken_back(lane: Lane) -> None:
+    lane.join()
+    lane.put(Open(5), Persist(6), Follow())
+    assert lane.answers.next() == ("released", 5)
+    assert lane.answers.next() == ("following",)
+    lane.join()
+    assert lane.log.last() != START or not contents(lane.group.leader_disk)

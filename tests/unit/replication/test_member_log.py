@@ -1,0 +1,129 @@
+"""What a member knows of its log, and of segments that it keeps for others."""
+
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Message, Store
+from amqpstore.files import OsFiles
+from amqpstore.replica import LogReader, SealedBatch, log_ends
+from amqpstore.replica.log_reading import named_batch
+from amqpstore_server.cluster.frames import START, HeldBatch, ReplicaPosition
+from amqpstore_server.replication import kept_segments
+from amqpstore_server.replication.kept_segments import KeptSegments
+from amqpstore_server.replication.member_log import MemberLog
+from tests.replicas import LEADER_OPTIONS, NOW_MS
+from tests.unit.engine.stores import ENVELOPE
+
+
+class Member:
+    """A store whose log a `MemberLog` hears of."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.store = Store.open(directory, options=LEADER_OPTIONS)
+        self.queue = self.store.create_queue("orders")
+        self.log = self.new_log()
+        self.sealed: list[SealedBatch] = []
+
+    def new_log(self) -> MemberLog:
+        seed = self.store.log.seed
+        log = MemberLog(OsFiles(), self.directory, seed, KeptSegments(self.directory))
+        log.begin(LogReader(OsFiles(), self.directory, seed, log_ends(self.store.log)))
+        return log
+
+    def publish(self, count: int) -> None:
+        """Write batches of 500 bytes, of which three fill a segment."""
+        for _ in range(count):
+            self.store.publish([self.queue], [Message(ENVELOPE, bytes(500))])
+            self.write()
+
+    def write(self) -> None:
+        """Write the open batch."""
+        batch = self.store.log.seal(NOW_MS)
+        assert batch is not None
+        self.store.log.write(batch)
+        self.sealed.append(SealedBatch.of(batch))
+        self.store.log.complete(batch)
+        self.log.wrote(named_batch(self.sealed[-1], 0))
+
+    def held(self, number: int) -> HeldBatch:
+        """Batch `number` of the log."""
+        one = self.sealed[number - 1]
+        return HeldBatch(ReplicaPosition.of_lsn(one.lsn), one.checksum)
+
+    def drain(self) -> None:
+        """Ack everything, and have the store remove what is garbage."""
+        while run := self.store.take(self.queue, limit=1000, acked=True):
+            assert run
+        for _ in range(2):
+            self.publish(1)
+            self.store.checkpoint()
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Member:
+    return Member(str(tmp_path / "data"))
+
+
+def test_the_tail_is_named_newest_first(member: Member) -> None:
+    assert member.log.last() == START
+    assert member.log.tail() == ()
+    member.publish(4)
+    assert member.log.tail() == tuple(member.held(number) for number in (4, 3, 2, 1))
+    assert member.log.last() == member.held(4).position
+    assert member.new_log().tail() == member.log.tail()
+
+
+def test_a_batch_is_known_by_its_checksum(member: Member) -> None:
+    member.publish(2)
+    assert member.log.has(member.held(2))
+    assert not member.log.has(member.held(2)._replace(checksum=1))
+
+
+def test_an_old_batch_is_looked_up(member: Member) -> None:
+    """Also one that is not among the last ones, which the log has in memory."""
+    member.publish(100)
+    old = member.held(5)
+    assert not member.log.has(old)
+    member.log.look_up([member.held(5)._replace(checksum=1), old])
+    assert member.log.has(old)
+    assert not member.log.has(old._replace(checksum=1))
+    place = member.log.end_of(old.position)
+    assert place is not None
+    assert [one.lsn for one in member.log.reader().sealed(place)][:2] == [6, 7]
+    assert member.log.keeps_behind(old.position)
+
+
+def test_what_the_store_has_removed_is_kept_for_members_that_are_away(member: Member) -> None:
+    """And after a restart of this one."""
+    member.publish(9)
+    there = [one.content for one in member.sealed]
+    member.drain()
+    names = [path.name for path in (Path(member.directory) / "segments").iterdir()]
+    assert "0000000001.segment" not in names
+    for log in (member.log, member.new_log()):
+        assert log.keeps_behind(START)
+        log.look_up([member.held(2)])
+        assert log.has(member.held(2))
+        place = log.end_of(member.held(2).position)
+        assert place is not None
+        assert [one.content for one in log.reader().sealed(place)][:7] == there[2:]
+
+
+def test_no_more_is_kept_than_has_room(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_segments, "MAX_KEPT_BYTES", 4000)
+    member.publish(30)
+    member.drain()
+    assert not member.log.keeps_behind(START)
+    kept = [path.stat().st_size for path in (Path(member.directory) / "kept").iterdir()]
+    assert 0 < sum(kept) <= 4000
+
+
+def test_what_is_discarded_is_not_kept(member: Member) -> None:
+    member.publish(9)
+    place = member.log.end_of(member.held(2).position)
+    assert place is not None
+    member.log.discarded(place)
+    assert member.log.last() == member.held(2).position
+    assert KeptSegments(member.directory).ends == {}
