@@ -245,7 +245,8 @@ class App:
         define_guest(self.broker, self.users)
         self.sockets = Sockets()
         self._turn = Turn(
-            self.broker, self.sockets, leadership.when_defined if leadership else None
+            *(self.broker, self.sockets),
+            *((leadership.when_defined, leadership.may_send) if leadership else ()),
         )
         self.committer = Committer(
             store,

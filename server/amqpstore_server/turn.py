@@ -49,7 +49,8 @@ class Definer(Protocol):
 class Turn:
     """Reads, deliveries, the batch, and writes, in this order.
 
-    Args: when_defined, of a leader: calls back once all definitions until now are committed.
+    Args, of a leader: when_defined, calls back once all definitions until now are committed;
+    may_send, tells whether no other member can lead yet.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class Turn:
         broker: Broker,
         sockets: Sockets,
         when_defined: Callable[[Callable[[], None]], None] | None = None,
+        may_send: Callable[[], bool] | None = None,
     ) -> None:
+        self._may_send = may_send
         self.when_defined = when_defined
         self._broker = broker
         self._sockets = sockets
@@ -204,6 +207,8 @@ class Turn:
     def _send(self, now: float) -> None:
         # A separate function, so that no local variable keeps a connection alive until the next
         # turn.
+        if self._may_send is not None and not self._may_send():
+            return  # clients may be served elsewhere, and this leadership is about to end
         senders, self._senders = self._senders, {}
         for sender in senders:
             sender.send_now(now)

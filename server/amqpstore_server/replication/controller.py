@@ -95,6 +95,8 @@ class Controller:
         self.log = log
         self.turned_at: float | None = None
         """When the event loop that serves clients last turned; None while there is none."""
+        self.serves_until = 0.0
+        """Until when no other member can lead, by the monotonic clock, if this one does."""
         self.member = GroupMember(
             identity, store.term, log, time.monotonic(), _make_request, settings.timing
         )
@@ -163,7 +165,9 @@ class Controller:
 
     def _tick(self) -> None:
         while not self._closed.wait(_TICK_S):
-            self._tell(lambda member, now: member.tick(now, self._health()))
+            with self._telling() as member:
+                member.tick(time.monotonic(), self._health())
+                self.serves_until = member.leader.serves_until() if member.leader else 0.0
             self._log_changes()
 
     def _log_changes(self) -> None:

@@ -25,6 +25,8 @@ class LeadingTerm:
         self.when_defined = companion.when_defined
         self._controller = controller
         self._directory = directory
+        self._is_ending = False
+        """Whether all that is sent is to close connections."""
         self._changed = trio.Event()
         token = trio.lowlevel.current_trio_token()
         companion.on_settled = lambda: token.run_sync_soon(companion.call_settled)
@@ -43,6 +45,10 @@ class LeadingTerm:
     def is_blocked(self) -> bool:
         """Whether publishers have to wait: too few replicas have what was published."""
         return self._controller.orders.is_blocked
+
+    def may_send(self) -> bool:
+        """Whether no other member can lead yet. A process that was paused finds out here."""
+        return self._is_ending or time.monotonic() < self._controller.serves_until
 
     async def defined(self) -> None:
         """Return once all definitions until now are committed."""
@@ -70,6 +76,7 @@ class LeadingTerm:
         Raises: DeposedError; what ends the process.
         """
         deposed = await self._deposed()
+        self._is_ending = True
         now = trio.current_time()
         for connection in list(connections):
             connection.close(now)
