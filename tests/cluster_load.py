@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 import pika
+from pika.exceptions import AMQPError
 
 from tests.cluster_processes import GroupProcesses
 
@@ -37,7 +38,7 @@ class Load(threading.Thread):
                 leader = self._group.leader()
                 if leader is not None:
                     self._publish(leader.connect())
-            except (pika.exceptions.AMQPError, OSError):
+            except (AMQPError, OSError):
                 pass  # it was closed, or killed: what was not confirmed is unknown
             self._stopped.wait(PAUSE_S)
 
@@ -55,7 +56,7 @@ class Load(threading.Thread):
                 channel.basic_publish("", queue, b"%d%s" % (self._number, filler), PERSISTENT)
                 self._note(self._number if queue == KEPT else 0)
             method, _, _ = channel.basic_get(DRAINED)
-            if method is not None:
+            if method is not None and method.delivery_tag is not None:
                 channel.basic_ack(method.delivery_tag)
         connection.close()
 

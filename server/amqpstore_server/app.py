@@ -105,7 +105,6 @@ def serve(
         from amqpstore_server.replication.serving import serve_member
 
         serve_member(config, parts.lead)
-        _log.info("stopped")
         return
     store = Store.open(config.data, options=store_options(config))
     try:
@@ -244,10 +243,8 @@ class App:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_guest(self.broker, self.users)
         self.sockets = Sockets()
-        self._turn = Turn(
-            *(self.broker, self.sockets),
-            *((leadership.when_defined, leadership.may_send) if leadership else ()),
-        )
+        waits = (leadership.when_defined, leadership.may_send) if leadership else ()
+        self._turn = Turn(self.broker, self.sockets, *waits)
         self.committer = Committer(
             store,
             self.sockets.wake,

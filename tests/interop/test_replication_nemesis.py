@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pika
 import pytest
+from pika.exceptions import AMQPError
 
 from amqpstore_tools.__main__ import main
 from tests.cluster_load import KEPT, PERSISTENT, Load
@@ -142,7 +142,7 @@ def test_a_leader_without_enough_replicas_confirms_nothing(tmp_path: Path) -> No
         assert blocked == ["short of replicas"]
         first.start()
         publish(leader, 0, 5)
-        with pytest.raises(pika.exceptions.AMQPError):
+        with pytest.raises(AMQPError):
             leader.kill()
             connection.process_data_events(1)
 

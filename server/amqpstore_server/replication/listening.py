@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -30,6 +31,7 @@ _MAX_STRANGERS = 32
 """Connections at a time that have not proved yet to be a member's."""
 _CONNECT_TIMEOUT_S = 1.0
 _BACKLOG = 64
+_RETRY_S = 0.1
 
 
 class MemberConnections(Protocol):
@@ -78,6 +80,7 @@ class MemberListener:
             except OSError:
                 if self._socket.fileno() < 0:
                     return
+                time.sleep(_RETRY_S)  # there is no descriptor
                 continue
             if not self._strangers.acquire(blocking=False):
                 sock.close()
@@ -89,21 +92,20 @@ class MemberListener:
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         secret = self._connections.secret
+        found: MemberSocket = sock
         try:
             if secret is None:
                 sock.close()
                 return
-            found: MemberSocket = sock
-            sock.settimeout(DEADLINE_S)
+            prepare(sock)
             if self._tls is not None:
+                sock.settimeout(DEADLINE_S)
                 found = TlsStream(self._tls.wrap_socket(sock, server_side=True))
             purpose = answer(found, secret)
-            prepare(sock)
         except (OSError, HandshakeError) as error:
-            _log.warning(
-                "a connection is not a member's", extra={"peer": peer, "reason": str(error)}
-            )
-            sock.close()
+            extra = {"peer": peer, "reason": str(error)}
+            _log.warning("a connection is not a member's", extra=extra)
+            found.close()
             return
         finally:
             self._strangers.release()
@@ -144,14 +146,14 @@ class MemberDialer:
         Raises: HandshakeError, OSError.
         """
         sock = socket.create_connection(host_and_port(address), timeout=_CONNECT_TIMEOUT_S)
+        found: MemberSocket = sock
         try:
             prepare(sock)
-            found: MemberSocket = sock
             if self._tls is not None:
                 sock.settimeout(DEADLINE_S)
                 found = TlsStream(self._tls.wrap_socket(sock))
             greet(found, secret, purpose)
         except BaseException:
-            sock.close()
+            found.close()
             raise
         return found

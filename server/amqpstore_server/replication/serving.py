@@ -57,6 +57,7 @@ def serve_member(config: Config, serve: Serve) -> None:
     MemberRuntime(settings, config.data, store_options(config)).run(
         serve, lambda: manager.ready("following")
     )
+    _log.info("stopped")
 
 
 class _Next(Enum):
@@ -168,11 +169,14 @@ class MemberRuntime:
         return controller.orders.is_stopping
 
     def _take_over(self, store: Store) -> None:
-        """Have the log end where recovery has found its end. Raises: DamageError."""
-        ends = log_ends(store.log)
-        self._log.begin(LogReader(self._files, self._directory, store.log.seed, ends))
-        last, begun = self._log.last().number, number_of(store.log.position.lsn)
-        if begun != last + 1:
+        """Have the log end where recovery has found its end. Raises: DamageError, OSError."""
+        begun = number_of(store.log.position.lsn)
+        if self._log.last().number + 1 != begun:
+            # Recovery has rolled back what was not whole.
+            ends = log_ends(store.log)
+            self._log.begin(LogReader(self._files, self._directory, store.log.seed, ends))
+        last = self._log.last().number
+        if last + 1 != begun:
             raise DamageError(
                 self._directory,
                 0,

@@ -54,8 +54,8 @@ class Member:
 
     def drain(self) -> None:
         """Ack everything, and have the store remove what is garbage."""
-        while run := self.store.take(self.queue, limit=1000, acked=True):
-            assert run
+        while self.queue.ready_count:
+            self.store.take(self.queue, limit=1000, acked=True)
         for _ in range(2):
             self.publish(1)
             self.store.checkpoint()

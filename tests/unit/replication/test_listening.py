@@ -1,0 +1,149 @@
+"""Members connect to each other, with certificates and without, and nobody else gets through."""
+
+import queue
+import socket
+import ssl
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trustme
+
+from amqpstore_server.cluster.codec import encode, read_follower, read_leader
+from amqpstore_server.cluster.frames import Ack, Definition, Frame
+from amqpstore_server.config import Config
+from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.replication.handshake import HandshakeError, Purpose
+from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
+from amqpstore_server.replication.listening import MemberDialer, MemberListener
+from amqpstore_server.replication.settings import (
+    ClusterSettings,
+    MemberCertificates,
+    cluster_settings,
+)
+from tests.etcd_process import free_port
+
+SECRET = bytes(range(32))
+WAIT_S = 20.0
+
+
+class Connections:
+    """What a listener has let in."""
+
+    def __init__(self) -> None:
+        self.secret: bytes | None = SECRET
+        self.sockets: queue.SimpleQueue[MemberSocket] = queue.SimpleQueue()
+
+    def accepted(self, sock: MemberSocket, purpose: Purpose) -> None:
+        assert purpose is Purpose.STREAM
+        self.sockets.put(sock)
+
+
+class Heard:
+    """The frames of a link."""
+
+    def __init__(self) -> None:
+        self.frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+
+    def received(self, link: int, frame: Frame) -> None:
+        assert link == 1
+        self.frames.put(frame)
+
+    def disconnected(self, link: int, reason: str) -> None:
+        assert link == 1
+        assert reason
+
+
+def certificates(directory: Path, ca: trustme.CA, name: str) -> MemberCertificates:
+    """A member's certificate, as files."""
+    leaf = ca.issue_cert(name)
+    ca.cert_pem.write_to_path(directory / "ca.pem")
+    leaf.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
+    return MemberCertificates(str(directory / f"{name}.pem"), "", str(directory / "ca.pem"))
+
+
+@pytest.fixture(params=["plain", "tls"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ClusterSettings:
+    found = cluster_settings(
+        Config(
+            cluster_name="shop",
+            cluster_etcd=["http://127.0.0.1:1"],
+            cluster_replicate=f"127.0.0.1:{free_port()}",
+        )
+    )
+    assert found is not None
+    if request.param == "plain":
+        return found
+    return replace(found, certificates=certificates(tmp_path, trustme.CA(), "a.example"))
+
+
+@pytest.fixture
+def connections(settings: ClusterSettings) -> Generator[Connections]:
+    found = Connections()
+    listener = MemberListener(settings, found)
+    yield found
+    listener.close()
+
+
+def address(settings: ClusterSettings) -> str:
+    return f"127.0.0.1:{settings.replicate[1]}"
+
+
+def test_frames_pass_both_ways_at_once(settings: ClusterSettings, connections: Connections) -> None:
+    """Large ones one way, many small ones the other way."""
+    ours = MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM)
+    theirs = connections.sockets.get(timeout=WAIT_S)
+    at_follower, at_leader = Heard(), Heard()
+    follower = Link(1, ours, read_leader(MAX_CONTENT_BYTES), at_follower)
+    leader = Link(1, theirs, read_follower(), at_leader)
+    for link in (follower, leader):
+        link.start()
+    large = [Definition(1, number, number, 0, bytes([number]) * 3_000_000) for number in range(5)]
+    small = [Ack(1, number) for number in range(500)]
+    for one in large:
+        leader.send(encode(one))
+    for ack in small:
+        follower.send(encode(ack))
+    assert [at_follower.frames.get(timeout=WAIT_S) for _ in large] == large
+    assert [at_leader.frames.get(timeout=WAIT_S) for _ in small] == small
+    leader.hang_up()
+    follower.hang_up()
+
+
+def test_another_secret_is_refused(settings: ClusterSettings, connections: Connections) -> None:
+    with pytest.raises(HandshakeError, match="does not know the secret"):
+        MemberDialer(settings).connect(address(settings), bytes(32), Purpose.STREAM)
+    assert connections.sockets.empty()
+
+
+def test_nobody_is_let_in_before_the_secret_is_known(
+    settings: ClusterSettings, connections: Connections
+) -> None:
+    connections.secret = None
+    with pytest.raises((HandshakeError, OSError)):
+        MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM)
+
+
+@pytest.mark.parametrize("settings", ["tls"], indirect=True)
+def test_a_certificate_of_another_ca_is_refused(
+    settings: ClusterSettings, connections: Connections, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    others = certificates(tmp_path / "other", trustme.CA(), "b.example")
+    assert settings.certificates is not None
+    mixed = replace(others, ca=settings.certificates.ca)
+    for shown in (others, mixed):
+        stranger = MemberDialer(replace(settings, certificates=shown))
+        with pytest.raises((ssl.SSLError, HandshakeError, ConnectionError)):
+            stranger.connect(address(settings), SECRET, Purpose.STREAM)
+    with pytest.raises((HandshakeError, OSError)):
+        MemberDialer(replace(settings, certificates=None)).connect(
+            address(settings), SECRET, Purpose.STREAM
+        )
+    assert connections.sockets.empty()
+
+
+def test_an_address_that_is_taken_is_named(settings: ClusterSettings) -> None:
+    with socket.create_server(settings.replicate), pytest.raises(ConfigError, match="cluster_repl"):
+        MemberListener(settings, Connections())
