@@ -54,6 +54,10 @@ _SILENT = (ChannelState.CLOSING, ChannelState.CLOSED)
 """The states in which nothing more is sent to the client."""
 
 
+_FEW_KEYS = 8
+"""A message with more routing keys is routed in steps."""
+
+
 class AmqpChannel:
     """Channel `number` of a connection, from channel.open to channel.close-ok.
 
@@ -135,6 +139,8 @@ class AmqpChannel:
                     continue
                 if access.has_topics:
                     self._topology.check_topic("write", publish.exchange, *envelope.address[1])
+                if len(envelope.address[1]) > _FEW_KEYS:
+                    yield from broker.vhost.router.finding(envelope)
                 broker.publish(envelope, messages, flags)
                 if context.is_turn_spent:
                     yield

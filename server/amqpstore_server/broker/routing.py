@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from amqpstore import Message
@@ -29,6 +29,9 @@ _CACHED_PROPERTIES_BYTES = 1024
 """A route that depends on more bytes of properties than this is not cached."""
 
 _NO_PROPERTIES = BasicProperties()
+
+_LOOKS_AT_ONCE = 8
+"""How many routing keys exchanges look up before others have their turn, where that is possible."""
 
 _Address = tuple[str, tuple[str, ...]]
 KeyT = TypeVar("KeyT")
@@ -91,6 +94,15 @@ class RouteStep(NamedTuple):
     alternate: Exchange | None
 
 
+class _Walk(NamedTuple):
+    """What the way of a message through exchanges has led to."""
+
+    queues: list[Queue]
+    counters: ExchangeCounters | None
+    is_shared: bool
+    is_repeatable: bool
+
+
 class _Routes(dict[KeyT, RouteT]):
     """A cache of routes; it is cleared when it is full."""
 
@@ -140,6 +152,8 @@ class Router:
         self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes(
             max_cached_bytes
         )
+        self._found: tuple[ParsedEnvelope, tuple[Route, bool, bool]] | None = None
+        """What `finding` has found last, as of `_find`."""
         self.version = object()
         """Another one after each change: what was found out before may not hold any more."""
 
@@ -169,6 +183,22 @@ class Router:
         that depends on nothing else.
         """
         return self._routes.get((exchange, (routing_key,)))
+
+    def finding(self, envelope: ParsedEnvelope) -> Iterator[None]:
+        """Find the route of a message of many routing keys, unless it is remembered, in steps:
+        others may have their turn after each, as each key may be compared with thousands of
+        bindings. To be called right before `routes`, each time.
+        """
+        exchange = self._exchanges.get(envelope.exchange)
+        if exchange is None or self._routes.get(envelope.address) is not None:
+            return
+        version = self.version
+        properties = decode_properties(envelope.properties)
+        walk = yield from self._walking([exchange], envelope.address[1], properties)
+        route = Route([queue for queue in walk.queues if not queue.is_deleted], walk.counters)
+        # A route with bindings of before a change is not to be remembered.
+        stays = version is self.version
+        self._found = envelope, (route, walk.is_shared and stays, walk.is_repeatable and stays)
 
     def routes(
         self, envelope: ParsedEnvelope, messages: list[Message]
@@ -262,7 +292,9 @@ class Router:
         if route is not None:
             return route, True
         route, _, is_repeatable = self._find(envelope, decode_properties(envelope.properties))
-        if is_repeatable and len(envelope.properties) <= _CACHED_PROPERTIES_BYTES:
+        if not is_repeatable:
+            self._found = None  # a draw is for one message
+        elif len(envelope.properties) <= _CACHED_PROPERTIES_BYTES:
             self._read_routes.remember(key, route, len(route.queues), envelope.address)
         return route, is_repeatable
 
@@ -273,8 +305,10 @@ class Router:
         steps: list[RouteStep] | None = None,
     ) -> tuple[Route, bool, bool]:
         """Return the route; whether it is the same for all properties; and whether it stays the
-        same. Args: steps, as of `_walk`.
+        same. Args: steps, as of `_walking`.
         """
+        if self._found is not None and self._found[0] is envelope:
+            return self._found[1]
         exchange_name, keys = envelope.address
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
@@ -290,6 +324,21 @@ class Router:
         properties: BasicProperties,
         steps: list[RouteStep] | None = None,
     ) -> tuple[Route, bool, bool]:
+        walking = self._walking(exchanges, keys, properties, steps)
+        while True:
+            try:
+                next(walking)
+            except StopIteration as end:
+                walk: _Walk = end.value
+                return Route(walk.queues, walk.counters), walk.is_shared, walk.is_repeatable
+
+    def _walking(
+        self,
+        exchanges: list[Exchange],
+        keys: Iterable[str],
+        properties: BasicProperties,
+        steps: list[RouteStep] | None = None,
+    ) -> Generator[None, None, _Walk]:
         """Follow bindings from exchange to exchange, visiting each once.
 
         Args: steps, each exchange on the way is added to them.
@@ -306,7 +355,7 @@ class Router:
             if not exchange.is_repeatable:
                 is_shared = is_repeatable = False
             goes_anywhere = False
-            found = [(key, list(exchange.route(key, properties))) for key in keys]
+            found = yield from _looking_up(exchange, keys, properties)
             for _, destinations in found:
                 for destination in destinations:
                     if isinstance(destination, Queue):
@@ -324,4 +373,16 @@ class Router:
             if alternate is not None and alternate.name not in seen:
                 seen.add(alternate.name)
                 waiting.append(alternate)
-        return Route(list(queues), counters), is_shared, is_repeatable
+        return _Walk(list(queues), counters, is_shared, is_repeatable)
+
+
+def _looking_up(
+    exchange: Exchange, keys: Iterable[str], properties: BasicProperties
+) -> Generator[None, None, list[tuple[str, list[Destination]]]]:
+    """Return what an exchange returns for each key."""
+    found = []
+    for number, key in enumerate(keys, 1):
+        found.append((key, list(exchange.route(key, properties))))
+        if not number % _LOOKS_AT_ONCE:
+            yield
+    return found

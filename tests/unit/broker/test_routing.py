@@ -8,7 +8,10 @@ import pytest
 
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
+from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.limits import BrokerLimits
+from amqpstore_server.protocol.content import BasicProperties
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
 
@@ -250,6 +253,96 @@ def test_a_draw_is_made_for_each_message(simulated: SimulatedBroker) -> None:
     counts = [len(simulated.ready(queue)) for queue in "abc"]
     assert sum(counts) == 60
     assert min(counts) > 5
+
+
+def finding(simulated: SimulatedBroker, exchange: str, **headers: Any) -> tuple[Any, Any, Any]:
+    """A message of 41 routing keys, and the steps that find its route."""
+    headers = {"CC": [f"{number}" for number in range(40)], **headers}
+    parsed, messages = labelled(exchange, "key", "x", headers=headers)
+    return parsed, messages, simulated.vhost.router.finding(parsed)
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, kind: type[Exchange]) -> list[str]:
+    """The routing keys that exchanges look up from now on."""
+    looked: list[str] = []
+    route = kind.route
+
+    def counted(exchange: Any, routing_key: str, properties: BasicProperties) -> Any:
+        looked.append(routing_key)
+        return route(exchange, routing_key, properties)
+
+    monkeypatch.setattr(kind, "route", counted)
+    return looked
+
+
+def names(routes: Any) -> list[str]:
+    return [queue.name for route, _, _ in routes for queue in route.queues]
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["keys", "properties"])
+def test_a_message_of_many_keys_is_routed_in_steps(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    simulated.exchange("e", "topic")
+    simulated.bind("e", "a", "39")
+    simulated.bind("e", "c", "nothing")
+    if reads:
+        simulated.exchange("h", "headers")
+        link(simulated, "e", "h", "7")
+        simulated.bind("h", "b", "", n=1)
+    looked = looks(monkeypatch, TopicExchange)
+    for n in (1, 2):  # the second time it is remembered, unless it is another message
+        parsed, messages, steps = finding(simulated, "e", n=n if reads else 1)
+        counts = [len(looked) for _ in steps]
+        looked.clear()
+        found = names(simulated.vhost.router.routes(parsed, messages))
+        assert found == (["a", "b"] if reads and n == 1 else ["a"])
+        assert looked == [], "it was looked for again"
+        if reads or n == 1:
+            assert counts[:5] == [8, 16, 24, 32, 40]
+        else:
+            assert counts == []
+
+
+@pytest.mark.parametrize("change", ["unbound", "deleted", "exchange deleted"])
+def test_what_changes_between_the_steps_is_not_remembered(
+    simulated: SimulatedBroker, change: str
+) -> None:
+    simulated.exchange("e", "topic")
+    simulated.bind("e", "a", "0")
+    simulated.bind("e", "b", "1")
+    simulated.exchange("behind", "topic")
+    link(simulated, "e", "behind", "2")
+    parsed, messages, steps = finding(simulated, "e")
+    for _ in range(8):
+        next(steps)
+    if change == "unbound":
+        simulated.vhost.unbind(simulated.vhost.queue("a"), "e", "0", {})
+    elif change == "deleted":
+        simulated.vhost.delete_queue(simulated.vhost.queue("a"))
+    else:
+        simulated.vhost.delete_exchange("e", if_unused=False)
+    assert [*steps]
+    router = simulated.vhost.router
+    if change == "exchange deleted":
+        with pytest.raises(NotFoundError):
+            names(router.routes(parsed, messages))
+        return
+    assert names(router.routes(parsed, messages)) == ["a", "b"][change == "deleted" :]
+    assert [*router.finding(parsed)]
+    assert names(router.routes(parsed, messages)) == ["b"]
+
+
+def test_a_draw_that_was_made_in_steps_is_for_one_message(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "x-random")
+    for queue in ("a", "b", "c"):
+        simulated.bind("e", queue)
+    parsed, messages, steps = finding(simulated, "e")
+    assert [*steps]
+    router = simulated.vhost.router
+    drawn = [names(router.routes(parsed, messages * 2))]
+    drawn += [names(router.routes(parsed, messages)) for _ in range(50)]
+    assert len({tuple(one) for one in drawn}) > 5
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from amqpstore.limits import StoreLimits
 from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol import methods
@@ -418,3 +419,30 @@ def test_a_client_that_is_gone_during_its_replay_leaves_nothing(
     server.settle()
     assert server.ready("kept") == []
     assert not client.connection.is_input_paused
+
+
+def test_a_message_of_many_routing_keys_leaves_others_their_turns(
+    server: SimulatedServer, client: SimulatedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.exchange("e", "topic")
+    server.bind("e", "q", "39")
+    looked: list[str] = []
+    route = TopicExchange.route
+
+    def counted(exchange: TopicExchange, key: str, properties: BasicProperties) -> Any:
+        looked.append(key)
+        return route(exchange, key, properties)
+
+    monkeypatch.setattr(TopicExchange, "route", counted)
+    keys = [str(number) for number in range(40)]
+    message = published(b"x", exchange="e", key="key", headers={"CC": keys})
+    connection = client.connection
+    connection.receive(message + sent(methods.BasicGet(queue="q", no_ack=True)), server.now_s)
+    turns = 1
+    while connection.is_input_paused:
+        assert len(looked) == 8 * turns
+        turns += 1
+        connection.go_on(server.now_s)
+    server.settle()
+    assert turns == 6
+    assert [answer.body for answer in client.answers if answer.body] == [b"x"]
