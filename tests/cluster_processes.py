@@ -26,7 +26,8 @@ from tests.waiting import wait_until
 class MemberProcess:
     """One member: its directory, its ports, and between start and end its process."""
 
-    def __init__(self, place: str, number: int, etcd: EtcdCluster) -> None:
+    def __init__(self, place: str, number: int, etcd: EtcdCluster, *, proxy: bool) -> None:
+        self.proxy = proxy
         self.id = f"{number:016x}"
         self.directory = os.path.join(place, f"member-{number}")
         self.log_path = os.path.join(place, f"member-{number}.log")
@@ -49,6 +50,7 @@ class MemberProcess:
             "AMQPSTORE_CLUSTER_NAME": "test",
             "AMQPSTORE_CLUSTER_ETCD": ",".join(self._etcd.urls),
             "AMQPSTORE_CLUSTER_REPLICATE": self.address,
+            "AMQPSTORE_CLUSTER_PROXY": str(self.proxy).lower(),
             "AMQPSTORE_MANAGEMENT_LISTEN": "",
             "AMQPSTORE_LEAST_FREE_BYTES": "0",
         }
@@ -108,15 +110,20 @@ class MemberProcess:
 
 
 class GroupProcesses:
-    """An etcd, and members of which the first one is in the list from the beginning."""
+    """An etcd, and members of which the first one is in the list from the beginning.
 
-    def __init__(self, place: str, size: int, min_in_sync: int = 1) -> None:
+    Args: proxy, whether followers take clients: else who accepts some leads.
+    """
+
+    def __init__(self, place: str, size: int, min_in_sync: int = 1, *, proxy: bool = False) -> None:
         self._stack = contextlib.ExitStack()
         self.etcd = self._stack.enter_context(EtcdCluster(place))
         self.client = self._stack.enter_context(
             EtcdClient(self.etcd.settings, "/amqpstore/test/main/", timeout_s=PATIENT_S)
         )
-        self.members = [MemberProcess(place, number, self.etcd) for number in range(1, size + 1)]
+        self.members = [
+            MemberProcess(place, number, self.etcd, proxy=proxy) for number in range(1, size + 1)
+        ]
         store_id = uuid.uuid4()
         first = self.members[0].id
         puts = [

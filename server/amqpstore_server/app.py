@@ -364,7 +364,7 @@ class App:
 
     async def _serve(
         self,
-        plain: list[socket.socket],
+        plain: Sequence[socket.socket],
         signals: AsyncIterator[int],
         tls: Sequence[socket.socket],
         admin: socket.socket | None,
@@ -392,6 +392,8 @@ class App:
                 service.start_soon(self._watch_certificates, self._certificates)
             async with trio.open_nursery() as clients:
                 async with trio.open_nursery() as doors:
+                    if self._leadership is not None:
+                        plain, tls = self._leadership.with_passed_on(plain, tls)
                     for listener in plain:
                         doors.start_soon(self._accept, listener, clients)
                     for listener in tls:
@@ -546,8 +548,7 @@ class App:
 
     def _tick_connections(self) -> int:
         """Returns how much memory unfinished publishes take."""
-        # A separate function, so that no local variable keeps the last connection alive until the
-        # next tick.
+        # A function of its own: no local variable keeps the last connection until the next tick.
         now = trio.current_time()
         for connection in list(self.connections):
             connection.tick(now)

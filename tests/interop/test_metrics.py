@@ -170,7 +170,8 @@ def test_families_and_virtual_hosts_are_chosen(url: str) -> None:
 def test_health_is_told_to_everybody(metered: BrokerProcess, url: str) -> None:
     for base in (url, management_url(metered)):
         assert asked(base + "/health/live").json() == {"status": "ok"}
-        assert asked(base + "/health/ready").json() == {"status": "ok"}
+        for health in ("ready", "leader"):
+            assert asked(f"{base}/health/{health}").json() == {"status": "ok"}
 
 
 def value(url: str, name: str) -> float:

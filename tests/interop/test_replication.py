@@ -2,12 +2,14 @@
 leads.
 """
 
+import contextlib
 import signal
 import time
 from collections.abc import Generator
 from pathlib import Path
 
 import pika
+import pika.exceptions
 import pytest
 
 from amqpstore.filenames import is_compacted, segment_numbers
@@ -103,3 +105,37 @@ def test_a_leader_that_is_stopped_by_a_signal_leads_no_longer(pair: GroupProcess
     second.kill()
     assert pair.wait_for_leader(but=second) is first
     assert sorted(numbers(first)) == list(range(40))
+
+
+@pytest.mark.long
+def test_a_follower_takes_clients_for_the_leader(tmp_path: Path) -> None:
+    """They are the leader's, with their own addresses, and end with its leadership."""
+    with GroupProcesses(str(tmp_path), 2, proxy=True) as group:
+        group.start()
+        leader = group.wait_for_leader()
+        (follower,) = (one for one in group.members if one is not leader)
+        group.wait(lambda: _is_served(follower))
+        publish(follower, 0, 20)
+        assert numbers(leader) == list(range(20))
+        connection = follower.connect()
+        transport = connection._impl._transport  # type: ignore[attr-defined]
+        host, port = transport._sock.getsockname()
+        group.wait(lambda: f"peer={host}:{port}" in leader.log())
+        leader.kill()
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            connection.sleep(60)
+        assert group.wait_for_leader(but=leader) is follower
+        group.wait(lambda: _is_served(follower))
+        assert numbers(follower) == list(range(20))
+        leader.start()
+        group.wait_until_in_sync(2)
+        group.wait(lambda: _is_served(leader))
+        publish(leader, 20, 20)
+        assert sorted(numbers(follower)) == list(range(40))
+
+
+def _is_served(member: MemberProcess) -> bool:
+    with contextlib.suppress(pika.exceptions.AMQPError):
+        member.connect().close()
+        return True
+    return False

@@ -14,6 +14,8 @@ Nothing of this is imported by a single node.
 - `orders`: what the thread is to do that has a leader's store
 - `controller`: has the state machine, and its effects carried out
 - `leading_term`: a term that this member leads, as the broker sees it
+- `proxy`: passes clients of a follower on; `proxy_header`: who they are; `proxied_clients`: how the
+  leader accepts them
 - `serving`: the process of a member
 
 Missing so far: a copy of the whole store for a follower that lacks what the leader's log no longer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,11 +57,14 @@ from amqpstore_server.etcd.driver import EtcdDriver
 from amqpstore_server.replication.catching_up import catch_up
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.disk_lane import DiskLane, Follow
-from amqpstore_server.replication.handshake import Purpose
+from amqpstore_server.replication.handshake import HandshakeError, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
 from amqpstore_server.replication.listening import MemberDialer, MemberListener
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.orders import Orders
+from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
+from amqpstore_server.replication.proxy import KnownLeader
+from amqpstore_server.replication.proxy_header import ProxyHeaderError
 from amqpstore_server.replication.settings import ClusterSettings
 
 _log = logging.getLogger(__name__)
@@ -92,6 +96,9 @@ class Controller:
         log: MemberLog,
     ) -> None:
         self.orders = Orders()
+        self.doors = ProxiedDoors()
+        self.leader: KnownLeader | None = None
+        """Whom etcd names as the leader."""
         self.log = log
         self.turned_at: float | None = None
         """When the event loop that serves clients last turned; None while there is none."""
@@ -322,6 +329,7 @@ class Controller:
     def viewed(self, view: View) -> None:
         if view.cluster == self.member.identity.cluster:
             self._secret = view.secret or self._secret
+            self.leader = KnownLeader.of(view.leader) if view.leader else None
         self._tell(lambda member, now: member.viewed(view, now))
 
     def granted(self, lease: int) -> None:
@@ -339,7 +347,10 @@ class Controller:
 
     # Connections: see `LinkEvents` and `MemberConnections`.
 
-    def accepted(self, sock: MemberSocket, purpose: Purpose) -> None:  # noqa: ARG002 - there is one
+    def accepted(self, sock: MemberSocket, purpose: Purpose) -> None:
+        if purpose is Purpose.PROXY:
+            self._let_in(sock)
+            return
         with self._lock:
             if self.member.leader is None or self._closed.is_set():
                 sock.close()
@@ -348,6 +359,32 @@ class Controller:
             link = Link(self._link_count, sock, read_follower(), self)
             self._links[link.number] = link
         link.start()
+
+    def _let_in(self, sock: MemberSocket) -> None:
+        """Have a client accepted that a follower passes on."""
+        try:
+            if not isinstance(sock, socket.socket):
+                raise ProxyHeaderError("clients are not passed on over TLS")  # noqa: TRY301
+            client = ProxiedSocket.of(sock)
+        except (OSError, EOFError, ProxyHeaderError) as error:
+            _log.warning("a client is not passed on", extra={"reason": str(error)})
+            sock.close()
+            return
+        self.doors.enter(client)
+
+    def connect_for_client(self, address: str) -> socket.socket:
+        """Return a connection to a leader on which a client is passed on.
+
+        Raises: HandshakeError, OSError.
+        """
+        secret = self._secret
+        if secret is None:
+            raise HandshakeError("etcd has told no secret yet")
+        found = self._dialer.connect(address, secret, Purpose.PROXY)
+        if not isinstance(found, socket.socket):
+            found.close()
+            raise HandshakeError("clients are not passed on over TLS")
+        return found
 
     def _connected(self, sock: MemberSocket) -> None:
         with self._telling() as member:

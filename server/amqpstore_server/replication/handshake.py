@@ -28,6 +28,8 @@ class Purpose(Enum):
 
     STREAM = b"s"
     """A follower takes the leader's frames."""
+    PROXY = b"p"
+    """A follower passes on a client."""
 
 
 class HandshakeError(Exception):

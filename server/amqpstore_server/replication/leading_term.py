@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import trio
 
@@ -49,6 +50,16 @@ class LeadingTerm:
     def may_send(self) -> bool:
         """Whether no other member can lead yet. A process that was paused finds out here."""
         return self._is_ending or time.monotonic() < self._controller.serves_until
+
+    def with_passed_on(
+        self, plain: Sequence[socket.socket], tls: Sequence[socket.socket]
+    ) -> tuple[list[socket.socket], list[socket.socket]]:
+        """Add listeners for the clients that followers pass on to those without TLS and with it,
+        where there are any.
+        """
+        doors = self._controller.doors
+        with_tls = [*tls, doors.open("amqps")] if tls else []
+        return [*plain, doors.open("amqp")], with_tls
 
     async def defined(self) -> None:
         """Return once all definitions until now are committed."""

@@ -8,8 +8,10 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 import trio
 
@@ -27,16 +29,20 @@ from amqpstore.replica import (
 from amqpstore.terms import number_of
 from amqpstore_server.cluster.keys import MemberIdentity
 from amqpstore_server.config import Config
+from amqpstore_server.config_checks import host_and_port
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_values import store_options
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.identity import EtcdIdentity
+from amqpstore_server.listening import listen
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.leading_term import LeadingTerm
 from amqpstore_server.replication.member_log import MemberLog
+from amqpstore_server.replication.proxy import Proxy
+from amqpstore_server.replication.proxy_header import Door
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
 from amqpstore_server.service_manager import ServiceManager
 
@@ -54,10 +60,29 @@ def serve_member(config: Config, serve: Serve) -> None:
     if settings is None:
         raise ValueError("the configuration is that of a single node")
     manager = ServiceManager(os.environ)
-    MemberRuntime(settings, config.data, store_options(config)).run(
-        serve, lambda: manager.ready("following")
-    )
+    runtime = MemberRuntime(settings, config.data, store_options(config))
+    doors = Doorways(config.listen, config.tls_listen) if settings.proxy else Doorways([], [])
+    runtime.run(serve, lambda: manager.ready("following"), doors)
     _log.info("stopped")
+
+
+class Doorways(NamedTuple):
+    """Where a follower takes clients, each HOST:PORT: those of AMQP, and of AMQP over TLS."""
+
+    amqp: Sequence[str]
+    amqps: Sequence[str]
+
+    async def open(self) -> list[tuple[Door, socket.socket]]:
+        """Open the sockets. Raises: ConfigError."""
+        doors: tuple[tuple[Door, Sequence[str]], ...] = (
+            ("amqp", self.amqp),
+            ("amqps", self.amqps),
+        )
+        return [
+            (door, listener)
+            for door, addresses in doors
+            for listener in await listen([host_and_port(one) for one in addresses])
+        ]
 
 
 class _Next(Enum):
@@ -126,8 +151,15 @@ class MemberRuntime:
         self._log.covered(store.committed_lsn)
         return store
 
-    def run(self, serve: Serve, on_following: Callable[[], None]) -> None:
+    def run(
+        self,
+        serve: Serve,
+        on_following: Callable[[], None],
+        doors: Doorways = Doorways([], []),  # noqa: B008 - it does not change
+    ) -> None:
         """Follow, and lead when elected, until SIGTERM or SIGINT.
+
+        Args: doors, where clients are taken while this member follows, and passed on.
 
         Raises: StoreError; DurabilityError, when the disk fails.
         """
@@ -136,7 +168,7 @@ class MemberRuntime:
             signal.signal(number, self._ask_to_stop)
         controller.start()
         try:
-            while trio.run(_follow, controller, on_following) is _Next.LEAD:
+            while trio.run(_follow, controller, on_following, doors) is _Next.LEAD:
                 companion = controller.orders.take()
                 if companion is not None and self._lead(companion, serve):
                     return
@@ -186,7 +218,9 @@ class MemberRuntime:
             )
 
 
-async def _follow(controller: Controller, on_following: Callable[[], None]) -> _Next:
+async def _follow(
+    controller: Controller, on_following: Callable[[], None], doors: Doorways
+) -> _Next:
     """Follow until this member is elected, or is to stop."""
     orders = controller.orders
     token = trio.lowlevel.current_trio_token()
@@ -203,6 +237,8 @@ async def _follow(controller: Controller, on_following: Callable[[], None]) -> _
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(wait_for_signal)
+            proxy = Proxy(lambda: controller.leader, controller.connect_for_client)
+            nursery.start_soon(proxy.run, await doors.open())
             if orders.is_stopping:
                 nursery.cancel_scope.cancel()
             while orders.companion is None and orders.failure is None:

@@ -10,6 +10,7 @@ NOTHING = {
     "GET /api/openapi.json",
     "GET /health/live",
     "GET /health/ready",
+    "GET /health/leader",
 }
 MANAGEMENT = {
     # What they show is only what the user may see, or nothing that is secret.

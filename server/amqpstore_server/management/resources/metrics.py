@@ -64,6 +64,15 @@ async def get_ready(call: Call) -> Answer:
     return await call.json({"status": "ok"})
 
 
+async def get_leader(call: Call) -> Answer:
+    """Return whether this broker leads: 503 when it stops. A member of a group answers requests
+    only while it leads, and a single node always does.
+    """
+    if call.context.stopping.is_set():
+        return await call.json({"status": "failed", "reason": "the broker stops"}, 503)
+    return await call.json({"status": "ok"})
+
+
 def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
     text = "text/plain"
     return (
@@ -88,6 +97,9 @@ def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
         ApiRoute("GET", "/health/live", get_live, "Whether it lives", Needs.NOTHING),
         ApiRoute(
             "GET", "/health/ready", get_ready, "Whether it is ready", Needs.NOTHING, refusals=(503,)
+        ),
+        ApiRoute(
+            "GET", "/health/leader", get_leader, "Whether it leads", Needs.NOTHING, refusals=(503,)
         ),
     )
 

@@ -1,0 +1,170 @@
+"""Passes the clients of a follower on to the leader, byte by byte, for as long as that leads.
+
+TLS of clients is between them and the leader, whose certificate they see. Nothing is kept but what
+is read at once: a side that does not read holds the other one back. What one side has ended, the
+other side still answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import trio
+
+from amqpstore_server.cluster.keys import EtcdRow
+from amqpstore_server.replication.handshake import HandshakeError
+from amqpstore_server.replication.proxied_clients import UNREAD_MS, bear
+from amqpstore_server.replication.proxy_header import ClientAddress, Door, encode_header
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 128 << 10
+_MAX_CLIENTS = 4096
+"""Each takes two descriptors; further ones are closed."""
+_DIALS = 16
+_LOOK_S = 0.1
+_ACCEPT_AGAIN_S = 1.0
+
+
+class KnownLeader(NamedTuple):
+    """Who leads, as far as this member knows, and where it replicates."""
+
+    address: str
+    incarnation: str
+    term: int
+
+    @classmethod
+    def of(cls, row: EtcdRow) -> KnownLeader:
+        """Return whom the leader's key names."""
+        value = row.value
+        return cls(str(value["replicate"]), str(value["incarnation"]), int(value["term"]))
+
+
+class Proxy:
+    """The clients of one follower.
+
+    Args: leader, says who leads; None while nobody is known to. connect, returns a connection to
+    that address on which a member has proved to be one; called in threads.
+    """
+
+    def __init__(
+        self,
+        leader: Callable[[], KnownLeader | None],
+        connect: Callable[[str], socket.socket],
+    ) -> None:
+        self._leader = leader
+        self._connect = connect
+        self._dials = trio.CapacityLimiter(_DIALS)
+        self._passing: dict[trio.CancelScope, KnownLeader] = {}
+        self._is_unreachable = False
+
+    async def run(self, doors: Sequence[tuple[Door, socket.socket]]) -> None:
+        """Take clients on listening sockets, which are closed in the end, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            for door, listener in doors:
+                nursery.start_soon(self._accept, door, listener, nursery)
+
+    async def _accept(self, door: Door, listener: socket.socket, clients: trio.Nursery) -> None:
+        with trio.socket.from_stdlib_socket(listener) as accepting:
+            while True:
+                try:
+                    client, address = await accepting.accept()
+                except OSError as error:
+                    # Usually too many open files: wait for some to be closed.
+                    _log.error("cannot accept", extra={"reason": str(error)})
+                    await trio.sleep(_ACCEPT_AGAIN_S)
+                    continue
+                leader = self._leader()
+                if leader is None or len(self._passing) >= _MAX_CLIENTS:
+                    client.close()
+                    continue
+                scope = trio.CancelScope()
+                self._passing[scope] = leader
+                clients.start_soon(self._serve, door, client, address, leader, scope)
+
+    async def _watch(self) -> None:
+        """Disconnect clients of a leader that another one has followed. Without its key in etcd it
+        may go on: only another one ends it.
+        """
+        while True:
+            leader = self._leader()
+            if leader is not None:
+                for scope, former in list(self._passing.items()):
+                    if former != leader:
+                        scope.cancel()
+            await trio.sleep(_LOOK_S)
+
+    async def _serve(
+        self,
+        door: Door,
+        client: trio.socket.SocketType,
+        address: tuple[str, int],
+        to: KnownLeader,
+        scope: trio.CancelScope,
+    ) -> None:
+        try:
+            with client, scope, suppress(OSError):
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
+                there = client.getsockname()
+                known = ClientAddress(address[0], address[1], there[0], there[1], door)
+                connection = await self._dial(to)
+                if connection is not None:
+                    with connection:
+                        await _send(connection, memoryview(encode_header(known)))
+                        async with trio.open_nursery() as ways:
+                            ways.start_soon(_copy, client, connection, scope)
+                            ways.start_soon(_copy, connection, client, scope)
+        finally:
+            del self._passing[scope]
+
+    async def _dial(self, to: KnownLeader) -> trio.socket.SocketType | None:
+        is_abandoned = False
+
+        def dial() -> socket.socket:
+            found = self._connect(to.address)
+            if is_abandoned:
+                found.close()
+            return found
+
+        try:
+            connection = await trio.to_thread.run_sync(
+                dial, abandon_on_cancel=True, limiter=self._dials
+            )
+        except (OSError, HandshakeError) as error:
+            if not self._is_unreachable:
+                self._is_unreachable = True
+                _log.warning(
+                    "clients cannot be passed on to the leader",
+                    extra={"leader": to.address, "reason": str(error)},
+                )
+            return None
+        except trio.Cancelled:
+            is_abandoned = True
+            raise
+        self._is_unreachable = False
+        bear(connection)
+        connection.setblocking(False)
+        return trio.socket.from_stdlib_socket(connection)
+
+
+async def _copy(
+    source: trio.socket.SocketType, sink: trio.socket.SocketType, scope: trio.CancelScope
+) -> None:
+    """Pass on what one side sends, and then that it has ended."""
+    try:
+        while received := await source.recv(_READ_BYTES):
+            await _send(sink, memoryview(received))
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        scope.cancel()
+
+
+async def _send(sink: trio.socket.SocketType, content: memoryview) -> None:
+    while content:
+        content = content[await sink.send(content) :]

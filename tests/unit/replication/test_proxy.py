@@ -1,0 +1,217 @@
+"""A follower's proxy, and the leader's listener behind it, on loopback and in this process."""
+
+import socket
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from amqpstore_server.listening import listen
+from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
+from amqpstore_server.replication.proxy import KnownLeader, Proxy
+from amqpstore_server.replication.proxy_header import ClientAddress, Door, encode_header
+
+MUCH = 64 << 20
+PATIENT_S = 30.0
+FIRST = KnownLeader("first", "1", 1)
+SECOND = KnownLeader("second", "2", 2)
+HEADER = encode_header(ClientAddress("192.0.2.1", 1, "192.0.2.2", 2, "amqp"))
+
+
+class Place:
+    """A follower's proxy, and a leader that takes what is passed on."""
+
+    def __init__(self) -> None:
+        self.leader: KnownLeader | None = FIRST
+        self.doors = ProxiedDoors()
+        self.accepted = self.doors.open("amqp")
+        self.port = 0
+        self.dialled: list[str] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+
+    def connect(self, address: str) -> socket.socket:
+        self.dialled.append(address)
+        if address == "nowhere":
+            raise ConnectionRefusedError
+        ours = socket.create_connection(self._server.getsockname())
+        theirs, _ = self._server.accept()
+        # As in the leader: a thread reads the header.
+        threading.Thread(target=self._let_in, args=(theirs,)).start()
+        return ours
+
+    def _let_in(self, connection: socket.socket) -> None:
+        try:
+            client = ProxiedSocket.of(connection)
+        except (OSError, EOFError):
+            return
+        self.doors.enter(client)
+
+    async def client(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+    async def pair(self) -> tuple[trio.SocketStream, ProxiedSocket]:
+        """Return a client, and the leader's end of it."""
+        client = await self.client()
+        await client.send_all(b"hello")
+        there = await self.accept()
+        await received(there, 5)
+        return client, there
+
+    async def accept(self) -> ProxiedSocket:
+        await trio.lowlevel.wait_readable(self.accepted)
+        found, address = self.accepted.accept()
+        assert isinstance(found, ProxiedSocket)
+        assert address == found.getpeername()
+        return found
+
+    def close(self) -> None:
+        self.accepted.close()
+        self._server.close()
+
+
+async def received(connection: ProxiedSocket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        await trio.lowlevel.wait_readable(connection)
+        piece = connection.recv(size - len(found))
+        if not piece:
+            break
+        found += piece
+    return found
+
+
+@asynccontextmanager
+async def running() -> AsyncGenerator[Place]:
+    place = Place()
+    proxy = Proxy(lambda: place.leader, place.connect)
+    (listener,) = await listen([("127.0.0.1", 0)])
+    place.port = listener.getsockname()[1]
+    with trio.fail_after(PATIENT_S):
+        async with trio.open_nursery() as nursery:
+            doors: list[tuple[Door, socket.socket]] = [("amqp", listener)]
+            nursery.start_soon(proxy.run, doors)
+            yield place
+            nursery.cancel_scope.cancel()
+    place.close()
+
+
+Test = Callable[[Place], Awaitable[Any]]
+
+
+def proxied(test: Test) -> Callable[[], None]:
+    """Make a test that runs with a proxy."""
+
+    async def run() -> None:
+        async with running() as place:
+            await test(place)
+
+    def wrapper() -> None:
+        trio.run(run)
+
+    wrapper.__doc__ = test.__doc__
+    return wrapper
+
+
+@proxied
+async def test_a_client_is_passed_on_with_its_address(place: Place) -> None:
+    client, there = await place.pair()
+    assert there.getpeername() == client.socket.getsockname()
+    assert there.getsockname() == ("127.0.0.1", place.port)
+    there.send(b"answer")
+    assert await client.receive_some() == b"answer"
+    assert place.dialled == ["first"]
+    there.close()
+    assert await client.receive_some() == b""
+    await client.aclose()
+
+
+@proxied
+async def test_what_one_side_has_ended_the_other_one_still_answers(place: Place) -> None:
+    client, there = await place.pair()
+    await client.send_eof()
+    assert await received(there, 1) == b""
+    there.send(b"last words")
+    assert await client.receive_some() == b"last words"
+    there.close()
+    assert await client.receive_some() == b""
+    await client.aclose()
+
+
+@proxied
+async def test_a_side_that_does_not_read_holds_the_other_one_back(place: Place) -> None:
+    client, there = await place.pair()
+    sent = 0
+    with trio.move_on_after(1.0):
+        while sent < MUCH:
+            await client.send_all(b"x" * 65_536)
+            sent += 65_536
+    assert 0 < sent < MUCH
+    assert len(await received(there, sent)) == sent
+    there.close()
+    await client.aclose()
+
+
+@proxied
+async def test_another_leader_ends_the_connections_to_the_former_one(place: Place) -> None:
+    """Without its key in etcd a leader may go on: only another one ends it."""
+    client, there = await place.pair()
+    place.leader = None
+    await trio.sleep(0.3)
+    there.send(b"goes on")
+    assert await client.receive_some() == b"goes on"
+    place.leader = SECOND
+    assert await received(there, 1) == b""
+    assert await client.receive_some() == b""
+    there.close()
+    await client.aclose()
+    again, there = await place.pair()
+    assert place.dialled == ["first", "second"]
+    there.close()
+    await again.aclose()
+
+
+@proxied
+async def test_without_a_leader_that_answers_nobody_is_let_in(place: Place) -> None:
+    for leader in (None, FIRST._replace(address="nowhere")):
+        place.leader = leader
+        client = await place.client()
+        assert await client.receive_some() == b""
+        await client.aclose()
+
+
+@proxied
+async def test_who_no_longer_leads_takes_nobody(place: Place) -> None:
+    client, there = await place.pair()
+    place.accepted.close()
+    other = await place.client()
+    assert await other.receive_some() == b""
+    there.close()
+    for one in (client, other):
+        await one.aclose()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        return ours, server.accept()[0]
+
+
+def test_a_listener_that_is_closed_closes_who_waits() -> None:
+    doors = ProxiedDoors()
+    listener = doors.open("amqp")
+    ours, theirs = tcp_pair()
+    ours.sendall(HEADER)
+    doors.enter(ProxiedSocket.of(theirs))
+    listener.close()
+    assert ours.recv(1) == b""
+    ours.close()
+
+
+def test_who_comes_through_a_door_that_is_not_open_is_closed() -> None:
+    ours, theirs = tcp_pair()
+    ours.sendall(HEADER)
+    ProxiedDoors().enter(ProxiedSocket.of(theirs))
+    assert ours.recv(1) == b""
+    ours.close()
