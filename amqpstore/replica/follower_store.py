@@ -301,6 +301,8 @@ class FollowerStore:
         Raises: RefusedBatchError; DiskFullError, DurabilityError.
         """
         self._state.check()
+        if number < 1:
+            raise RefusedBatchError(0, f"definitions have no number {number}")
         if missing := [table for table in SHIPPED if table not in shipped]:
             raise RefusedBatchError(0, f"definitions without {', '.join(missing)}")
         changes = StoreRows(next_queue_id=next_queue_id).changes()

@@ -66,21 +66,20 @@ class Nemesis:
     def kill_follower(self, leader: MemberProcess) -> None:
         follower = self._follower(leader)
         follower.kill()
-        self._wait()
+        self._wait_until_dropped(follower)
         follower.start()
 
     def pause_follower(self, leader: MemberProcess) -> None:
         follower = self._follower(leader)
         follower.signal(signal.SIGSTOP)
-        self._wait()
+        self._wait_until_dropped(follower)
         follower.signal(signal.SIGCONT)
 
     def _follower(self, leader: MemberProcess) -> MemberProcess:
         return self._random.choice([one for one in self._group.members if one is not leader])
 
-    def _wait(self) -> None:
-        # A fault that lasts some time: nothing else is waited for.
-        time.sleep(self._random.uniform(0.0, 5.0))
+    def _wait_until_dropped(self, follower: MemberProcess) -> None:
+        self._group.wait(lambda: follower.id not in self._group.view().in_sync)
 
 
 @pytest.mark.parametrize(("size", "min_in_sync", "seed"), [(2, 1, 1), (3, 2, 2)])

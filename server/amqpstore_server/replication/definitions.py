@@ -59,7 +59,8 @@ class ReplicatedCatalog:
         self._catalog = catalog
         self._define = define
         self._lock = threading.Lock()
-        self._number = StoreRows.read(catalog.rows).definitions or 0
+        # From 1 on, also where nothing was ever defined: a follower stores it.
+        self._number = (StoreRows.read(catalog.rows).definitions or 0) + 1
 
     def rows(self, table: str) -> dict[str, Value]:
         return self._catalog.rows(table)

@@ -144,7 +144,7 @@ def test_definitions_are_shipped_in_order_and_waited_for(led: Led) -> None:
     told: list[str] = []
     led.store.create_queue("orders")
     led.store.define([Change("vhosts", "/", {"a": 1})])
-    assert [one.number for one in led.leads.defined] == [1, 2]
+    assert [one.number for one in led.leads.defined] == [2, 3]
     assert decode_changes(led.leads.defined[1].content) == [Change("vhosts", "/", {"a": 1})]
     led.companion.committed(led.leads.defined[0].seq)
     led.companion.when_defined(lambda: told.append("both"))
@@ -172,12 +172,16 @@ def test_what_is_a_members_own_is_not_shipped(led: Led) -> None:
     assert {one.table for one in decode_changes(queue.content)} == {"store", "queues"}
 
 
+def test_a_store_without_definitions_has_a_snapshot_that_followers_can_store(led: Led) -> None:
+    assert led.companion.snapshot().number == 1
+
+
 def test_a_snapshot_has_all_that_was_shipped_under_its_number(led: Led) -> None:
     led.store.create_queue("orders")
     led.store.define([Change("vhosts", "/", {"a": 1})])
     snapshot = led.companion.snapshot()
     found = decode_tables(snapshot.content)
-    assert snapshot.number == 2
+    assert snapshot.number == 3
     assert list(found.tables["queues"].values()) == ["orders"]
     assert found.tables["vhosts"] == {"/": {"a": 1}}
     assert found.next_queue_id == led.store.next_queue_id
