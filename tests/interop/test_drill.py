@@ -12,6 +12,8 @@ from pika.spec import BasicProperties
 
 from amqpstore_tools.drill.scenarios import SCENARIOS
 from tests.broker_process import REPOSITORY, BrokerProcess
+from tests.etcd_process import INSTALL
+from tests.interop.external_client import need
 from tests.interop.pika_client import connect
 from tests.waiting import wait_until
 
@@ -27,7 +29,7 @@ def drill(*arguments: str, directory: str = REPOSITORY) -> subprocess.CompletedP
         env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
         check=False,
     )
 
@@ -53,6 +55,20 @@ def test_kills_of_the_real_process_lose_nothing(tmp_path: Path) -> None:
     held = dict.fromkeys(scenario["verdicts"], "held")
     assert scenario["verdicts"] == {**held, "I13": "not exercised"}
     assert os.path.getsize(f"{report}.html") > 1000
+
+
+@pytest.mark.long
+def test_losses_of_members_lose_nothing(tmp_path: Path) -> None:
+    need("etcd", INSTALL)
+    report = str(tmp_path / "report")
+    finished = drill("cluster", "--seed", "1", "--rounds", "2", "--report", report)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    with open(f"{report}.json", encoding="utf-8") as file:
+        (scenario,) = json.load(file)["scenarios"]
+    assert scenario["did"]["members lost"] >= 2
+    assert scenario["did"]["confirms"] > 0
+    held = [name for name, verdict in scenario["verdicts"].items() if verdict == "held"]
+    assert held == ["I1", "I2", "I5", "I9"]
 
 
 def test_a_copy_is_drilled_and_the_original_stays_as_it_was(

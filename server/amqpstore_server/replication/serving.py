@@ -61,7 +61,9 @@ def serve_member(config: Config, serve: Serve) -> None:
         raise ValueError("the configuration is that of a single node")
     manager = ServiceManager(os.environ)
     runtime = MemberRuntime(settings, config.data, store_options(config))
-    doors = Doorways(config.listen, config.tls_listen) if settings.proxy else Doorways([], [])
+    # Where members speak TLS, clients are not passed on yet.
+    passes_on = settings.proxy and settings.certificates is None
+    doors = Doorways(config.listen, config.tls_listen) if passes_on else Doorways([], [])
     runtime.run(serve, lambda: manager.ready("following"), doors)
     _log.info("stopped")
 

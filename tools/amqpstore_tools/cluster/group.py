@@ -34,6 +34,16 @@ def open_group(config: Config) -> GroupKeys:
     return GroupKeys(settings)
 
 
+def local_group(name: str, etcd: str, replicate: str, amqp: str) -> GroupKeys:
+    """Return the group of a cluster on this machine, as one of its members sees it.
+
+    Args: replicate, amqp, that member's addresses.
+    """
+    return open_group(
+        Config(cluster_name=name, cluster_etcd=[etcd], cluster_replicate=replicate, listen=[amqp])
+    )
+
+
 class GroupKeys:
     """Reads and changes the keys of a group. Its errors name the endpoints and the key."""
 
@@ -53,6 +63,10 @@ class GroupKeys:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to etcd."""
         self._client.close()
 
     @property

@@ -41,7 +41,11 @@ def _member(view: View, name: str, value: Mapping[str, Any]) -> MemberStatus:
     row = view.rows.get(alive_key(name))
     alive = row.value if row else {}
     position = ReplicaPosition.of_lsn(int(alive.get("position", 0)))
-    role = "leading" if name == leader_of(view) else str(alive.get("role", "away"))
+    role = str(alive.get("role", "away"))
+    if name == leader_of(view):
+        role = "leading"
+    elif role == "leading" and leader_of(view):
+        role = "deposed"  # and has not noticed yet, or is gone
     return MemberStatus(
         member=name,
         role=role,

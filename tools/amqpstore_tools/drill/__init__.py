@@ -15,5 +15,5 @@ On real files:
 
 - `copying`, `damaged`, `strangers`: copies of a data directory, their damage, and unknown files in
   them; `examiner`: opens a damaged copy in a process of its own.
-- `broker`, `client`: the real process and its clients.
+- `broker`, `client`: the real process and its clients; `group`: three of them, and an etcd.
 """

@@ -18,6 +18,9 @@ _LARGEST_BODY = 20 << 10
 _REQUEUE = 2
 """The requeue bit in basic.nack."""
 
+_MULTIPLE = 1
+"""The bit in basic.ack for all deliveries up to this one."""
+
 _TIMEOUT_S = 30.0
 _TRANSACTION = 5
 """How many messages are published, or moved, in one transaction."""
@@ -264,6 +267,31 @@ class Taker(Client):
         else:
             return False
         return coming.missing_bytes == 0
+
+
+class Drainer(Taker):
+    """Takes all messages that are in a queue, with their redelivered flags, and acks them at the
+    end.
+    """
+
+    def __init__(self, address: Address, queue: str) -> None:
+        super().__init__(address, queue)
+        self.bodies: list[tuple[bytes, bool]] = []
+        self.is_done = False
+
+    def work(self, connection: Connection) -> None:
+        left = connection.count_ready(self.queue)
+        connection.send_consume(self.queue, "drill", auto_ack=False)
+        coming = _Coming()
+        while left:
+            for frame in self.frames(connection):
+                if self._is_whole(frame, coming):
+                    self.bodies.append((b"".join(coming.parts), coming.is_redelivered))
+                    left -= 1
+        all_of_them = struct.pack(">QB", coming.tag, _MULTIPLE)
+        connection.socket.sendall(wire.method(CHANNEL, wire.BASIC_ACK, all_of_them))
+        connection.close(bytes(self._received))
+        self.is_done = True
 
 
 class DrillConsumer(Taker):

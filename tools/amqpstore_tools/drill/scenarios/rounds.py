@@ -24,7 +24,7 @@ from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.scenarios.power_cut import PARTS
 from amqpstore_tools.drill.verdict import Account
 
-ON_ONE_MACHINE = ("kill",)
+ON_ONE_MACHINE = ("kill", "cluster")
 """A round continues where the one before it ended, with a broker that runs on this machine."""
 
 _ROUNDS_AT_ONCE = 2

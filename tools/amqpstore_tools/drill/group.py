@@ -1,0 +1,205 @@
+"""An etcd and three members of a group, as processes of a drill, all on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Self
+
+from amqpstore_tools.client.connection import Address, Connection
+from amqpstore_tools.client.errors import ConnectError, PeerError
+from amqpstore_tools.cluster.founding import found
+from amqpstore_tools.cluster.group import GroupKeys, local_group
+from amqpstore_tools.cluster.joining import join
+from amqpstore_tools.cluster.leadership import leader_of
+from amqpstore_tools.drill.broker import BrokerEndedError
+from amqpstore_tools.drill.run import LeftOutError
+from amqpstore_tools.offline.exits import ToolError
+
+SIZE = 3
+_NAME = "drill"
+_PATIENCE_S = 90.0
+_LOOK_S = 0.02
+_HOST = "127.0.0.1"
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class _Process:
+    """A process with a log, which may be paused, killed and started again."""
+
+    def __init__(self, log_path: str) -> None:
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def begin(self, command: list[str]) -> None:
+        """Start it."""
+        with open(self._log_path, "ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (our own command)
+                command,
+                cwd=_ROOT,
+                env={**os.environ, "AMQPSTORE_MANAGEMENT_LISTEN": ""},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def end(self, number: int = signal.SIGKILL) -> int | None:
+        """End it with a signal. Returns its exit code if it had ended by itself before."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        code = process.poll()
+        if code is None:
+            process.send_signal(number)
+            process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return -number
+        return code
+
+    def log_tail(self) -> str:
+        """Return the end of its log."""
+        with open(self._log_path, encoding="utf-8", errors="backslashreplace") as log:
+            return log.read()[-1000:]
+
+
+class DrilledMember(_Process):
+    """One member: its directory, its ports, and `amqpstore serve` on them."""
+
+    def __init__(self, directory: str, etcd: str) -> None:
+        super().__init__(f"{directory}.log")
+        self.directory = directory
+        self.address = Address(_HOST, _free_port(), "guest", "guest", "/")
+        self.keys = local_group(_NAME, etcd, f"{_HOST}:{_free_port()}", str(self.address))
+        self._etcd = etcd
+
+    def start(self) -> None:
+        """Start its broker, which follows before it does anything else."""
+        settings = self.keys.settings
+        command = [sys.executable, "-m", "amqpstore_tools", "serve", "--config", ""]
+        command += ["--data", self.directory, "--listen", str(self.address)]
+        command += ["--cluster-name", _NAME, "--cluster-etcd", self._etcd]
+        self.begin([*command, "--cluster-replicate", settings.advertise])
+
+    def serves(self) -> bool:
+        """Tell whether clients can log in."""
+        with contextlib.suppress(ConnectError, PeerError, OSError):
+            Connection(self.address, 1.0).close()
+            return True
+        return False
+
+
+class DrilledGroup:
+    """The processes of one drill. Raises: LeftOutError, if there is no etcd on this machine."""
+
+    def __init__(self, directory: str) -> None:
+        program = shutil.which("etcd")
+        if program is None:
+            raise LeftOutError(
+                "there is no etcd on this machine: `apt-get install etcd-server`, then `systemctl "
+                "disable --now etcd`"
+            )
+        os.makedirs(directory)
+        self._etcd = _Process(os.path.join(directory, "etcd.log"))
+        client, peer = (f"http://{_HOST}:{_free_port()}" for _ in range(2))
+        self._etcd.begin(
+            [
+                *[program, "--name", "drill", "--data-dir", os.path.join(directory, "etcd")],
+                *["--listen-client-urls", client, "--advertise-client-urls", client],
+                *["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer],
+                *["--initial-cluster", f"drill={peer}"],
+            ]
+        )
+        self.members = [
+            DrilledMember(os.path.join(directory, name), client) for name in "abc"[:SIZE]
+        ]
+        self._ids: dict[str, DrilledMember] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for one in self.members:
+            one.end()
+            one.keys.close()
+        self._etcd.end()
+
+    @property
+    def keys(self) -> GroupKeys:
+        """The group's keys in etcd."""
+        return self.members[0].keys
+
+    def found(self) -> None:
+        """Make the first member a group, and have the others join it. Raises: BrokerEndedError."""
+        self._wait("etcd does not answer", self._answers)
+        for number, one in enumerate(self.members):
+            if number == 0:
+                name = found(one.keys, one.directory).member
+            else:
+                name = join(one.keys, one.directory, is_observer=False).member
+            self._ids[name] = one
+            one.start()
+            self.wait_until_in_sync(number + 1)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(ToolError):
+            return self.keys.view().revision > 0
+        return False
+
+    def leader(self) -> DrilledMember | None:
+        """Return the member that leads, if clients can log in there."""
+        found = self._ids.get(leader_of(self.keys.view()))
+        return found if found is not None and found.is_running and found.serves() else None
+
+    def wait_for_leader(self, but: DrilledMember | None = None) -> DrilledMember:
+        """Return who leads, once it is not this one. Raises: BrokerEndedError."""
+        leading: list[DrilledMember] = []
+
+        def is_led() -> bool:
+            leader = self.leader()
+            if leader is not None and leader is not but:
+                leading.append(leader)
+            return bool(leading)
+
+        self._wait("nobody leads", is_led)
+        return leading[0]
+
+    def wait_until_in_sync(self, count: int = SIZE) -> None:
+        """Return when so many are in the list, and one of them leads. Raises: BrokerEndedError."""
+        self._wait(
+            f"fewer than {count} are in sync",
+            lambda: len(self.keys.view().in_sync) >= count and self.leader() is not None,
+        )
+
+    def _wait(self, otherwise: str, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + _PATIENCE_S
+        while not condition():
+            if time.monotonic() > until:
+                logs = "\n".join(one.log_tail() for one in (self._etcd, *self._ids.values()))
+                raise BrokerEndedError(f"{otherwise} after {_PATIENCE_S:.0f} s: {logs}")
+            time.sleep(_LOOK_S)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((_HOST, 0))
+        return int(listener.getsockname()[1])
