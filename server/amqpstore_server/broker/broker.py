@@ -217,7 +217,7 @@ class Broker:
         context = self.context
         return not (context.touched or context.late_drops or context.background)
 
-    def pump(self, *, collects: bool = False, rests: bool = False) -> int:
+    def pump(self, *, collects: bool = False, rests: bool = False) -> float:
         """Have every queue that was touched hand out what it can, and do a step of the work in the
         background. Returns what it has spent of the budget of the turn.
 

@@ -108,13 +108,13 @@ class BrokerContext:
     dead_letters: Counter[tuple[str, bool]] = field(default_factory=Counter)
     logins: Counter[tuple[str, bool]] = field(default_factory=Counter)
     """By protocol, and whether the client was let in."""
-    spent: int = 0
+    spent: float = 0
     """What was spent of the budget of this turn: see `BrokerLimits`."""
     cpu_s: Callable[[], float] = float
     """The processor time of this thread; 0 where a run is to be the same each time."""
-    _move_cost: int = 0
-    """What the next move is expected to cost."""
-    _move_ratio: float = 1.0
+    move_cost: int = 0
+    """What the messages of the next move are expected to cost."""
+    move_ratio: float = 1.0
     """How many times as long as expected moves have taken lately, at least 1: a dead letter may be
     routed through thousands of bindings."""
     is_resting: bool = False
@@ -175,20 +175,10 @@ class BrokerContext:
         """Whether what moves or drops messages has to wait for another turn."""
         return self.is_resting or self.spent >= self.limits.max_turn_cost
 
-    @property
-    def affordable_cost(self) -> int:
-        """What a move may be expected to cost in this turn."""
-        return int((self.limits.max_turn_cost - self.spent) / self._move_ratio)
-
-    def expect_move(self, cost: int) -> None:
-        """Spend what messages cost that are to be moved in one transaction."""
-        self._move_cost = cost + MOVE_COST
-        self.spent += int(self._move_cost * self._move_ratio)
-
-    def moved_in(self, seconds: float) -> None:
-        """Note how much processor time the move took that was expected."""
-        ratio = seconds * 1e6 / max(self._move_cost, MOVE_COST)
-        self._move_ratio = max(1.0, (self._move_ratio + ratio) / 2)
+    def moved_in(self, took_us: float) -> None:
+        """Note how much processor time the last move took."""
+        ratio = took_us / (self.move_cost + MOVE_COST)
+        self.move_ratio = max(1.0, (self.move_ratio + ratio) / 2)
 
     @property
     def has_room(self) -> bool:

@@ -353,8 +353,10 @@ class Backlog:
         if run.messages is None or not self._queue().sends_on:
             context.spent += DROP_COST
             return run
-        count, cost = affordable(run.messages, context.affordable_cost)
-        context.expect_move(cost)
+        most = (context.limits.max_turn_cost - context.spent) / context.move_ratio
+        count, cost = affordable(run.messages, most)
+        context.move_cost = cost
+        context.spent += cost * context.move_ratio
         if max(count, least) >= run.count:
             return run
         part = run.split(max(count, least))

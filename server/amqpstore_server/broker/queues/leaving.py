@@ -90,8 +90,10 @@ class Leaving:
                 extra = {**self._queue().log_fields, "reason": str(part)}
                 _log.error("some messages cannot be read; the others are served", extra=extra)
                 continue
-            count, cost = affordable(part.messages or (), context.affordable_cost)
-            context.expect_move(cost)
+            most = (context.limits.max_turn_cost - context.spent) / context.move_ratio
+            count, cost = affordable(part.messages or (), most)
+            context.move_cost = cost
+            context.spent += cost * context.move_ratio
             if count < part.count:
                 left, part = part, part.split(count)
                 self.line.appendleft((taken._replace(run=left), go))
@@ -113,7 +115,7 @@ class Leaving:
             self._context.store.ack(*taken)
 
 
-def affordable(messages: Sequence[Message], most: int, place: int = 0) -> tuple[int, int]:
+def affordable(messages: Sequence[Message], most: float, place: int = 0) -> tuple[int, int]:
     """Return how many messages, from one on, may be moved for this cost, at least one, and what
     they cost.
     """

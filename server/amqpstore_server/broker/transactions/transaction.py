@@ -14,6 +14,7 @@ from amqpstore.runs import body_bytes, overhead_bytes
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError, ResourceExhaustedError
 from amqpstore_server.broker.faults import Contained
+from amqpstore_server.broker.limits import MOVE_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
@@ -297,6 +298,7 @@ def move(
 
     Returns False if the disk is full. The run is in its queue again then, and also if `add` raises.
     """
+    context.spent += MOVE_COST * context.move_ratio
     began_s = context.cpu_s()
     transaction = Transaction(context)
     try:
@@ -310,7 +312,8 @@ def move(
             return False
         raise
     finally:
-        context.moved_in(context.cpu_s() - began_s)
+        if took_s := context.cpu_s() - began_s:
+            context.moved_in(took_s * 1e6)
     return True
 
 
