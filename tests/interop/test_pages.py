@@ -323,9 +323,9 @@ def test_a_chart_has_the_times_of_its_samples(page: Page, site: str) -> None:
     """Each once, from the first value on, and not more than it can show; in local time."""
     page.goto(f"{site}/")
     page.wait_for_selector(".chart canvas")
-    (few, more, most, last) = page.evaluate(
+    (few, more, most, last, label) = page.evaluate(
         """() => {
-            const [{spec, columns}] = charts.values();
+            const [[element, {spec, columns}]] = charts;
             const [[key]] = spec.series;
             const add = (times, values) => {
                 addSamples({times, [key]: values});
@@ -335,12 +335,13 @@ def test_a_chart_has_the_times_of_its_samples(page: Page, site: str) -> None:
             const found = [add([1, 2, 3], [null, 5, null]), add([2, 3, 4], [6, 6, 6])];
             const times = Array.from({length: 800}, (_, at) => at);
             const [all] = add(times, times);
-            return [...found, all.length, all.at(-1)];
+            return [...found, all.length, all.at(-1), element.getAttribute("aria-label")];
         }"""
     )
     assert few == [[2, 3], [5, None]]
     assert more == [[2, 3, 4], [5, None, 6]]
     assert (most, last) == (720, 799)
+    assert "now: Published 799/s, Delivered -," in label
     shown = page.evaluate(
         """async () => {
             const [{spec, columns, plot}] = charts.values();
