@@ -11,7 +11,7 @@ import pytest
 from amqpstore_server.management.resources import ROUTES
 from amqpstore_server.management.routes import ApiRoute, Needs
 from tests.broker_process import BrokerProcess
-from tests.management_client import ManagementClient, managed, management_url
+from tests.management_client import PASSWORD, ManagementClient, managed, management_url
 from tests.waiting import wait_until
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -27,10 +27,10 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[ManagementClient]
         with ManagementClient(management_url(broker)) as client:
             client.put("/vhosts/other")
             for tag in ("none", "management", "policymaker", "monitoring", "administrator"):
-                body = {"password": "password", "tags": "" if tag == "none" else tag}
+                body = {**PASSWORD, "tags": "" if tag == "none" else tag}
                 client.put(f"/users/{tag}", body)
                 client.put(f"/permissions/%2F/{tag}", ALL)
-            client.put("/users/poor", {"password": "password", "tags": "management"})
+            client.put("/users/poor", {**PASSWORD, "tags": "management"})
             client.put("/permissions/%2F/poor", NOTHING)
             client.put("/queues/other/secret")
             client.put("/queues/%2F/own")
@@ -129,7 +129,7 @@ def test_each_route_refuses_who_lacks_its_tag_or_the_permission(
 
 
 def test_the_sight_of_all_does_not_make_a_policymaker_of_all(api: ManagementClient) -> None:
-    body = {"password": "password", "tags": "policymaker,monitoring"}
+    body = {**PASSWORD, "tags": "policymaker,monitoring"}
     api.put("/users/both", body)
     api.put("/permissions/%2F/both", ALL)
     with api.as_user("both") as client:

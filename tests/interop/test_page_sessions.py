@@ -16,7 +16,13 @@ from amqpstore_server.management.pages.kept_sessions import FILE
 from amqpstore_server.management.pages.reading import PAGES
 from amqpstore_server.management.pages.sessions import COOKIE
 from tests.broker_process import BrokerProcess
-from tests.management_client import ManagementClient, keep_management_port, managed, management_url
+from tests.management_client import (
+    PASSWORD,
+    ManagementClient,
+    keep_management_port,
+    managed,
+    management_url,
+)
 from tests.token_issuer import ALL as ALL_SCOPES
 from tests.token_issuer import Issuer
 from tests.waiting import wait_until
@@ -71,7 +77,7 @@ def test_a_password_s_session_outlives_a_restart_and_nothing_else(
     with ExitStack() as stack, ManagementClient(url) as api:
         users = ("stays", "leaves", "deleted", "changed", "demoted")
         for user in users:
-            api.put(f"/users/{user}", {"password": "password", "tags": "administrator"})
+            api.put(f"/users/{user}", {**PASSWORD, "tags": "administrator"})
         visitors = {user: stack.enter_context(PageVisitor(url, user)) for user in users}
         path = Path(broker.data_directory, FILE)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -153,7 +159,7 @@ def test_nobody_is_shown_a_form_that_the_api_refuses(stopped_broker: BrokerProce
             ("outsider", "management", {**NOTHING, "configure": "^$"}),
             ("monitor", "monitoring", None),
         ):
-            api.put(f"/users/{user}", {"password": "password", "tags": tag})
+            api.put(f"/users/{user}", {**PASSWORD, "tags": tag})
             if rights is not None:
                 api.put(f"/permissions/%2F/{user}", rights)
         api.put("/queues/%2F/q", {"durable": True})

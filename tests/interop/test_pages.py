@@ -29,6 +29,7 @@ from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
 from tests.broker_process import BrokerProcess
 from tests.interop.external_client import missing, need
 from tests.management_client import (
+    PASSWORD,
     ManagementClient,
     keep_management_port,
     managed,
@@ -81,7 +82,7 @@ def define_hostile_names(api: ManagementClient) -> None:
     """Give everything that has a name, or a text of an operator, one that would be code."""
     everything, hostile = (dict.fromkeys(RIGHTS, one) for one in (".*", HOSTILE))
     api.put(f"/vhosts/{QUOTED}", {"description": HOSTILE, "tags": [HOSTILE]})
-    api.put(f"/users/{QUOTED}", {"password": "password", "tags": HOSTILE})
+    api.put(f"/users/{QUOTED}", {**PASSWORD, "tags": HOSTILE})
     api.put(f"/permissions/%2F/{QUOTED}", everything)
     api.put(f"/permissions/{QUOTED}/{QUOTED}", hostile)
     api.put(f"/topic-permissions/{QUOTED}/{QUOTED}", {**hostile, "exchange": HOSTILE})
@@ -433,6 +434,12 @@ def test_messages_are_moved_by_selection(page: Page, site: str) -> None:
     page.click("button:has-text('Move')")
     page.wait_for_selector(".notice.good")
     page.goto(f"{site}/queues/%2F/moved/messages")
+    assert len(page.query_selector_all("tbody tr")) == 3
+    page.check("tbody tr:first-child input")
+    page.click("button:has-text('Delete')")
+    question = "Delete the selected messages? This cannot be undone."
+    expect(page.locator("#question p")).to_have_text(question)
+    page.click("#question button[value=no]")
     assert len(page.query_selector_all("tbody tr")) == 3
 
 
