@@ -305,7 +305,7 @@ class AmqpChannel:
         if method.global_ or self._context.shares_prefetch:
             broker.window.messages = method.prefetch_count
             broker.window.size = method.prefetch_size
-            broker.resume()
+            broker.resume_soon()
         else:
             broker.consumer_window = method.prefetch_count, method.prefetch_size
         self._send(methods.BasicQosOk())

@@ -237,3 +237,28 @@ def test_a_turn_looks_at_some_of_many_queues(
         counts.append(len(pumped))
     assert counts == [16, 32, 40]
     assert len(set(pumped)) == 40
+
+
+def test_a_client_that_pauses_and_goes_on_again_and_again_is_served_once_a_turn(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(simulated)
+    for name in numbers(40):
+        simulated.queue(name)
+        client.consume(name, name)
+    simulated.settle()
+    touched = []
+    touch = Queue.touch
+
+    def counted(queue: Queue) -> None:
+        touched.append(queue.name)
+        touch(queue)
+
+    monkeypatch.setattr(Queue, "touch", counted)
+    for _ in range(20):
+        client.channel.pause(paused=True)
+        client.channel.pause(paused=False)
+    simulated.settle()
+    assert sorted(touched) == sorted(numbers(40))
+    publish(simulated, "7", "x")
+    assert client.bodies("7") == ["x"]

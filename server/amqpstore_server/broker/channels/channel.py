@@ -358,7 +358,7 @@ class Channel:
         """Stop deliveries to the client, or continue them."""
         self.is_paused = paused
         if not paused:
-            self.resume()
+            self.resume_soon()
 
     def close(self) -> None:
         """Close the channel: end its consumers, requeue unacked messages and roll back the
@@ -378,9 +378,7 @@ class Channel:
         self.requeue_all(deliveries)
 
     def requeue_all(self, deliveries: list[Delivery]) -> None:
-        """Requeue deliveries that are not among the unacked ones any more: if there are many, most
-        of them in later turns.
-        """
+        """Requeue deliveries that are no longer unacked: if there are many, most in later turns."""
         if steps := self._begin_settling(deliveries, requeue=True):
             self.vhost.context.background.append(steps)
 
@@ -420,9 +418,7 @@ class Channel:
 
     @property
     def oldest_unacked(self) -> tuple[int, int] | None:
-        """The tag of its oldest unacked message, and how many ms that may stay unacked; 0 if for
-        ever. None if nothing is unacked.
-        """
+        """The tag of its oldest unacked message, and its limit in ms, 0 if it has none; or None."""
         return self._unacked.oldest(self.vhost.context.consumer_timeout_ms)
 
     def unacked_in(self, queue: object) -> Iterator[tuple[amqpstore.Queue, Run]]:
@@ -442,6 +438,11 @@ class Channel:
         """Continue deliveries: have the queues of its consumers pump."""
         self._redeliver()
         self.touch_queues()
+
+    def resume_soon(self) -> None:
+        """Do as `resume`, once a turn however often it is asked for: consumers may be many."""
+        self._redeliver()
+        self.vhost.context.freed[self] = None
 
     def touch_queues(self) -> None:
         """Have the queues of its consumers pump: those that share a limit in turns."""
@@ -478,9 +479,7 @@ class Channel:
             pass
 
     def committing(self) -> Iterator[None]:
-        """Do as `commit`, in steps: others may have their turn after each, but this channel only
-        after the last.
-        """
+        """Do as `commit`, in steps: see `settling_until`."""
         return self._transaction.committing()
 
     def rollback(self) -> None:
