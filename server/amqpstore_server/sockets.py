@@ -27,6 +27,9 @@ from amqpstore_server.share import Share
 _READING_S = 0.005
 """How long one round reads before the messages are delivered and their batch is started."""
 
+_COSTLY_READING_S = 0.002
+"""And how long from clients that are costly."""
+
 _SHORT_ROUND_S = 0.0002
 """A round that read from one socket in less than this time ends: hardly any other client can have
 written meanwhile, and its batch can be started."""
@@ -274,17 +277,25 @@ class Sockets:
                 return
 
     def _read_costly(self, now: float) -> None:
-        """Read from the one that has waited longest, unless the others have to be read first."""
-        if self._rest_s():
-            return
+        """Read from those that have waited longest, unless the others have to be read first. While
+        no others are at work their publishes share this batch, as those of others do.
+        """
         began = time.perf_counter()
-        self._costly_was_read = True
-        descriptor = next(iter(self._costly))
-        reader = self._costly.pop(descriptor)
-        reader.read_ready(now)
-        self._sort(descriptor, reader)
-        ended = time.perf_counter()
-        self._share.took(ended, ended - began)
+        until = began + _COSTLY_READING_S
+        for _ in range(len(self._costly)):
+            # An earlier read may have ended this connection.
+            if not self._costly or self._rest_s():
+                return
+            self._costly_was_read = True
+            descriptor = next(iter(self._costly))
+            reader = self._costly.pop(descriptor)
+            reader.read_ready(now)
+            self._sort(descriptor, reader)
+            ended = time.perf_counter()
+            self._share.took(ended, ended - began)
+            if ended > until:
+                return
+            began = ended
 
     def _read_leaving(self, now: float) -> None:
         """Read once from some clients that have closed their side: what they sent before, or the
