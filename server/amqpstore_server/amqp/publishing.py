@@ -13,7 +13,12 @@ from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.kinds import REPLY_TO
-from amqpstore_server.protocol.content import ContentHeader, decode_properties, edit_properties
+from amqpstore_server.protocol.content import (
+    BasicProperties,
+    ContentHeader,
+    decode_properties,
+    edit_properties,
+)
 from amqpstore_server.protocol.errors import AmqpError, PreconditionFailed
 from amqpstore_server.protocol.events import Publishes, Target
 
@@ -44,15 +49,17 @@ class PublishedPart:
         self.bodies: list[bytes] = []
 
 
-def by_target(publishes: Publishes) -> dict[Target, list[int]]:
-    """Return the indexes of the messages of each target."""
-    indexes: dict[Target, list[int]] = {}
-    for index, target in enumerate(publishes.targets):
-        known = indexes.get(target)
-        if known is None:
-            indexes[target] = [index]
+def _by_route(
+    targets: list[Target], known: dict[Target, tuple[Route, ParsedEnvelope]]
+) -> dict[Route, list[int]]:
+    """Return the indexes of the messages of each route."""
+    indexes: dict[Route, list[int]] = {}
+    for index, target in enumerate(targets):
+        route = known[target][0]
+        if route in indexes:
+            indexes[route].append(index)
         else:
-            known.append(index)
+            indexes[route] = [index]
     return indexes
 
 
@@ -144,7 +151,9 @@ class Envelopes:
             return self._envelopes.get(key) or self._new(*key)
         if (target, plain) in self._plain:
             return self._plain[target, plain].with_values(header.properties)
-        known = self._new(publish.exchange, publish.routing_key, header.properties, reply_to)
+        # Nothing else of what is plain concerns the broker, so nothing else is decoded.
+        read = BasicProperties(delivery_mode=plain[0], priority=plain[1])
+        known = ParsedEnvelope(publish.exchange, publish.routing_key, header.properties, read)
         if len(self._plain) >= _MAX_CACHED:
             self._plain.clear()
         self._plain[target, plain] = known
@@ -240,7 +249,7 @@ class SimpleTargets:
         if not publishes.is_mixed:
             routes = [(route, range(len(messages)))]
         else:
-            routes = [(known[target][0], at) for target, at in by_target(publishes).items()]
+            routes = list(_by_route(publishes.targets, known).items())
         channel.publish_later((plain, is_durable), routes, messages, body_bytes)
         return True
 
@@ -259,7 +268,7 @@ class SimpleTargets:
     def _find(self, target: Target, header: ContentHeader) -> tuple[Route, ParsedEnvelope] | None:
         """Return a target's route and envelope; None if its messages need a decision."""
         publish, access = target.publish, self._access
-        route = self._router.known(publish.exchange, publish.routing_key)
+        route = self._router.shared(publish.exchange, publish.routing_key)
         if (
             route is None
             or not route.is_simple

@@ -25,6 +25,8 @@ _QUEUE_BYTES = 200
 _KEY_BYTES = 60
 """Approximate size of a route for each queue, and of a cached routing key besides its text."""
 
+_MAX_ROUTES = 1024
+
 _CACHED_PROPERTIES_BYTES = 1024
 """A route that depends on more bytes of properties than this is not cached."""
 
@@ -154,6 +156,7 @@ class Router:
         )
         self._found: tuple[ParsedEnvelope, tuple[Route, bool, bool]] | None = None
         """What `finding` has found last, as of `_find`."""
+        self._by_queues: dict[tuple[ExchangeCounters | Queue | None, ...], Route] = {}
         self.version = object()
         """Another one after each change: what was found out before may not hold any more."""
 
@@ -162,6 +165,7 @@ class Router:
         self.version = object()
         self._routes.clear()
         self._own_routes.clear()
+        self._by_queues.clear()
         self._read_routes.clear()
 
     def check(self, exchange_name: str) -> None:
@@ -178,11 +182,23 @@ class Router:
                 f"cannot publish to internal exchange '{exchange_name}' in vhost '{self.vhost}'"
             )
 
-    def known(self, exchange: str, routing_key: str) -> Route | None:
-        """Return the route that is remembered for an exchange and a routing key, if there is one
-        that depends on nothing else.
+    def shared(self, exchange_name: str, routing_key: str) -> Route | None:
+        """Return the route of all messages that a client publishes to an exchange with a routing
+        key; None if it depends on more, or is not open to clients.
         """
-        return self._routes.get((exchange, (routing_key,)))
+        address = exchange_name, (routing_key,)
+        if address in self._routes:
+            return self._routes[address]
+        exchange = self._exchanges.get(exchange_name)
+        if exchange_name != DEFAULT_EXCHANGE and (exchange is None or exchange.internal):
+            return None
+        route, is_shared, _ = self._find_address(address, _NO_PROPERTIES)
+        return self._remember(address, route if is_shared else None)
+
+    def _remember(self, address: _Address, route: Route | None) -> Route | None:
+        """Remember the route of an address, or that it depends on more."""
+        self._routes.remember(address, route, len(route.queues) if route else 0, address)
+        return route
 
     def finding(self, envelope: ParsedEnvelope) -> Iterator[None]:
         """Find the route of a message of many routing keys, unless it is remembered, in steps:
@@ -195,7 +211,8 @@ class Router:
         version = self.version
         properties = decode_properties(envelope.properties)
         walk = yield from self._walking([exchange], envelope.address[1], properties)
-        route = Route([queue for queue in walk.queues if not queue.is_deleted], walk.counters)
+        queues = [queue for queue in walk.queues if not queue.is_deleted]
+        route = self._route(queues, walk.counters)
         # A route with bindings of before a change is not to be remembered.
         stays = version is self.version
         self._found = envelope, (route, walk.is_shared and stays, walk.is_repeatable and stays)
@@ -215,8 +232,7 @@ class Router:
         self.check(envelope.exchange)
         if address not in self._routes:
             route, is_shared, _ = self._find(envelope, _NO_PROPERTIES)
-            known = route if is_shared else None
-            self._routes.remember(address, known, len(route.queues) if known else 0, address)
+            self._remember(address, route if is_shared else None)
             if is_shared:
                 yield route, envelope, messages
                 return
@@ -309,11 +325,19 @@ class Router:
         """
         if self._found is not None and self._found[0] is envelope:
             return self._found[1]
-        exchange_name, keys = envelope.address
+        return self._find_address(envelope.address, properties, steps)
+
+    def _find_address(
+        self,
+        address: _Address,
+        properties: BasicProperties,
+        steps: list[RouteStep] | None = None,
+    ) -> tuple[Route, bool, bool]:
+        exchange_name, keys = address
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
             found = [queue for queue in named if not queue.is_internal]
-            return Route(found, self.default_counters), True, True
+            return self._route(found, self.default_counters), True, True
         exchange = self._exchanges.get(exchange_name)
         return self._walk([exchange] if exchange else [], keys, properties, steps)
 
@@ -330,7 +354,20 @@ class Router:
                 next(walking)
             except StopIteration as end:
                 walk: _Walk = end.value
-                return Route(walk.queues, walk.counters), walk.is_shared, walk.is_repeatable
+                route = self._route(walk.queues, walk.counters)
+                return route, walk.is_shared, walk.is_repeatable
+
+    def _route(self, queues: list[Queue], counters: ExchangeCounters | None) -> Route:
+        """Return the route to some queues: the same for all addresses that lead there, so that
+        their messages can be put in these queues together.
+        """
+        key = counters, *queues
+        route = self._by_queues.get(key)
+        if route is None:
+            if len(self._by_queues) >= _MAX_ROUTES:
+                self._by_queues.clear()
+            route = self._by_queues[key] = Route(queues, counters)
+        return route
 
     def _walking(
         self,

@@ -340,8 +340,8 @@ class Receiver:
         return offset, is_whole
 
     def _whole_publishes(self, content: bytes, offset: int) -> int:
-        """Handle publishes in three frames of which nothing but the values is new, as many as
-        follow each other.
+        """Handle publishes in three frames of which nothing is new but their addresses and values,
+        as many as follow each other.
 
         Returns the offset behind them. Whatever else there is, wrong or only rare, is left to the
         caller, frame by frame.
@@ -362,7 +362,8 @@ class Receiver:
             method_end = offset + 7 + method_bytes
             if kind != FRAME_METHOD or method_end + 8 > size:
                 break
-            target = target_of(content[offset + 7 : method_end])
+            payload = content[offset + 7 : method_end]
+            target = target_of(payload) or self._new_target(payload)
             if target is None or not channel:
                 break
             start = method_end + shape.middle_bytes
@@ -460,6 +461,34 @@ class Receiver:
         self._headers[payload] = header
         return header
 
+    def _new_target(self, payload: bytes) -> Target | None:
+        """Decode a basic.publish, as its layout says, and remember it; None for any other method,
+        and for one that is malformed.
+        """
+        if not payload.startswith(_PUBLISH):
+            return None
+        try:
+            key = 7 + payload[6]
+            bits = key + 1 + payload[key]
+            exchange, routing_key = payload[7:key].decode(), payload[key + 1 : bits].decode()
+        except (IndexError, UnicodeDecodeError):
+            return None
+        if bits + 1 != len(payload) or payload[bits] > 3:
+            return None
+        publish = BasicPublish(
+            exchange=exchange,
+            routing_key=routing_key,
+            mandatory=payload[bits] & 1 > 0,
+            immediate=payload[bits] & 2 > 0,
+        )
+        return self._remember(payload, publish)
+
+    def _remember(self, payload: bytes, publish: BasicPublish) -> Target:
+        if len(self._targets) >= _CACHED_METHODS:
+            self._targets.clear()
+        target = self._targets[payload] = Target(publish)
+        return target
+
     def _column(self, channel: int, target: Target) -> Publishes:
         """Return the event that a message of a channel belongs to: the last one, if that is of the
         same channel.
@@ -486,9 +515,7 @@ class Receiver:
             if target is None:
                 method = decode_method(payload)
                 assert isinstance(method, BasicPublish)  # narrows the type; the ids say so
-                if len(self._targets) >= _CACHED_METHODS:
-                    self._targets.clear()
-                target = self._targets[payload] = Target(method)
+                target = self._remember(payload, method)
             self._contents[channel] = _Content(target, payload)
         else:
             self._events.append(ReceivedMethod(channel, decode_method(payload)))

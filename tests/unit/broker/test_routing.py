@@ -87,6 +87,11 @@ def test_an_exchange_that_is_missing_or_internal_is_refused(simulated: Simulated
     # The broker itself may, and finds nothing where there is nothing.
     assert [queue.name for queue in simulated.vhost.router.route(parsed).queues] == ["a"]
     assert simulated.vhost.router.route(missing).queues == []
+    # What it has found is not open to clients.
+    assert simulated.vhost.router.shared("inside", "") is None
+    assert simulated.vhost.router.shared("missing", "") is None
+    with pytest.raises(AccessRefusedError):
+        list(simulated.vhost.router.routes(parsed, messages))
     simulated.exchange("outside")
     link(simulated, "outside", "inside")
     assert routed(simulated, "outside") == "a"
@@ -240,6 +245,38 @@ def test_routes_that_read_properties_differ_message_by_message(
     simulated.settle()
     assert simulated.ready("a") == ["1", "2", "5"]
     assert simulated.ready("b") == ["3"]
+
+
+def test_keys_that_lead_to_the_same_queues_share_a_route(simulated: SimulatedBroker) -> None:
+    simulated.exchange("e", "topic")
+    simulated.exchange("f", "topic")
+    for exchange in "ef":
+        simulated.bind(exchange, "a", "a.#")
+        simulated.bind(exchange, "b", "*.both")
+    router = simulated.vhost.router
+    one, two = (router.shared("e", f"a.{number}") for number in range(2))
+    assert one is two is not None
+    assert [queue.name for queue in one.queues] == ["a"]
+    both = router.shared("e", "a.both")
+    assert both is not None
+    assert {queue.name for queue in both.queues} == {"a", "b"}
+    # Each exchange counts what goes through it.
+    other = router.shared("f", "a.1")
+    assert other is not None
+    assert other is not one
+    assert other.counters is not one.counters
+    simulated.vhost.unbind(simulated.vhost.queue("a"), "e", "a.#", {})
+    found = router.shared("e", "a.1")
+    assert found is not None
+    assert found.queues == []
+
+
+def test_what_reads_properties_has_no_shared_route(simulated: SimulatedBroker) -> None:
+    for number, kind in enumerate(("headers", "x-random", "x-delayed-message")):
+        more = {"x_delayed_type": "direct"} if "delayed" in kind else {}
+        simulated.exchange(f"e{number}", kind, **more)
+        simulated.bind(f"e{number}", "a", "k")
+        assert simulated.vhost.router.shared(f"e{number}", "k") is None
 
 
 def test_a_draw_is_made_for_each_message(simulated: SimulatedBroker) -> None:
