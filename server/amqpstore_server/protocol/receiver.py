@@ -46,6 +46,7 @@ from amqpstore_server.protocol.spec import (
     FRAME_HEARTBEAT,
     FRAME_METHOD,
 )
+from amqpstore_server.protocol.targets import Targets
 
 _FRAME = struct.Struct(">BHI")
 _TAG = struct.Struct(">Q")
@@ -61,9 +62,9 @@ _CLOSES = {
 }
 """Methods that may come in the middle of a content, whose rest then never comes."""
 
-_CACHED_METHODS = 1024
+_CACHED_HEADERS = 1024
 _CACHED_HEADERS_BYTES = 256 << 10
-"""The size of remembered publishes and headers for each connection; beyond it they are cleared."""
+"""The number and size of remembered headers of each connection; beyond them they are cleared."""
 
 _LARGE_BYTES = 16 << 10
 
@@ -119,7 +120,7 @@ class Receiver:
         self._bodies: dict[int, PartialBody] = {}
         self._bodies_bytes = 0
         self._open_frame: _OpenFrame | None = None
-        self._targets: dict[bytes, Target] = {}
+        self._targets = Targets()
         self._headers: dict[bytes, ContentHeader] = {}
         self._headers_bytes = 0
         self._shapes = Shapes()
@@ -147,7 +148,7 @@ class Receiver:
 
     def free_caches(self) -> None:
         """Forget what only saves time."""
-        self._targets = {}
+        self._targets = Targets()
         self._headers = {}
         self._headers_bytes = 0
         self._shapes = Shapes()
@@ -363,7 +364,7 @@ class Receiver:
             if kind != FRAME_METHOD or method_end + 8 > size:
                 break
             payload = content[offset + 7 : method_end]
-            target = target_of(payload) or self._new_target(payload)
+            target = target_of(payload) or self._targets.learn(payload)
             if target is None or not channel:
                 break
             start = method_end + shape.middle_bytes
@@ -455,39 +456,11 @@ class Receiver:
             )
         self._shapes.learn(payload)
         self._headers_bytes += len(payload)
-        if len(self._headers) >= _CACHED_METHODS or self._headers_bytes > _CACHED_HEADERS_BYTES:
+        if len(self._headers) >= _CACHED_HEADERS or self._headers_bytes > _CACHED_HEADERS_BYTES:
             self._headers.clear()
             self._headers_bytes = len(payload)
         self._headers[payload] = header
         return header
-
-    def _new_target(self, payload: bytes) -> Target | None:
-        """Decode a basic.publish, as its layout says, and remember it; None for any other method,
-        and for one that is malformed.
-        """
-        if not payload.startswith(_PUBLISH):
-            return None
-        try:
-            key = 7 + payload[6]
-            bits = key + 1 + payload[key]
-            exchange, routing_key = payload[7:key].decode(), payload[key + 1 : bits].decode()
-        except (IndexError, UnicodeDecodeError):
-            return None
-        if bits + 1 != len(payload) or payload[bits] > 3:
-            return None
-        publish = BasicPublish(
-            exchange=exchange,
-            routing_key=routing_key,
-            mandatory=payload[bits] & 1 > 0,
-            immediate=payload[bits] & 2 > 0,
-        )
-        return self._remember(payload, publish)
-
-    def _remember(self, payload: bytes, publish: BasicPublish) -> Target:
-        if len(self._targets) >= _CACHED_METHODS:
-            self._targets.clear()
-        target = self._targets[payload] = Target(publish)
-        return target
 
     def _column(self, channel: int, target: Target) -> Publishes:
         """Return the event that a message of a channel belongs to: the last one, if that is of the
@@ -515,7 +488,7 @@ class Receiver:
             if target is None:
                 method = decode_method(payload)
                 assert isinstance(method, BasicPublish)  # narrows the type; the ids say so
-                target = self._remember(payload, method)
+                target = self._targets.remember(payload, method)
             self._contents[channel] = _Content(target, payload)
         else:
             self._events.append(ReceivedMethod(channel, decode_method(payload)))

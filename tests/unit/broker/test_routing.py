@@ -255,7 +255,8 @@ def test_keys_that_lead_to_the_same_queues_share_a_route(simulated: SimulatedBro
         simulated.bind(exchange, "b", "*.both")
     router = simulated.vhost.router
     one, two = (router.shared("e", f"a.{number}") for number in range(2))
-    assert one is two is not None
+    assert one is not None
+    assert one is two
     assert [queue.name for queue in one.queues] == ["a"]
     both = router.shared("e", "a.both")
     assert both is not None

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.methods import BasicPublish, Method, decode_method
-from amqpstore_server.protocol.receiver import Receiver
+from amqpstore_server.protocol.targets import Targets
 
 NAMES = st.text(max_size=255).filter(lambda name: len(name.encode()) <= 255)
 START = BasicPublish(exchange="", routing_key="").encode()[:6]
 
 
 def read(payload: bytes) -> BasicPublish | None:
-    target = Receiver(131_072, 1 << 20)._new_target(payload)
+    target = Targets().learn(payload)
     return None if target is None else target.publish
 
 
