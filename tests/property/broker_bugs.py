@@ -201,7 +201,7 @@ def exclusive_queues_outlive_their_connection(patch: Patch) -> None:
 
 
 def a_freed_window_wakes_nobody(patch: Patch) -> None:
-    patch.setattr(Channel, "_touch_queues", lambda self: None)
+    patch.setattr(Channel, "touch_queues", lambda self: None)
 
 
 def one_without_acks_waits_for_nobody(patch: Patch) -> None:
