@@ -104,7 +104,7 @@ CEILINGS = {
     "varied, 1 queue": Costs(Calls(4.9, 24.7), Calls(0.5, 17.8), Calls(5.6, 34.1)),
     "varied, 10 queues": Costs(Calls(5.9, 28.5), Calls(1.8, 18.5), Calls(9.5, 40.1)),
     "varied, 3 of 21 queues": Costs(Calls(10.5, 44.5), Calls(1.4, 19.6), Calls(49.7, 111.8)),
-    "varied, own keys": Costs(Calls(34.9, 65.5), Calls(2.7, 25.3), Calls(39.4, 83.8)),
+    "varied, own keys": Costs(Calls(36.9, 68.5), Calls(2.7, 25.3), Calls(41.4, 86.8)),
     "varied, 64 KiB": Costs(Calls(49.0, 54.3), Calls(23.0, 30.3), Calls(80.2, 84.6)),
     "varied, transient": Costs(Calls(4.8, 13.4), Calls(0.4, 9.2), Calls(5.2, 22.6)),
     "varied, alone in a read": Costs(Calls(182.0, 123.0), Calls(20.7, 20.8), Calls(299.6, 215.2)),
