@@ -19,8 +19,18 @@ from amqpstore_server.cluster.keys import GROUP, IN_SYNC, SECRET, EtcdTransactio
 from amqpstore_server.cluster.keys import member_key as key_of
 from amqpstore_server.etcd.client import EtcdClient
 from tests.broker_process import REPOSITORY
-from tests.etcd_process import PATIENT_S, EtcdCluster, free_port
+from tests.etcd_process import PATIENT_S, EtcdCluster
 from tests.waiting import wait_until
+
+
+def listening_port() -> int:
+    """Return a port that nobody listens on, and that no connection is given meanwhile: a member
+    listens only while it leads.
+    """
+    while True:
+        port = secrets.randbelow(10_000) + 20_000
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class MemberProcess:
@@ -31,7 +41,7 @@ class MemberProcess:
         self.id = f"{number:016x}"
         self.directory = os.path.join(place, f"member-{number}")
         self.log_path = os.path.join(place, f"member-{number}.log")
-        self.port, self.replicate = free_port(), free_port()
+        self.port, self.replicate = listening_port(), listening_port()
         self._etcd = etcd
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -19,7 +19,7 @@ from amqpstore.replica import (
     write_membership,
 )
 from amqpstore.replica.follower_store import SHIPPED
-from amqpstore.tables import StoreRows
+from amqpstore.tables import SEGMENTS, StoreRows
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.__main__ import main
 from tests.replicas import OPTIONS, content_of
@@ -88,3 +88,26 @@ def test_it_can_lead(members: tuple[str, str]) -> None:
             contents.append(content_of(store))
     assert contents[0] == contents[1]
     assert any(contents[0].values())
+
+
+def test_check_finds_nothing_wrong_with_messages_of_several_terms_in_a_segment(
+    members: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compaction puts them together, and their ids are far apart."""
+    leader = members[0]
+    for term in (2, 3):
+        put_term(leader, term)
+        with Store.open(leader, options=OPTIONS, worker=InlineWorker(), term=term) as store:
+            orders, slow = store.queues.values()
+            for number in range(40):
+                queue = orders if number % 20 else slow
+                store.publish([queue], [Message(ENVELOPE, bytes([number]) * 200)])
+                store.sync()
+            while orders.ready_count:
+                store.take(orders, limit=1000, acked=True)
+            store.sync()
+            list(store.compact())
+    found = SEGMENTS.read(LmdbCatalog(os.path.join(leader, "catalog"), False).rows)
+    spans = [row.end_id - row.first_id for row in found.values()]
+    assert max(spans) > 1 << 32, spans
+    assert main(["check", leader]) == 0, capsys.readouterr().out
