@@ -1,0 +1,82 @@
+"""A turn of a leader: what answers definitions is withheld until they are committed, and nothing is
+sent once another member may lead.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from amqpstore_server.turn import Turn
+
+
+class Connection:
+    """A client that defines something in each round, and is answered."""
+
+    def __init__(self) -> None:
+        self.is_withheld = False
+        self.sent: list[bool] = []
+        """For each time it was to send: whether it was withheld."""
+
+    def charge(self, seconds: float) -> None:
+        assert seconds >= 0
+
+    def withhold(self) -> Callable[[], None]:
+        self.is_withheld = True
+        return self.release
+
+    def release(self) -> None:
+        self.is_withheld = False
+
+    def send_now(self, now: float) -> None:
+        assert now
+        self.sent.append(self.is_withheld)
+
+
+class Leads:
+    """A turn, and what a leader says to it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.may_send = True
+        store = SimpleNamespace(commit_definitions=lambda: None, free_memory=lambda: False)
+        self.context: Any = SimpleNamespace(
+            store=store,
+            probes=SimpleNamespace(is_due=False),
+            column=SimpleNamespace(place=lambda: None),
+            has_definitions=False,
+        )
+        broker: Any = SimpleNamespace(context=self.context, has_work=False)
+        sockets: Any = SimpleNamespace(
+            read=lambda _now: False, charge=lambda _seconds: None, let_others_run=lambda: None
+        )
+        self.committer: Any = SimpleNamespace(
+            complete_written=lambda: None, commit=lambda **_: None, has_room=lambda: True
+        )
+        self.turn = Turn(broker, sockets, self.waiting.append, lambda: self.may_send)
+
+    def round(self, connection: Connection) -> None:
+        self.turn.has_defined(connection)
+        self.turn.has_output(connection)
+        self.context.has_definitions = True
+        self.turn.round(self.committer, 1.0)
+
+
+def test_an_answer_is_withheld_until_followers_have_what_it_answers() -> None:
+    leads, connection = Leads(), Connection()
+    leads.round(connection)
+    assert connection.sent == [True]
+    (release,) = leads.waiting
+    release()
+    leads.turn.has_output(connection)
+    leads.turn.round(leads.committer, 2.0)
+    assert connection.sent == [True, False]
+
+
+def test_nothing_is_sent_once_another_member_may_lead() -> None:
+    leads, connection = Leads(), Connection()
+    leads.may_send = False
+    leads.round(connection)
+    assert connection.sent == []
+    leads.may_send = True
+    leads.turn.round(leads.committer, 2.0)
+    assert connection.sent == [True]
