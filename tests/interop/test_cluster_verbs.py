@@ -437,7 +437,7 @@ def test_status_shows_who_leads_and_what_is_wrong(
     assert lines[0] == f"{operator.name}, group main: term 1, led by {a} (127.0.0.1:5097)"
     assert lines[1] == "3 of 3 replicas in sync; a confirm needs at least 2"
     assert lines[3].split() == [
-        *(a, "leading", "1.", "127.0.0.1:5097", "127.0.0.1:5672", "1", "1,000"),
+        *(a, "leading", "1.", "127.0.0.1:5097", "127.0.0.1:5672", "1,000"),
     ]
     actor.list(a)
     client.attempt(EtcdTransaction((), deletes=(alive_key(b), LEADER)))

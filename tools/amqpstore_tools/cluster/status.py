@@ -112,26 +112,19 @@ def show(settings: ClusterSettings, view: View) -> None:
         f"{view.min_in_sync}"
     )
     rows = table(
-        "member",
-        "role",
-        "in sync",
-        "replicates at",
-        "clients at",
-        "term",
-        "batch",
-        "",
+        *("member", "role", "sync", "replication", "clients", "batch", ""),
         right="batch",
+        wrap="replication clients",
     )
     for one in members_of(view):
         place = "observer" if one.is_observer else f"{one.place}." if one.place else "no"
-        position = (f"{one.term}", f"{one.batch:,}") if one.role != "away" else (_DASH, _DASH)
         rows.add_row(
             one.member,
             shown(one.role),
             place,
             shown(one.replicate),
             shown(one.amqp),
-            *position,
+            f"{one.batch:,}" if one.role != "away" else _DASH,
             "damaged" if one.is_damaged else "",
             style="bold" if one.role == "leading" else "red" if one.role == "away" else "",
         )

@@ -100,6 +100,12 @@ class DrilledMember(_Process):
         command += ["--cluster-name", _NAME, "--cluster-etcd", self._etcd]
         self.begin([*command, "--cluster-replicate", settings.advertise])
 
+    def restart(self) -> None:
+        """Start it again, if it does not run."""
+        if not self.is_running:
+            self.end()
+            self.start()
+
     def serves(self) -> bool:
         """Tell whether clients can log in."""
         with contextlib.suppress(ConnectError, PeerError, OSError):

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from amqpstore_tools.client.connection import Address, Connection
 from amqpstore_tools.drill.client import (
@@ -113,8 +114,8 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
 
     wait_for_confirms("before anything was lost")
     name, disturb = rng.choice(_DISTURBANCES)
-    disturb(leader, rng.choice(followers), rng)
-    if not name.startswith("leader"):
+    disturb(leader, followers, rng)
+    if name.startswith("follower "):
         wait_for_confirms(f"after {name}")
     number = rng.choice([signal.SIGKILL, signal.SIGTERM])
     began = time.monotonic()
@@ -127,36 +128,42 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
             run.found("I9", publisher.failure, did)
         known.sent.update(publisher.sent)
         known.confirmed |= publisher.confirmed
+    for one in followers:
+        one.restart()
     group.wait_for_leader(but=leader)
     seconds = time.monotonic() - began
     if seconds > _FAILOVER_S:
         run.found("I9", f"nobody led for {seconds:.1f} s", did)
     run.account.did["members lost"] += 1 + bool(name)
-    for one in group.members:
-        if not one.is_running:
-            one.end()
-            one.start()
+    leader.restart()
     group.wait_until_in_sync()
     return did, sum(len(publisher.confirmed) for publisher in publishers)
 
 
-def _kill(_leader: DrilledMember, follower: DrilledMember, _rng: random.Random) -> None:
-    follower.end()
+def _kill(_leader: DrilledMember, followers: list[DrilledMember], rng: random.Random) -> None:
+    rng.choice(followers).end()
 
 
-def _pause(leader: DrilledMember, rng: random.Random) -> None:
-    leader.send(signal.SIGSTOP)
+def _kill_all(_leader: DrilledMember, followers: list[DrilledMember], rng: random.Random) -> None:
+    """What the leader confirms from now on, nobody else would have."""
+    for one in followers:
+        one.end()
+    time.sleep(rng.uniform(0.1, 1.5))
+
+
+def _pause(member: DrilledMember, rng: random.Random) -> None:
+    member.send(signal.SIGSTOP)
     time.sleep(rng.uniform(0.2, 5.0))
-    leader.send(signal.SIGCONT)
+    member.send(signal.SIGCONT)
 
 
-_DISTURBANCES: tuple[
-    tuple[str, Callable[[DrilledMember, DrilledMember, random.Random], None]], ...
-] = (
-    ("", lambda _leader, _follower, _rng: None),
+_Disturb: TypeAlias = Callable[[DrilledMember, list[DrilledMember], random.Random], None]
+_DISTURBANCES: tuple[tuple[str, _Disturb], ...] = (
+    ("", lambda _leader, _followers, _rng: None),
     ("follower killed", _kill),
-    ("follower paused", lambda _leader, follower, rng: _pause(follower, rng)),
-    ("leader paused", lambda leader, _follower, rng: _pause(leader, rng)),
+    ("followers killed", _kill_all),
+    ("follower paused", lambda _leader, followers, rng: _pause(rng.choice(followers), rng)),
+    ("leader paused", lambda leader, _followers, rng: _pause(leader, rng)),
 )
 
 
