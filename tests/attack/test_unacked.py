@@ -22,7 +22,7 @@ BOUND = 100 * MIB
 BATCH = 20
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
     directory = str(tmp_path_factory.mktemp("broker") / "store")
     config = f"{directory}.toml"
@@ -40,7 +40,9 @@ def body_of(number: int) -> bytes:
 
 
 def fill(channel: BlockingChannel, mode: Literal[1, 2]) -> None:
-    """Declare and fill the queue "q", whose dead letters go to "dead"."""
+    """Declare and fill a new queue "q", whose dead letters go to "dead"."""
+    for queue in ("q", "dead"):
+        channel.queue_delete(queue)
     durable = mode == 2
     dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     channel.queue_declare("dead", durable=durable)
