@@ -256,13 +256,20 @@ def test_what_an_address_says_is_text(session: BrowserContext, site: str, path: 
 
 
 def violations(page: Page) -> list[str]:
-    """Return what axe finds; in the dark theme it looks at the colours alone."""
+    """Return what axe finds; in the dark theme it looks at the colours alone, and on a phone at
+    whether the keyboard reaches what scrolls.
+    """
     if not AXE.exists():
         missing("axe-core is not installed: make test")
     found: list[str] = []
     # Through the protocol of the browser, which no content policy forbids.
     page.evaluate(AXE.read_text())
-    for theme, options in (("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")):
+    for theme, size, options in (
+        ("light", WIDE, "{}"),
+        ("dark", WIDE, "{runOnly: ['color-contrast']}"),
+        ("phone", NARROW, "{runOnly: ['scrollable-region-focusable']}"),
+    ):
+        page.set_viewport_size(size)
         page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
         results = page.evaluate(f"axe.run({options})")
         found += [
