@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from amqpstore_tools.client.connection import Address, Connection
+from amqpstore_tools.drill.broker import BrokerEndedError
 from amqpstore_tools.drill.client import (
     FANOUT,
     QUEUES,
@@ -70,17 +71,24 @@ def run(run: DrillRun) -> None:
         group.found()
         _declare(group.wait_for_leader().address)
         for rng in run.rounds():
-            did, confirms = _work(run, group, known, rng)
-            promised = known.promised_count
-            faults = [*_look(run, group.wait_for_leader().address, known)]
-            run.saw(_CHECKED)
-            for invariant, text in faults:
-                run.found(invariant, text, f"round {run.round}: {did}")
-            run.account.did["confirms"] += confirms
-            survived = promised - sum(len(known.promised(name)) for name in QUEUES)
-            run.step(
-                Step(run.round, 1, did, promised, survived, survived, is_violated=bool(faults))
-            )
+            try:
+                _round(run, group, known, rng)
+            except BrokerEndedError as error:
+                run.found("I9", str(error), f"round {run.round}")
+                return
+
+
+def _round(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random) -> None:
+    did, confirms = _work(run, group, known, rng)
+    promised = known.promised_count
+    faults = [*_look(run, group.wait_for_leader().address, known)]
+    run.saw(_CHECKED)
+    for invariant, text in faults:
+        run.found(invariant, text, f"round {run.round}: {did}")
+    run.account.did["confirms"] += confirms
+    survived = promised - sum(len(known.promised(name)) for name in QUEUES)
+    run.step(Step(run.round, 1, did, promised, survived, survived, is_violated=bool(faults)))
+    group.wait_until_in_sync()
 
 
 def _declare(address: Address) -> None:
@@ -136,7 +144,6 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
         run.found("I9", f"nobody led for {seconds:.1f} s", did)
     run.account.did["members lost"] += 1 + bool(name)
     leader.restart()
-    group.wait_until_in_sync()
     return did, sum(len(publisher.confirmed) for publisher in publishers)
 
 
