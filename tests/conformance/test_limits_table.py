@@ -75,7 +75,7 @@ def test_every_lesson_is_tested() -> None:
 
 def test_every_limit_of_the_configuration_has_a_row() -> None:
     listed = {row.cells["set by"] for row in table(document(), "Limits")}
-    limits = {name for name in KEYS if name.startswith(("max_", "connection"))}
+    limits = {name for name in KEYS if name.startswith(("max_", "connection", "management_max_"))}
     limits |= {"frame_max", "channel_max", "memory_bytes", "memory_watermark", "accepts_per_s"}
     assert {f"`{name}`" for name in limits} <= listed
 
