@@ -30,7 +30,7 @@ from amqpstore_server.cluster.frames import (
 from amqpstore_server.replication.definitions import DefinitionTables
 from amqpstore_server.replication.disk_lane import DiskEffect, DiskLane, Follow
 from amqpstore_server.replication.kept_segments import KeptSegments
-from amqpstore_server.replication.member_log import MemberLog
+from amqpstore_server.replication.member_log import MemberLog, held_batch
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
@@ -159,6 +159,8 @@ class Lane:
             pass
         assert told == ("synced", self.group.term, self.seq)
         assert contents(self.group.follower_disk) == contents(self.group.leader_disk)
+        there = [held_batch(one) for one in self.group.reader().tail()]
+        assert list(self.log.tail())[: len(there)] == there
 
 
 @pytest.fixture
