@@ -51,6 +51,7 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
         "quarantine/repair-0/",
         "quarantine/rejoin-0/",
         "segments/0.segment.new",
+        "kept/0-%d.segment",
     }
     assert found == names - made_later
 
