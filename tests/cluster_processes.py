@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Self
 
 import pika
+import pika.exceptions
 
 from amqpstore.replica import Membership, create_follower
 from amqpstore_server.cluster.keys import GROUP, IN_SYNC, SECRET, EtcdTransaction, Put, View
@@ -108,11 +109,19 @@ class MemberProcess:
         return False
 
     def connect(self) -> pika.BlockingConnection:
-        return pika.BlockingConnection(
-            pika.ConnectionParameters(
-                "127.0.0.1", self.port, socket_timeout=PATIENT_S, blocked_connection_timeout=60
-            )
+        """Connect as clients do: a leader that has just changed may close the first connection."""
+        parameters = pika.ConnectionParameters(
+            "127.0.0.1", self.port, socket_timeout=PATIENT_S, blocked_connection_timeout=60
         )
+        connections: list[pika.BlockingConnection] = []
+
+        def connects() -> bool:
+            with contextlib.suppress(pika.exceptions.AMQPError):
+                connections.append(pika.BlockingConnection(parameters))
+            return bool(connections)
+
+        wait_until(connects, self.log)
+        return connections[0]
 
     def log(self) -> str:
         with open(self.log_path, encoding="utf-8", errors="replace") as log:

@@ -212,7 +212,7 @@ class Router:
         properties = decode_properties(envelope.properties)
         walk = yield from self._walking([exchange], envelope.address[1], properties)
         queues = [queue for queue in walk.queues if not queue.is_deleted]
-        route = self._route(queues, walk.counters)
+        route = self._route(queues, walk)
         # A route with bindings of before a change is not to be remembered.
         stays = version is self.version
         self._found = envelope, (route, walk.is_shared and stays, walk.is_repeatable and stays)
@@ -337,7 +337,8 @@ class Router:
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
             found = [queue for queue in named if not queue.is_internal]
-            return self._route(found, self.default_counters), True, True
+            walk = _Walk(found, self.default_counters, is_shared=True, is_repeatable=True)
+            return self._route(found, walk), True, True
         exchange = self._exchanges.get(exchange_name)
         return self._walk([exchange] if exchange else [], keys, properties, steps)
 
@@ -354,13 +355,16 @@ class Router:
                 next(walking)
             except StopIteration as end:
                 walk: _Walk = end.value
-                route = self._route(walk.queues, walk.counters)
-                return route, walk.is_shared, walk.is_repeatable
+                return self._route(walk.queues, walk), walk.is_shared, walk.is_repeatable
 
-    def _route(self, queues: list[Queue], counters: ExchangeCounters | None) -> Route:
+    def _route(self, queues: list[Queue], walk: _Walk) -> Route:
         """Return the route to some queues: the same for all addresses that lead there, so that
-        their messages can be put in these queues together.
+        their messages can be put in these queues together; unless it depends on more than the
+        address, as then what becomes of a message there may do so too.
         """
+        counters = walk.counters
+        if not walk.is_shared:
+            return Route(queues, counters)
         key = counters, *queues
         route = self._by_queues.get(key)
         if route is None:

@@ -366,3 +366,24 @@ def test_the_oldest_deaths_are_dropped(simulated: SimulatedBroker) -> None:
         "q",
         *(f"q{n}" for n in range(max_deaths - 1)),
     ]
+
+
+def test_dead_letters_of_a_delayed_exchange_wait_for_their_own_time() -> None:
+    """Though they leave their queue together."""
+    simulated = SimulatedBroker()
+    simulated.exchange("later", "x-delayed-message", x_delayed_type="direct")
+    simulated.queue("late")
+    simulated.bind("later", "late", "late")
+    simulated.queue("q", dead_letter_exchange="later", dead_letter_routing_key="late")
+    client = Client(simulated)
+    for body, delay_ms in (("second", 1000), ("first", 100), ("third", 5000)):
+        client.publish("", "q", body, headers={"x-delay": delay_ms})
+    client.consume("q", "tag")
+    simulated.settle()
+    client.channel.reject_until(0, requeue=False)
+    simulated.settle()
+    seen = []
+    for ms in (100, 900, 4000):
+        simulated.pass_time(ms)
+        seen.append(simulated.ready("late"))
+    assert seen == [["first"], ["first", "second"], ["first", "second", "third"]]
