@@ -88,6 +88,9 @@ class EtcdProcess:
     def pause(self) -> None:
         """Stop the process: its sockets still accept, and nothing answers."""
         self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            # Until all its threads have stopped it still answers.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
