@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -122,7 +123,7 @@ class DiskLane:
                     continue
                 if effect is None:
                     break
-                self._busy(lambda effect=effect: self._carry_out(effect))  # type: ignore[misc]
+                self._busy(partial(self._carry_out, effect))
             self._busy(self._close)
         except BaseException as error:  # noqa: BLE001 - it ends the process
             if self._store is not None:

@@ -125,7 +125,9 @@ def test_a_single_active_consumer_that_was_full_is_served_again(
 
 
 def test_many_priorities_cost_as_much_as_one(simulated: SimulatedBroker) -> None:
-    """Of consumers, each with another: in processor time, which is the same on a busy machine."""
+    """Each consumer has a priority of its own. Processor time counts: it is the same on a busy
+    machine.
+    """
 
     def cost_s(queue: str, priorities: list[int]) -> float:
         simulated.queue(queue)

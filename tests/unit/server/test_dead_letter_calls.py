@@ -17,7 +17,7 @@ functions, and of built-in ones. Lower them when the broker needs less.
 
 @pytest.mark.parametrize("queues", CEILINGS)
 def test_a_dead_letter_costs_no_more_calls_than_it_did(queues: int) -> None:
-    """Of messages that differ in all their properties, and die in one queue after the other."""
+    """The messages differ in all their properties, and die in one queue after another."""
     simulated = SimulatedBroker()
     for number in range(queues):
         after = f"q{number + 1}"
