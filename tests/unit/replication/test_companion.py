@@ -108,8 +108,9 @@ def led(tmp_path: Path) -> Generator[Led]:
 
 def test_a_batch_is_shipped_first_written_then_and_complete_last(led: Led) -> None:
     happened = led.publish(b"one")
-    wait_until(lambda: led.leads.synced_seqs == [led.leads.shipped[-1].seq])
+    wait_until(lambda: bool(led.leads.synced_seqs))
     (shipped,) = led.leads.shipped
+    assert led.leads.synced_seqs == [shipped.seq]
     assert led.leads.on_disk == [{}]
     assert log_files(led.disk) == {1: shipped.content}
     sealed = SealedBatch.of_layout(shipped.layout, shipped.content)
