@@ -400,6 +400,15 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             live=True,
         ),
     ] = 65_535
+    max_prefetch: Annotated[
+        int,
+        key(
+            "unacked messages of a consumer, also of one without a prefetch limit (basic.qos); 0 "
+            "means any number",
+            ge=0,
+            live=True,
+        ),
+    ] = 1_000_000
     names: Annotated[
         Literal["lenient", "strict", "0-10"],
         key(

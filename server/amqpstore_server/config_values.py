@@ -50,6 +50,7 @@ def client_limits(config: Config) -> Limits:
         max_message_bytes=config.max_message_bytes,
         send_timeout_s=config.send_timeout_s,
         consumers=config.max_consumers,
+        prefetch=config.max_prefetch,
         # Whatever is configured: a message of the largest size can be received while another is
         # pending.
         unfinished_bytes=max(config.connection_bytes, 2 * config.max_message_bytes),

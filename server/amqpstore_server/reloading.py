@@ -116,6 +116,7 @@ def reloadable_parts(
                 "heartbeat_s",
                 "max_message_bytes",
                 "max_consumers",
+                "max_prefetch",
                 "send_timeout_s",
                 "connection_bytes",
                 "connections_bytes",

@@ -554,13 +554,13 @@ class AmqpConnection:
             outbox=self.outbox,
             transacted=self._transacted,
             frame_max=negotiation.frame_max,
+            max_prefetch=self._limits.prefetch,
             takes_cancels=negotiation.has_capability("consumer_cancel_notify"),
             shares_prefetch=negotiation.shares_prefetch,
             break_off=self.break_off,
             refuse=self._refuse,
         )
-        limits = self._limits
-        self._session = Session(context, negotiation.channel_max, limits.consumers, usage)
+        self._session = Session(context, negotiation.channel_max, self._limits.consumers, usage)
         self.vhost = self.log.fields["vhost"] = method.virtual_host
         self._told.opened(self.vhost)
         self._move(ConnectionEvent.OPEN)

@@ -12,7 +12,8 @@ class Limits:
     `max_message_bytes` is the size of the largest body that is accepted. A client that reads
     nothing for `send_timeout_s` while bytes wait for it is closed. `unfinished_bytes` limits the
     memory of a client's messages that are not published yet: partial bodies, and messages that wait
-    for a commit. `consumers` is the most of a connection, on all its channels; 0 means any number.
+    for a commit. `consumers` is the most of a connection, on all its channels; `prefetch`
+    the most unacked messages of a consumer. 0 means any number of either.
     """
 
     channel_max: int = 2047
@@ -22,3 +23,4 @@ class Limits:
     send_timeout_s: int = 300
     unfinished_bytes: int = 256 << 20
     consumers: int = 65_535
+    prefetch: int = 1_000_000

@@ -241,6 +241,37 @@ def test_only_what_is_not_committed_counts_as_unfinished(end: Method) -> None:
         assert client.answers[-1].method.name == "connection.close"
 
 
+@pytest.mark.parametrize("asked", [None, 0, 3, 4])
+def test_no_consumer_has_more_unacked_than_it_may(asked: int | None) -> None:
+    with SimulatedServer(limits=Limits(prefetch=3)) as server:
+        client = SimulatedClient.opened(server, channels=1)
+        client.ask(1, methods.QueueDeclare(queue="q"))
+        if asked is not None:
+            client.ask(1, methods.BasicQos(prefetch_size=0, prefetch_count=asked))
+        client.ask(1, methods.BasicConsume(queue="q", consumer_tag=""))
+        client.send(b"".join(published(b"%d" % n) for n in range(5)))
+        assert server.ready("q") == ["3", "4"]
+        client.ask(1, methods.BasicQos(prefetch_size=0, prefetch_count=1))
+        client.ask(1, methods.BasicConsume(queue="q", consumer_tag=""))
+        assert server.ready("q") == ["4"]
+        client.send(sent(methods.BasicAck(delivery_tag=2)))
+        assert server.ready("q") == []
+
+
+def test_a_consumer_without_a_limit_takes_all_of_a_read_for_a_queue_that_keeps_nothing() -> None:
+    with SimulatedServer() as server:
+        client = SimulatedClient.opened(server, channels=1)
+        client.ask(
+            1,
+            methods.QueueDeclare(
+                queue="q", arguments={"x-max-length": 0, "x-overflow": "reject-publish"}
+            ),
+        )
+        client.ask(1, methods.BasicConsume(queue="q", consumer_tag=""))
+        client.send(published(b"m") * 3000)
+        assert names(client.answers).count("basic.deliver") == 3000
+
+
 # What takes long.
 
 

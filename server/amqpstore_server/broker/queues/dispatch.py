@@ -133,8 +133,9 @@ class Dispatch:
             window = consumer.channel.window
             if consumer.has_size_limit:
                 taken = 1
-            elif not (consumer.window.messages or window.messages):
-                taken = _UNLIMITED
+            else:
+                own = consumer.window
+                taken = own.messages - own.unacked if own.messages else _UNLIMITED
             taken += by_channel.get(consumer.channel, 0)
             if window.size:
                 taken = min(taken, 1)
