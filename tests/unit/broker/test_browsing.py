@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
-from amqpstore import MessageDamagedError, Run
+from amqpstore import Envelope, Message, MessageDamagedError, Run
 from amqpstore_server.administration.operations import AdministrationError, MissingError
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
+from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
 from amqpstore_server.protocol.field_table import Timestamp
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.operator import Operator
@@ -131,37 +133,42 @@ def test_priorities_are_walked_from_the_highest_to_the_lowest(
     assert operator.sees("orders", start="5:2") == ["d", "a", "e"]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        (ALL, "abc"),
-        ({"properties": {"message_id": "m-b"}}, "b"),
-        ({"properties": {"message-id": {"pattern": "^m-[ab]$"}}}, "ab"),
-        ({"properties": {"message_id": {"exists": False}}}, "c"),
-        ({"properties": {"message_id": None}}, "c"),
-        ({"properties": {"timestamp": {"min": 100, "max": 150}}}, "a"),
-        ({"properties": {"timestamp": {"min": 100}}}, "ab"),
-        ({"properties": {"priority": {"min": 1}}}, "b"),
-        ({"properties": {"type": {"contains": "der"}}}, "a"),
-        ({"headers": {"n": 1}}, "a"),
-        ({"headers": {"n": {"exists": True}}}, "ab"),
-        ({"headers": {"flag": True}}, "b"),
-        ({"headers": {"n": True}}, ""),
-        ({"headers": {"amount": {"min": 1.4, "max": 1.6}}}, "b"),
-        ({"routing_key": "orders", "exchange": ""}, "abc"),
-        ({"routing_key": {"pattern": "^x"}}, ""),
-        ({"body": {"contains": "b"}}, "b"),
-        ({"body": {"pattern": "[bc]"}}, "bc"),
-        ({"redelivered": False}, "abc"),
-        ({"redelivered": True}, ""),
-    ],
+FILTERS: tuple[tuple[dict[str, Any], str], ...] = (
+    (ALL, "abc"),
+    ({"properties": {"message_id": "m-b"}}, "b"),
+    ({"properties": {"message-id": {"pattern": "^m-[ab]$"}}}, "ab"),
+    ({"properties": {"message_id": {"exists": False}}}, "c"),
+    ({"properties": {"message_id": None}}, "c"),
+    ({"properties": {"message_id": {"equals": None}}}, "c"),
+    ({"properties": {"message_id": {"contains": "m-", "pattern": "b$"}}}, "b"),
+    ({"properties": {"timestamp": {"min": 120, "max": 120}}}, "a"),
+    ({"properties": {"timestamp": {"min": 120}}}, "ab"),
+    ({"properties": {"timestamp": {"pattern": "1"}}}, ""),
+    ({"properties": {"priority": {"min": 1}}}, "b"),
+    ({"properties": {"type": {"contains": "der"}}}, "a"),
+    ({"properties": {"message_id": "m-a"}, "headers": {"n": 2}}, ""),
+    ({"properties": {"message_id": "m-c"}, "headers": {"n": 2}}, ""),
+    ({"headers": {"n": 1}}, "a"),
+    ({"headers": {"n": {"exists": True}}}, "ab"),
+    ({"headers": {"n": {"contains": "1"}}}, ""),
+    ({"headers": {"n": True}}, ""),
+    ({"headers": {"n": {"equals": True}}}, ""),
+    ({"headers": {"flag": True}}, "b"),
+    ({"headers": {"flag": {"min": 0}}}, ""),
+    ({"headers": {"amount": {"min": 1.4, "max": 1.6}}}, "b"),
+    ({"routing_key": "orders", "exchange": ""}, "abc"),
+    ({"routing_key": {"pattern": "^x"}}, ""),
+    ({"exchange": None}, ""),
+    ({"body": {"contains": "a"}}, "a"),
+    ({"body": {"pattern": "[bc]"}}, "bc"),
+    ({"body": {"contains": "b", "pattern": "[bc]"}}, "b"),
+    ({"redelivered": False}, "bc"),
+    ({"redelivered": True}, "a"),
 )
+
+
 def test_a_filter_means_what_it_says(
-    broker: SimulatedBroker,
-    client: Client,
-    operator: Operator,
-    wanted: dict[str, Any],
-    found: str,
+    broker: SimulatedBroker, client: Client, operator: Operator
 ) -> None:
     broker.queue("orders")
     headers = {"n": 1}, {"n": 2, "flag": True, "amount": Decimal("1.5")}
@@ -173,7 +180,29 @@ def test_a_filter_means_what_it_says(
     )
     client.publish("", "orders", "c")
     broker.settle()
-    assert operator.sees("orders", filter=wanted) == list(found)
+    client.get("orders")
+    client.requeue("a")
+    broker.settle()
+    found = [(wanted, "".join(operator.sees("orders", filter=wanted))) for wanted, _ in FILTERS]
+    assert found == list(FILTERS)
+
+
+@pytest.mark.parametrize("condition", [{"contains": "needle"}, {"pattern": "needle$"}])
+def test_the_first_mebibyte_of_a_body_is_searched(condition: dict[str, str]) -> None:
+    matcher = Matcher(msgspec.convert({"body": condition}, MessageFilter))
+    found = [
+        matcher.matches(Message(Envelope("", "k", b""), b"\xff" * length + b"needle"))
+        for length in (0, (1 << 20) - 6, 1 << 20)
+    ]
+    assert found == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"colour": 1}, {"body": {"equals": "x"}}, {"routing_key": {"is": "x"}}]
+)
+def test_a_filter_has_no_other_conditions(wanted: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.convert(wanted, MessageFilter)
 
 
 def test_a_filter_looks_at_so_many_and_says_where_to_go_on(
@@ -211,6 +240,7 @@ def test_pages_look_at_each_message_once(
         ({"filter": {"properties": {"colour": 1}}}, "no property 'colour'"),
         ({"filter": {"body": {"pattern": "("}}}, "not a regular expression"),
         ({"filter": {"headers": dict.fromkeys(map(str, range(51)))}}, "more than 50"),
+        ({"filter": {"properties": dict.fromkeys(map(str, range(51)))}}, "more than 50"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
