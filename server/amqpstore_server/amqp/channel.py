@@ -22,11 +22,11 @@ from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
-from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched
 from amqpstore_server.broker.settings import CHECKS
 from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import REPLY_TO
 from amqpstore_server.protocol.errors import (
     CommandInvalid,
     NotImplementedByServer,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
-from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.protocol.content import (
+    REPLY_TO,
     BasicProperties,
     ContentHeader,
     decode_properties,

@@ -16,12 +16,12 @@ from amqpstore_server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED
 from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.names import without_line_ends
 from amqpstore_server.broker.permissions import Access
-from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.content import REPLY_TO
 from amqpstore_server.protocol.errors import AccessRefused, NotFound
 
 _SERVER_NAMED = "amq.gen-"

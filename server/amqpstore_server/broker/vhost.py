@@ -37,7 +37,6 @@ from amqpstore_server.broker.predeclared import predeclared_exchanges
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import (
     QUEUE_KINDS,
-    REPLY_TO,
     ConsumedQueue,
     DelayQueue,
     ReplyQueue,
@@ -76,6 +75,7 @@ from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.exchange_queues import ExchangeQueues
 from amqpstore_server.broker.transactions.history import Histories
 from amqpstore_server.broker.transactions.replay import Replays
+from amqpstore_server.protocol.content import REPLY_TO
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer

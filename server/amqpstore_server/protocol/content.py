@@ -125,12 +125,22 @@ _OWN_FLAGS = tuple(
 _READERS = {name: read for name, read, _ in _PROPERTIES}
 _WRITERS = {name: write for name, _, write in _PROPERTIES}
 
-NOT_PLAIN = frozenset({"reply_to", "expiration", "user_id"})
-"""Besides delivery-mode and priority, the properties that concern the broker."""
+REPLY_TO = "amq.rabbitmq.reply-to"
+"""The name that a client consumes its direct replies from, and writes into reply-to."""
+
+_NOT_PLAIN = frozenset({"expiration", "user_id"})
 
 _UNKNOWN_FLAG = 0b10
 MORE_FLAGS = 0b01
 """The flag that announces another word of flags."""
+
+
+def concerns_the_broker(name: str, value: str | bytes) -> bool:
+    """Tell whether a property of text makes its message one that is not `plain`.
+
+    Of a reply-to only the length is asked for: headers of one `Shape` have that in common.
+    """
+    return name in _NOT_PLAIN or (name == "reply_to" and len(value) == len(REPLY_TO))
 
 
 def decode_content_header(payload: bytes) -> ContentHeader:
@@ -152,7 +162,9 @@ def decode_content_header(payload: bytes) -> ContentHeader:
             mode = value
         elif name == "priority":
             priority = value
-        elif name in NOT_PLAIN or (name == "headers" and ("CC" in value or "BCC" in value)):
+        elif name == "headers":
+            is_plain = is_plain and "CC" not in value and "BCC" not in value
+        elif concerns_the_broker(name, value):
             is_plain = False
     return ContentHeader(class_id, body_size, properties, (mode, priority) if is_plain else None)
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from amqpstore_server.protocol.content import (
     MORE_FLAGS,
-    NOT_PLAIN,
     PROPERTY_TYPES,
     ContentHeader,
     PropertyType,
+    concerns_the_broker,
 )
 from amqpstore_server.protocol.methods import BasicPublish
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER
@@ -144,8 +144,12 @@ class _Walk:
         places = {}
         for place, (name, kind) in enumerate(PROPERTY_TYPES):
             if flags & 1 << (15 - place):
-                places[name] = self._offset
+                places[name] = start = self._offset
                 self._property(kind)
+                if kind is PropertyType.SHORTSTR and concerns_the_broker(
+                    name, payload[start + 1 : self._offset]
+                ):
+                    self._is_plain = False
         if not self._is_ascii:
             return None
         mask = int.from_bytes(self._mask, "big")
@@ -161,7 +165,7 @@ class _Walk:
             int.from_bytes(payload, "big") & mask,
             places.get("delivery_mode", 0),
             places.get("priority", 0),
-            self._is_plain and not places.keys() & NOT_PLAIN,
+            self._is_plain,
             len(middle),
             int.from_bytes(middle_mask, "big"),
             int.from_bytes(middle, "big") & int.from_bytes(middle_mask, "big"),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 
 from amqpstore_server.protocol.content import (
+    REPLY_TO,
     BasicProperties,
     ContentHeader,
     decode_content_header,
@@ -35,6 +36,7 @@ EXAMPLES = [
     (b"\x80\x00\x0atext/plain", BasicProperties(content_type="text/plain")),
     (b"\x10\x00\x02", BasicProperties(delivery_mode=2)),
     (b"\x00\x04\x00", BasicProperties(cluster_id="")),
+    (b"\x02\x00\x01d", BasicProperties(reply_to="d")),
     (b"\x20\x00\x00\x00\x00\x03\x01kV", BasicProperties(headers={"k": None})),
     (
         bytes.fromhex(
@@ -61,9 +63,15 @@ def test_properties_are_read_and_written(raw: bytes, properties: BasicProperties
 def test_a_header_is_plain_if_nothing_else_in_it_concerns_the_broker(
     raw: bytes, properties: BasicProperties
 ) -> None:
-    concerns = {properties.reply_to, properties.expiration, properties.user_id} != {None}
+    concerns = {properties.expiration, properties.user_id} != {None}
     plain = properties.delivery_mode or 0, properties.priority or 0
     assert decode_content_header(header(raw)).plain == (None if concerns else plain)
+
+
+@pytest.mark.parametrize("reply_to", [REPLY_TO, REPLY_TO.upper()])
+def test_a_header_that_may_ask_for_direct_replies_is_not_plain(reply_to: str) -> None:
+    raw = encode_properties(BasicProperties(reply_to=reply_to))
+    assert decode_content_header(header(raw)).plain is None
 
 
 @pytest.mark.parametrize("name", ["CC", "BCC"])

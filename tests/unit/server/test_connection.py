@@ -8,10 +8,9 @@ import pytest
 from amqpstore.limits import StoreLimits
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.broker.exchanges.topic import TopicExchange
-from amqpstore_server.broker.queues.kinds import REPLY_TO
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol import methods
-from amqpstore_server.protocol.content import BasicProperties, decode_properties
+from amqpstore_server.protocol.content import REPLY_TO, BasicProperties, decode_properties
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import Method
 from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer

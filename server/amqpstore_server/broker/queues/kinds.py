@@ -21,12 +21,9 @@ from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Backlog
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.protocol.content import decode_properties
+from amqpstore_server.protocol.content import REPLY_TO, decode_properties
 
 _log = logging.getLogger(__name__)
-
-REPLY_TO = "amq.rabbitmq.reply-to"
-"""The name that a client consumes its direct replies from, and writes into reply-to."""
 
 CONSUMED_PREFIX = "amq.consumed."
 
