@@ -27,14 +27,23 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
+TESTS_OF_TEXTS = tuple(
+    f"tests/unit/test_{name}.py"
+    for name in ("class_names", "docstrings", "import_cycles", "imports")
+)
+
+
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
     """Modules go to whichever worker is free, as their tests share a broker; all of tests/spark to
-    one of them, as they share a session of Spark. In a sample each test goes by itself."""
+    one of them, as they share a session of Spark, and those of our source texts, as they share the
+    trees of all modules. In a sample each test goes by itself."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
         if "tests/spark/" in module:
             return "spark"
+        if module.startswith(TESTS_OF_TEXTS):
+            return "texts"
         return module if self.config.option.sample_s is None else nodeid
 
 
@@ -87,11 +96,17 @@ def data_directory(tmp_path: object) -> str:
     return os.path.join(str(tmp_path), "store")
 
 
+@pytest.fixture(scope="module")
+def broker_type() -> type[BrokerProcess]:
+    """How brokers are started: a module whose tests are of the command itself says so."""
+    return BrokerProcess
+
+
 @pytest.fixture
-def broker(data_directory: str) -> Generator[BrokerProcess]:
+def broker(data_directory: str, broker_type: type[BrokerProcess]) -> Generator[BrokerProcess]:
     """A running broker of this test's own, which the test may restart or kill."""
     _needs_own_process()
-    with BrokerProcess(data_directory, f"{data_directory}.log") as process:
+    with broker_type(data_directory, f"{data_directory}.log") as process:
         process.start()
         yield process
         if process.running:
@@ -100,10 +115,12 @@ def broker(data_directory: str) -> Generator[BrokerProcess]:
 
 
 @pytest.fixture
-def stopped_broker(data_directory: str) -> Generator[BrokerProcess]:
+def stopped_broker(
+    data_directory: str, broker_type: type[BrokerProcess]
+) -> Generator[BrokerProcess]:
     """A broker that the test starts, or fails to start, by itself."""
     _needs_own_process()
-    with BrokerProcess(data_directory, f"{data_directory}.log") as process:
+    with broker_type(data_directory, f"{data_directory}.log") as process:
         yield process
 
 

@@ -14,11 +14,17 @@ from tests.broker_process import (
     REPOSITORY,
     BrokerProcess,
     BrokerStartError,
+    CommandLineBroker,
     serve_command,
 )
 from tests.interop.pika_client import connect
 
 RUN_TIMEOUT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker_type() -> type[BrokerProcess]:
+    return CommandLineBroker
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
