@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.test_imports import sources
+from tests.unit.python_sources import parsed, sources
 
 # Names that several modules have, and how many. The list may only shrink. The broker's queues and
 # transactions consist of the store's; `pika` is for programs that have nothing else of ours, and
@@ -27,7 +27,7 @@ def public_classes(modules: Iterable[str]) -> Counter[str]:
     return Counter(
         node.name
         for source in modules
-        for node in ast.parse(source).body
+        for node in parsed(source).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
 

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from tests.unit.test_imports import Sources, imports, sources
+from tests.unit.python_sources import Sources, imported_by, imports, sources
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -31,16 +31,21 @@ def graph_of(modules: Sources) -> dict[str, set[str]]:
     names = {name.removesuffix(".__init__"): name for name in modules}
     graph = {}
     for module, text in modules.items():
-        tree = WithoutTypes().visit(ast.parse(text))
-        found = {names[one] for one in nearest(names, set(imports(module, tree)))}
-        graph[module] = found - {module}
+        imported = imports(module, text)
+        if "TYPE_CHECKING" in text:
+            tree = WithoutTypes().visit(ast.parse(text))
+            imported = frozenset(
+                name for node in ast.walk(tree) for name in imported_by(module, node)
+            )
+        graph[module] = {names[one] for one in nearest(names, imported)} - {module}
     return graph
 
 
-def nearest(names: dict[str, str], imported: set[str]) -> Iterator[str]:
+def nearest(names: dict[str, str], imported: frozenset[str]) -> Iterator[str]:
     """The modules of ours among what is imported, but no package that is named for its module."""
-    for name in imported & names.keys():
-        if not any(one.startswith(f"{name}.") for one in imported & names.keys()):
+    ours = imported & names.keys()
+    for name in ours:
+        if not any(one.startswith(f"{name}.") for one in ours):
             yield name
 
 

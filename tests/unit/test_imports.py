@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = {"amqpstore": ".", "amqpstore_server": "server", "amqpstore_tools": "tools"}
-"""Each with its source root."""
+from tests.unit.python_sources import PACKAGES, Sources, imports, parsed, sources
 
 # What is in a package, each above all that is before it: it may import that, and none behind it.
 FLOORS = {
@@ -110,8 +108,6 @@ CONFIG_MODULES = tuple(
 CONFIG_VERBS = ("amqpstore_tools.verbs.config", "amqpstore_tools.verbs.cluster")
 
 FILE_LIBRARIES = ("pathlib", "shutil", "io", "tempfile", "mmap", "fcntl", "glob")
-
-Sources = dict[str, str]
 
 
 def test_no_import_points_the_wrong_way() -> None:
@@ -287,25 +283,14 @@ def test_a_module_on_disk_is_read_under_its_name(tmp_path: Path) -> None:
     assert list(violations(found)) == ["amqpstore_server.protocol.bad imports random"]
 
 
-def sources(root: Path = ROOT) -> Sources:
-    """The text of every module of ours, by its dotted name; a package's ends in `.__init__`."""
-    found = {}
-    for package, source_root in PACKAGES.items():
-        for path in sorted((root / source_root / package).rglob("*.py")):
-            name = ".".join(path.relative_to(root / source_root).with_suffix("").parts)
-            found[name] = path.read_text("utf-8")
-    return found
-
-
 def violations(modules: Sources) -> Iterator[str]:
     """One line for each import, and each use of files, that the rules forbid."""
     for module, text in modules.items():
-        tree = ast.parse(text)
-        for imported in sorted(set(imports(module, tree))):
+        for imported in sorted(imports(module, text)):
             if is_forbidden(module, imported):
                 yield f"{module} imports {imported}"
         if is_within(module, "amqpstore") and module not in FILE_MODULES:
-            yield from file_uses(module, tree)
+            yield from file_uses(module, text)
 
 
 def sans_io_room(module: str) -> str:
@@ -398,31 +383,13 @@ def is_within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def imports(module: str, tree: ast.Module) -> Iterator[str]:
-    """Yield what a module imports, anywhere in it. `from a import b` counts as `a` and as `a.b`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = module.split(".")[: -node.level]
-                base = ".".join([*parents, base] if base else parents)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args:
-            name = ast.unparse(node.func).rpartition(".")[2]
-            first = node.args[0]
-            if name in ("__import__", "import_module") and isinstance(first, ast.Constant):
-                yield str(first.value)
-
-
 def _below(package: str, names: set[str]) -> set[str]:
     return {name for name in names if name.startswith(f"{package}.")}
 
 
-def file_uses(module: str, tree: ast.Module) -> Iterator[str]:
+def file_uses(module: str, text: str) -> Iterator[str]:
     """Yield where a module accesses files other than through `amqpstore.files`."""
+    tree = parsed(text)
     system = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -431,8 +398,8 @@ def file_uses(module: str, tree: ast.Module) -> Iterator[str]:
         if alias.name == "os"
     }
     harmless = ("path", "getpid", "fspath", "PathLike")
-    found = set(imports(module, tree))
-    if "import io" not in ast.unparse(tree) and {"io.BytesIO"} == _below("io", found):
+    found = set(imports(module, text))
+    if "import io" not in text and {"io.BytesIO"} == _below("io", found):
         found -= {"io", "io.BytesIO"}  # memory, and no file
     for imported in sorted(found):
         first, _, rest = imported.partition(".")
