@@ -15,8 +15,8 @@
   `turn`: the work to do after a round of reads; `share`: how much of the time costly work has
   beside others; `switching`: how soon a turn gets the interpreter back; `holds`: how long its
   longest turns were; `committer`: has batches written and synced.
-- `alarms`: publishers wait while memory is short, or the disk is nearly full; `trimming`: memory is
-  given back after many clients have left.
+- `ticking`: heartbeats and timeouts of all connections; `alarms`: publishers wait while memory is
+  short, or the disk is nearly full; `trimming`: memory is given back after many clients have left.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual
   hosts, exchanges and queues.
 - `users`, `logins`: who may log in, and how; `first_users`: the users of a new store;

@@ -56,6 +56,7 @@ from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.stopping import cause_of, drain, say_goodbye
+from amqpstore_server.ticking import tick_all
 from amqpstore_server.tls import certificates_of
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
 from amqpstore_server.turn import Turn
@@ -541,18 +542,12 @@ class App:
             self.broker.close_late_channels()
             if self.broker.has_work:
                 self._turn.wake()
-            held_bytes = self._tick_connections() + CLIENT_BYTES * len(self.connections)
+            await tick_all(self.connections)
+            held_bytes = self._free_memory(trio.current_time())
+            held_bytes += CLIENT_BYTES * len(self.connections)
             if self._trimming.is_due(held_bytes, trio.current_time()):
                 # Beside the event loop, which it could hold for some milliseconds.
                 await trio.to_thread.run_sync(trim)
-
-    def _tick_connections(self) -> int:
-        """Returns how much memory unfinished publishes take."""
-        # A function of its own: no local variable keeps the last connection until the next tick.
-        now = trio.current_time()
-        for connection in list(self.connections):
-            connection.tick(now)
-        return self._free_memory(now)
 
     def _free_caches(self) -> None:
         """Drop what can be found out again."""
