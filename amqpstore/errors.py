@@ -72,6 +72,18 @@ class RefusedBatchError(StoreError):
         self.reason = reason
 
 
+class RefusedCopyError(StoreError):
+    """A follower was sent a copy of its leader's store that is not sound, or not whole."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"a copy of the leader's store for {path} was refused: {reason}. Nothing was changed. "
+            "The follower has to connect to its leader again."
+        )
+        self.path = path
+        self.reason = reason
+
+
 class DivergedError(StoreError):
     """A follower has something that a leader asks it to discard, and that it must not discard."""
 

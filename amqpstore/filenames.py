@@ -15,6 +15,10 @@ MEMBER = "MEMBER"
 """Says which member of a group the directory is of; a single node has none."""
 
 NEW_MEMBER = "MEMBER.new"
+REPLACEMENT = "REPLACEMENT"
+"""Says that the files of a leader's store are here, and take the place of a follower's own."""
+
+NEW_REPLACEMENT = "REPLACEMENT.new"
 CATALOG = "catalog"
 CATALOG_FILE = "data.mdb"
 """LMDB's own name for its file in the catalog's directory."""
@@ -39,7 +43,7 @@ _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 _REPAIR = re.compile(r"repair-([0-9]{10})")
 _REJOIN = re.compile(r"rejoin-([0-9]{10})")
 _KEPT = re.compile(r"([0-9]{10})-([0-9]{1,19})\.segment")
-_NEW_SEGMENT = re.compile(r"[0-9]{10}\.segment\.new")
+_UNFINISHED = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new")
 
 
 def segment_name(number: int) -> str:
@@ -95,9 +99,9 @@ def new_segment_path(directory: str, number: int) -> str:
     return f"{segment_path(directory, number)}.new"
 
 
-def is_new_segment(name: str) -> bool:
-    """Tell whether a file is a segment that a follower was writing anew."""
-    return _NEW_SEGMENT.fullmatch(name) is not None
+def is_unfinished(name: str) -> bool:
+    """Tell whether a file is a segment or an index file that a follower was receiving."""
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def rejoin_path(directory: str, number: int) -> str:

@@ -10,7 +10,7 @@ from amqpstore import identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.errors import MembershipError
-from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, MEMBER, SEGMENTS
+from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, MEMBER, REPLACEMENT, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.measures import StoreMeasures
 from amqpstore.options import Options
@@ -53,7 +53,7 @@ def open_directory(
     Raises: MembershipError, FormatVersionError, DamageError (the marker or the catalog),
     UnreadableLogError, DurabilityError, OSError.
     """
-    _check_member(files, directory, is_member=term > 0 or is_follower)
+    _check_member(files, directory, is_member=term > 0 or is_follower, is_follower=is_follower)
     measures = StoreMeasures()
     space = Space(
         *(files, directory),
@@ -103,10 +103,12 @@ def open_directory(
     return OpenedStore(backing, queues, recovered, space, measures)
 
 
-def _check_member(files: Files, directory: str, *, is_member: bool) -> None:
+def _check_member(files: Files, directory: str, *, is_member: bool, is_follower: bool) -> None:
     """Make sure that only a member of a group is opened as one. Raises: MembershipError."""
     if files.exists(os.path.join(directory, MEMBER)) and not is_member:
         raise MembershipError(directory, "belongs to a member of a group of replicas")
+    if not is_follower and files.exists(os.path.join(directory, REPLACEMENT)):
+        raise MembershipError(directory, "is to get its leader's store in the place of its own")
     if is_member and not files.exists(os.path.join(directory, MEMBER)):
         raise MembershipError(directory, f"has no file {MEMBER}, so it is not a member of a group")
 

@@ -13,10 +13,12 @@ from amqpstore import Message, Options, Queue, Run, Store, marker
 from amqpstore.catalog import Change, Value
 from amqpstore.filenames import is_compacted, segment_number, segment_path
 from amqpstore.replica import (
+    CopySource,
     FollowerStore,
     LogReader,
     Membership,
     SealedBatch,
+    WholeCopy,
     create_follower,
     log_ends,
     write_membership,
@@ -217,6 +219,28 @@ class Group:
         self.tell(Committed(self.committed))
         follower.commit(self.committed, self.definitions)
         self.tell(Acked(follower.last.lsn))
+
+    def copy(self, common: int) -> None:
+        """Send the follower a copy of the leader's store, which takes the place of its own. Args:
+        common, the LSN of the last batch that both have.
+        """
+        follower = self.follower or self.start_follower()
+        follower.adopt_term(self.term)
+        self.definitions += 1
+        source = CopySource.of(self.store._catalog.rows, self.definitions)
+        self.tell(Defined(self.definitions, set(map(int, source.tables["queues"]))))
+        replacement = follower.replacement()
+        sizes = {}
+        for name, size in source.sizes.items():
+            content = self.leader_disk.content(f"{DIRECTORY}/{name}")[:size]
+            for offset in range(0, len(content), 1000):
+                replacement.append(name, offset, content[offset : offset + 1000])
+            sizes[name] = len(content)
+        copy = WholeCopy.decode(source.copy(sizes).encode())
+        self.tell(Committed(self.committed))
+        self.tell(Resumed(common))
+        follower.replace(replacement, copy, common)
+        self.start_follower()
 
     def replace_definitions(self) -> None:
         """Send the follower all definitions."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from amqpstore import marker, tables
@@ -27,21 +26,21 @@ from amqpstore.errors import (
     DamageError,
     DivergedError,
     DurabilityError,
-    MembershipError,
     RefusedBatchError,
+    RefusedCopyError,
     StoreLockedError,
 )
-from amqpstore.filenames import LOCK, SEGMENTS
+from amqpstore.filenames import CATALOG, LOCK, segment_path
 from amqpstore.files import Files, Lock, OsFiles
 from amqpstore.log_batch import Batch, BatchSummary
 from amqpstore.maintenance import Maintenance
 from amqpstore.memory import Memory
 from amqpstore.open_state import OpenState
-from amqpstore.opening import OpenedStore, make_store, open_directory
+from amqpstore.opening import OpenedStore, open_directory
 from amqpstore.options import DEFAULTS, Options
 from amqpstore.replica.follower_log import FollowerLog, place_after
-from amqpstore.replica.log_reading import BatchEnd, LogReader, sealed_batches
-from amqpstore.replica.membership import Membership, read_membership, write_membership
+from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, sealed_batches
+from amqpstore.replica.replacement import Replacement, finish, is_pending
 from amqpstore.replica.sealed_batch import SealedBatch
 from amqpstore.replica.segment_rewrite import (
     Discarded,
@@ -50,6 +49,7 @@ from amqpstore.replica.segment_rewrite import (
     new_quarantine,
     remove_last,
 )
+from amqpstore.replica.whole_copy import WholeCopy
 from amqpstore.space import is_no_space
 from amqpstore.tables import Position, StoreRows
 from amqpstore.terms import term_of
@@ -137,17 +137,22 @@ class FollowerStore:
         worker: Worker | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> FollowerStore:
-        """Open the store of a member that follows. Args: as `Store.open`.
+        """Open the store of a member that follows; one that was to take the place of its own is put
+        there first. Args: as `Store.open`.
 
         Raises: as `Store.open`; MembershipError, if it is not a member's.
         """
         files = files or OsFiles()
-        marker.require(files, directory)
+        found = marker.require(files, directory)
         try:
             lock = files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
         except BlockingIOError as error:
             raise StoreLockedError(directory, str(error.strerror)) from None
         try:
+            if is_pending(files, directory):
+                path = os.path.join(directory, CATALOG)
+                with contextlib.closing(open_catalog(path, False, plain=found.is_plain)) as catalog:
+                    finish(files, directory, catalog)
             opened = open_directory(directory, files, open_catalog, options, is_follower=True)
             return cls(lock, opened, options, worker or ThreadWorker(), clock)
         except BaseException:
@@ -255,6 +260,50 @@ class FollowerStore:
             self._begin_maintenance()
         self._log.commit(lsn)
         self._note_queues(definitions)
+
+    # A copy of the leader's store.
+
+    def replacement(self) -> Replacement:
+        """Begin to receive a store that is to take the place of this one: see `replace`.
+
+        Raises: OSError.
+        """
+        self._state.check()
+        return Replacement(self._backing.files, self.directory)
+
+    def require_room(self, size: int) -> None:
+        """Make sure that a copy may take that much space. Raises: DiskFullError."""
+        self._space.check(size)
+
+    def replace(self, replacement: Replacement, copy: WholeCopy, common_lsn: int) -> None:
+        """Close this store for good: the next `open` finds the one that was received. Durable on
+        return.
+
+        If this log has anything behind the batch that is common with the leader, all its segments
+        are copied to quarantine before.
+        Raises: RefusedCopyError, DiskFullError, OSError: nothing is changed then. DurabilityError.
+        """
+        self._state.check()
+        if StoreRows.read(copy.tables.__getitem__).store_id != self._backing.store_id:
+            raise RefusedCopyError(self.directory, "it is of another store")
+        replacement.check(copy)
+        with self._changing():
+            if self.last.lsn > common_lsn:
+                self._quarantine_all(common_lsn)
+            replacement.decide(copy)
+        self.abandon()
+
+    def _quarantine_all(self, common_lsn: int) -> None:
+        """Keep what may be the only copy of a batch: also of those that a checkpoint has moved to
+        index files and compacted segments.
+        """
+        files = self._backing.files
+        behind = [one for one in self._reader().behind(LOG_START) if one.lsn > common_lsn]
+        path = new_quarantine(files, self.directory)
+        for one in self._log.segments:
+            if files.exists(segment_path(self.directory, one.number)):
+                copy_to(files, self.directory, one.number, one.size, path)
+        self._note_discarded(path, behind)
 
     # Definitions.
 
@@ -518,38 +567,3 @@ class FollowerStore:
             if is_no_space(error):
                 raise self._space.error() from error
             raise
-
-
-def create_follower(
-    directory: str,
-    store_id: uuid.UUID,
-    member: Membership,
-    *,
-    files: Files | None = None,
-    open_catalog: OpenCatalog = LmdbCatalog,
-) -> None:
-    """Make an empty directory that of a new member of a group; one that was interrupted is
-    finished.
-
-    Args: store_id, of the group's store.
-    Raises: MembershipError, NotAStoreError, StoreLockedError, DamageError, OSError.
-    """
-    files = files or OsFiles()
-    marker.check_directory(files, directory)
-    files.make_directory(directory)
-    try:
-        lock = files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
-    except BlockingIOError as error:
-        raise StoreLockedError(directory, str(error.strerror)) from None
-    try:
-        found = marker.read(files, directory)
-        if found is None:
-            make_store(files, directory, open_catalog, store_id)
-        elif found.store_id != store_id or files.list_directory(f"{directory}/{SEGMENTS}"):
-            raise MembershipError(directory, "is a store already, not a new member's")
-        elif read_membership(files, directory):
-            raise MembershipError(directory, "is a member's already")
-        # Last: a directory with this file has everything that a follower's needs.
-        write_membership(files, directory, member)
-    finally:
-        lock.release()

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from amqpstore import StoreError
+from amqpstore import MembershipError, StoreError
 from amqpstore.batches import in_segment
+from amqpstore.filenames import NEW_REPLACEMENT, REPLACEMENT
 from amqpstore.records import scan
 from amqpstore.replica import (
     BatchEnd,
@@ -30,7 +31,13 @@ from amqpstore_tools.simulation.crash_images import Image, crash_images
 from amqpstore_tools.simulation.faulty_files import FaultKind, Faults
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from amqpstore_tools.simulation.operations import DataSync, LockFile, Operation, SyncDirectory
+from amqpstore_tools.simulation.operations import (
+    DataSync,
+    LockFile,
+    Operation,
+    Rename,
+    SyncDirectory,
+)
 from tests.replicas import (
     DIRECTORY,
     OPTIONS,
@@ -102,6 +109,29 @@ def discards(group: Group) -> None:
     busy(group, 1)
 
 
+def replaced(group: Group) -> None:
+    """The follower lacks what the leader's log no longer has: as a new one, and with a batch that
+    nobody else has.
+    """
+    for number in range(2):
+        queue = f"passing {number}"
+        group.publish(["orders", queue], bytes(500))
+        group.sync()
+        last = group.follower.last.lsn if group.follower else 0
+        if last:
+            group.lose_leader(b"discarded", bytes(700))
+        follower, group.follower = group.follower, None
+        busy(group, 2)
+        group.store.delete_queue(group.queue(queue))
+        group.store.checkpoint()
+        group.publish(["slow", "late"], b"behind the copy")
+        group.sync()
+        group.follower = follower
+        group.copy(last)
+        group.join()
+        busy(group, 1)
+
+
 def busy_alone(group: Group) -> None:
     """The leader goes on without a follower."""
     follower, group.follower = group.follower, None
@@ -166,11 +196,11 @@ class Known:
         return {queue_id: found.get(queue_id, []) for queue_id in self.queues[definitions]}
 
 
-def explore(recorded: Recorded, seed: str, images: int) -> list[str]:
+def explore(recorded: Recorded, seed: str, images: int, known: Known | None = None) -> list[str]:
     """What is wrong with any disk that a cut at any operation may leave."""
     rng = random.Random(seed)
     disk = recorded.base.fork()
-    known = Known()
+    known = known or Known()
     seen: set[tuple[bytes, int]] = set()
     wrong: list[str] = []
     for number, event in enumerate(recorded.events):
@@ -201,6 +231,11 @@ def explore(recorded: Recorded, seed: str, images: int) -> list[str]:
 
 def violations(disk: MemoryFiles, known: Known) -> list[str]:
     """What is wrong with a disk on which a process is to be started."""
+    if disk.exists(f"{DIRECTORY}/{REPLACEMENT}"):
+        with pytest.raises(MembershipError):
+            promoted(disk.fork(), _AFTER)
+        disk = disk.fork()
+        stores.open_follower(DIRECTORY, disk, OPTIONS).abandon()
     return [*log_violations(disk.fork(), known), *leader_violations(disk.fork(), known)]
 
 
@@ -284,6 +319,30 @@ def last_lsn(disk: MemoryFiles, seed: int) -> int:
         if batch.is_whole()
     ]
     return max(found, default=0)
+
+
+def test_every_operation_of_a_follower_that_gets_a_copy() -> None:
+    recorded = record(replaced)
+    assert explore(recorded, "copy", images=1) == []
+    assert sum(not isinstance(event, Told) for event in recorded.events) > 100
+
+
+def test_a_start_that_puts_a_copy_in_its_place_may_be_cut_off() -> None:
+    """The process before it was killed when its decision was not durable yet."""
+    recorded = record(replaced)
+    disk = recorded.base.fork()
+    known = Known()
+    for event in recorded.events:
+        if isinstance(event, Told):
+            known.learn(event)
+            continue
+        disk.redo(event)
+        if event == Rename(f"{DIRECTORY}/{NEW_REPLACEMENT}", f"{DIRECTORY}/{REPLACEMENT}"):
+            start = Recorded(disk.fork())
+            killed = disk.fork()
+            killed.record = start.events.append
+            stores.open_follower(DIRECTORY, killed, OPTIONS).abandon()
+            assert explore(start, "start", images=2, known=known) == []
 
 
 def test_every_operation_of_a_follower() -> None:

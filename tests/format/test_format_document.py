@@ -232,6 +232,8 @@ def check_files(text: str) -> None:
         filenames.NEW_MARKER,
         filenames.MEMBER,
         filenames.NEW_MEMBER,
+        filenames.REPLACEMENT,
+        filenames.NEW_REPLACEMENT,
         filenames.LOCK,
         f"{filenames.CATALOG}/data.mdb",
         f"{filenames.CATALOG}/{filenames.DEFINITIONS}",
@@ -240,6 +242,7 @@ def check_files(text: str) -> None:
         f"{filenames.SEGMENTS}/%010d.segment",
         f"{filenames.SEGMENTS}/%010d.segment.new",
         f"{filenames.INDEX}/%020d-%010d.index",
+        f"{filenames.INDEX}/%020d-%010d.index.new",
         f"{filenames.QUARANTINE}/%010d.segment",
         f"{filenames.QUARANTINE}/%010d.segment.%d",
         f"{filenames.QUARANTINE}/repair-%010d/",
@@ -249,11 +252,11 @@ def check_files(text: str) -> None:
         filenames.RESERVE,
     ]
     assert listed == known
-    assert filenames.segment_path("", 12) == listed[9] % 12
-    assert filenames.new_segment_path("", 12) == listed[10] % 12
-    assert f"{filenames.rejoin_path('', 12)}/" == listed[15] % 12
-    assert filenames.kept_path("", 12, 345) == listed[17] % (12, 345)
-    assert filenames.index_path("", 7, 12) == listed[11] % (7, 12)
+    assert filenames.segment_path("", 12) == listed[11] % 12
+    assert filenames.new_segment_path("", 12) == listed[12] % 12
+    assert f"{filenames.rejoin_path('', 12)}/" == listed[18] % 12
+    assert filenames.kept_path("", 12, 345) == listed[20] % (12, 345)
+    assert filenames.index_path("", 7, 12) == listed[13] % (7, 12)
     assert f"compacted ones from {filenames.FIRST_COMPACTED} (2^31)" in text
     assert f"A file has up to {ENTRIES_A_FILE} entries." in text
 

@@ -45,12 +45,15 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
         filenames.NEW_MARKER,
         filenames.MEMBER,
         filenames.NEW_MEMBER,
+        filenames.REPLACEMENT,
+        filenames.NEW_REPLACEMENT,
         "transient/0.segment",
         "catalog/definitions.new",
         "quarantine/0.segment.%d",
         "quarantine/repair-0/",
         "quarantine/rejoin-0/",
         "segments/0.segment.new",
+        "index/0-0.index.new",
         "kept/0-%d.segment",
     }
     assert found == names - made_later

@@ -23,12 +23,14 @@ from amqpstore.filenames import (
     MEMBER,
     NEW_MARKER,
     NEW_MEMBER,
+    NEW_REPLACEMENT,
     QUARANTINE,
+    REPLACEMENT,
     RESERVE,
     SEGMENTS,
     TRANSIENT,
     index_key,
-    is_new_segment,
+    is_unfinished,
     rejoin_number,
     repair_number,
     segment_number,
@@ -58,6 +60,8 @@ _OURS = {
     LOCK,
     MEMBER,
     NEW_MEMBER,
+    REPLACEMENT,
+    NEW_REPLACEMENT,
     CATALOG,
     SEGMENTS,
     INDEX,
@@ -226,12 +230,8 @@ class PreparedStore:
         return segment_numbers(self._list(SEGMENTS))
 
     def _check_names(self) -> None:
+        self._check_top()
         findings = self._findings
-        for name in ReadOnlyFiles().list_directory(self._directory):
-            if name not in _OURS:
-                findings.add("file-unknown", name, "a store has no file or directory of this name")
-        if not self._is_live and os.path.exists(os.path.join(self._directory, NEW_MARKER)):
-            findings.add("file-left-over", NEW_MARKER, "an unfinished marker")
         for directory in (SEGMENTS, QUARANTINE, INDEX):
             known = index_key if directory == INDEX else segment_number
             for name in self._list(directory):
@@ -241,9 +241,9 @@ class PreparedStore:
                 elif directory == QUARANTINE and rejoin_number(name):
                     text = "what a follower discarded, as nobody had committed it, is kept here"
                     findings.add("rejoin-kept", f"{directory}/{name}", text)
-                elif directory == SEGMENTS and is_new_segment(name):
+                elif is_unfinished(name):
                     if not self._is_live:
-                        text = "an unfinished copy of a segment"
+                        text = "an unfinished copy of a file"
                         findings.add("file-left-over", f"{directory}/{name}", text)
                 elif known(name) is None:
                     text = "a store has no file of this name: it is left alone"
@@ -251,6 +251,17 @@ class PreparedStore:
         if self._rows is not None:
             self._check_quarantine(self._rows)
             self._check_unrowed(self._rows)
+
+    def _check_top(self) -> None:
+        findings = self._findings
+        for name in ReadOnlyFiles().list_directory(self._directory):
+            if name not in _OURS:
+                findings.add("file-unknown", name, "a store has no file or directory of this name")
+        if not self._is_live and os.path.exists(os.path.join(self._directory, NEW_MARKER)):
+            findings.add("file-left-over", NEW_MARKER, "an unfinished marker")
+        if os.path.exists(os.path.join(self._directory, REPLACEMENT)):
+            text = "its leader's store is to take the place of this one: start this member first"
+            findings.add("file-left-over", REPLACEMENT, text)
 
     def _check_quarantine(self, rows: Rows) -> None:
         moved = segment_numbers(self._list(QUARANTINE))

@@ -22,6 +22,8 @@ from amqpstore.filenames import (
     MEMBER,
     NEW_MARKER,
     NEW_MEMBER,
+    NEW_REPLACEMENT,
+    REPLACEMENT,
     RESERVE,
     TRANSIENT,
 )
@@ -36,7 +38,10 @@ from amqpstore_tools.transfer.lines import Line, MessageLine, QueueKey, QueueLin
 _OPTIONS = Options(reserve_bytes=0)
 _BATCH_MESSAGES = 1000
 _BATCH_BYTES = 4 << 20
-_OWN = {*FOLDERS, LOCK, MARKER, MEMBER, NEW_MARKER, NEW_MEMBER, RESERVE, TRANSIENT}
+_OWN = {
+    *(*FOLDERS, LOCK, MARKER, MEMBER, NEW_MARKER, NEW_MEMBER),
+    *(REPLACEMENT, NEW_REPLACEMENT, RESERVE, TRANSIENT),
+}
 
 
 @dataclass

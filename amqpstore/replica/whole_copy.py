@@ -1,0 +1,120 @@
+"""A copy of a whole store, for a follower that lacks what the leader's log no longer has.
+
+It is the store as its last checkpoint has it, and its log ends there: so all of it is committed.
+What comes behind is sent as to any other follower that joins. A copy is the rows of the catalog at
+one instant, and the files that these name; the end of the log's last segment is left out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgpack
+from crc32c import crc32c
+
+from amqpstore import tables
+from amqpstore.catalog import TABLES, Value
+from amqpstore.expected_segments import is_of_log
+from amqpstore.filenames import (
+    INDEX,
+    SEGMENTS,
+    index_key,
+    index_path,
+    segment_number,
+    segment_path,
+)
+from amqpstore.shapes import misshapen
+from amqpstore.tables import RowsOf, StoreRows
+
+_CHECKSUM = struct.Struct(">I")
+
+
+class WholeCopy(NamedTuple):
+    """What a copy has: `files`, the size in bytes of each by its name relative to the directory,
+    and the rows of all `tables`.
+    """
+
+    files: dict[str, int]
+    tables: dict[str, dict[str, Value]]
+
+    def encode(self) -> bytes:
+        """Return it as it is sent, and stored by the follower: a CRC-32C, and msgpack."""
+        packed: bytes = msgpack.packb([self.files, self.tables])
+        return _CHECKSUM.pack(crc32c(packed)) + packed
+
+    @classmethod
+    def decode(cls, content: bytes) -> WholeCopy:
+        """Read it. Raises: ValueError, which says what is wrong."""
+        packed = content[_CHECKSUM.size :]
+        if len(content) < _CHECKSUM.size or _CHECKSUM.unpack_from(content)[0] != crc32c(packed):
+            raise ValueError("its checksum does not match")
+        try:
+            files, rows = msgpack.unpackb(packed, strict_map_key=False)
+            found = cls(dict(files), {table: dict(rows[table]) for table in TABLES})
+        except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
+            raise ValueError(f"it cannot be read: {error}") from None
+        for name in found.files:
+            if not is_copied_name(name):
+                raise ValueError(f"{name!r} is not a file of a store")
+        for table, of_table in found.tables.items():
+            for key, row in of_table.items():
+                if reason := misshapen(table, key, row):
+                    raise ValueError(f"table {table}, row {key!r}: {reason}")
+        return found
+
+
+class CopySource(NamedTuple):
+    """What a copy of a store is made from: its rows, and the files that these name.
+
+    `sizes` says how much of a file is copied, None all of it. `segment` is the one that the copy's
+    log ends in, 0 if it has no log.
+    """
+
+    tables: dict[str, dict[str, Value]]
+    sizes: dict[str, int | None]
+    segment: int
+
+    @classmethod
+    def of(cls, rows_of: RowsOf, definitions: int) -> CopySource:
+        """Return it for a store's catalog, which must not change meanwhile.
+
+        Args: definitions, the number of the last commit of them.
+        Raises: ValueError: the last checkpoint is between two segments of the log, and a copy would
+        have none of its batches; a later one will do.
+        """
+        rows: dict[str, dict[str, Any]] = {table: dict(rows_of(table)) for table in TABLES}
+        position = StoreRows.read(rows.__getitem__).position
+        segment = position.segment if position else 0
+        if position and segment and not position.offset:
+            raise ValueError("there was no checkpoint yet behind the last batch of a segment")
+        rows["store"].pop("term", None)
+        rows["store"]["definitions"] = definitions
+        # Where these end says nothing about a log that ends before.
+        for table in (tables.SEGMENT_ENDS, tables.OFFSET_TABLES):
+            for number in table.read_keys(rows.__getitem__):
+                if is_of_log(number, segment + (table is tables.OFFSET_TABLES)):
+                    del rows[table.name][table.key(number)]
+        numbers = tables.SEGMENTS.read_keys(rows.__getitem__)
+        for number in tables.QUARANTINE.read_keys(rows.__getitem__) - numbers:
+            # Its file is in the leader's quarantine, and not copied.
+            del rows[tables.QUARANTINE.name][tables.QUARANTINE.key(number)]
+        sizes: dict[str, int | None] = {segment_path("", number): None for number in numbers}
+        if position and segment:
+            sizes[segment_path("", segment)] = position.offset
+        for key, state in tables.INDEX.read(rows.__getitem__).items():
+            sizes[index_path("", *key)] = state.end_bytes
+        return cls(rows, sizes, segment)
+
+    def copy(self, sizes: Mapping[str, int]) -> WholeCopy:
+        """Return the copy that is made from it. Args: sizes, of the files that exist."""
+        return WholeCopy({name: sizes[name] for name in self.sizes if name in sizes}, self.tables)
+
+
+def is_copied_name(name: str) -> bool:
+    """Tell whether a copy may have a file of this name."""
+    folder, _, file_name = name.partition("/")
+    if folder == SEGMENTS:
+        return segment_number(file_name) is not None
+    return folder == INDEX and index_key(file_name) is not None

@@ -1,0 +1,174 @@
+"""A copy of a leader's store takes the place of a follower's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqpstore import RefusedCopyError
+from amqpstore.catalog import TABLES
+from amqpstore.filenames import REPLACEMENT, segment_numbers
+from amqpstore.replica import CopySource, Replacement, WholeCopy
+from amqpstore.tables import SEGMENT_ENDS, SEGMENTS, StoreRows
+from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
+from tests.replicas import DIRECTORY, Group, busy, content_of, promoted
+
+NAME = "segments/0000000001.segment"
+LAST = f"{DIRECTORY}/catalog"
+
+
+def behind() -> Group:
+    """A group with a follower that lacks what the leader's log no longer has."""
+    group = Group.new()
+    for number in range(6):
+        group.publish(["orders"], b"%d" % number, bytes(700))
+        group.sync()
+        group.take("orders", 2)
+        group.sync()
+    busy(group, 3)
+    group.store.checkpoint()
+    group.publish(["orders"], b"behind the checkpoint")
+    group.sync()
+    return group
+
+
+def test_a_follower_goes_on_from_where_a_copy_ends() -> None:
+    group = behind()
+    assert 1 not in segment_numbers(group.leader_disk.list_directory(f"{DIRECTORY}/segments"))
+    group.copy(0)
+    follower = group.follower
+    assert follower is not None
+    position = StoreRows.read(group.store._catalog.rows).position
+    assert position is not None
+    assert follower.last.lsn == position.lsn - 1
+    assert (follower.last.segment, follower.last.offset) == (position.segment, position.offset)
+    assert follower.term == group.term
+    assert follower.definitions == group.definitions
+    assert not follower.recovery_report.damage
+    assert not group.follower_disk.exists(f"{DIRECTORY}/{REPLACEMENT}")
+    group.join()
+    busy(group, 2)
+    follower.close()
+    with promoted(group.follower_disk.fork(), group.term + 1) as ours:
+        found = content_of(ours)
+        assert not ours.recovery_report.damage
+    with promoted(group.leader_disk.fork(), group.term + 1) as theirs:
+        assert found == content_of(theirs)
+
+
+def test_what_was_received_of_a_copy_is_gone_after_a_crash() -> None:
+    group = behind()
+    follower = group.start_follower()
+    before = sorted(group.follower_disk.list_directory(f"{DIRECTORY}/index"))
+    replacement = follower.replacement()
+    replacement.append(NAME, 0, b"some")
+    replacement.append("index/00000000000000065537-0000000001.index", 0, b"of it")
+    assert replacement.received_bytes == 9
+    group.kill_follower()
+    group.start_follower()
+    assert group.follower_disk.list_directory(f"{DIRECTORY}/segments") == []
+    assert sorted(group.follower_disk.list_directory(f"{DIRECTORY}/index")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"),
+    [
+        ("segments/../STORE", 0),
+        ("segments/0000000001.segment.new", 0),
+        ("catalog/data.mdb", 0),
+        ("index/0000000001.segment", 0),
+        (NAME, 4),
+        ("segments/0000000002.segment", 1),
+    ],
+)
+def test_bytes_that_do_not_follow_are_refused(name: str, offset: int) -> None:
+    group = Group.new()
+    replacement = group.start_follower().replacement()
+    replacement.append(NAME, 0, b"12345")
+    with pytest.raises(RefusedCopyError, match="does not follow"):
+        replacement.append(name, offset, b"6")
+    replacement.append(NAME, 5, b"6")
+    replacement.abandon()
+    assert group.follower_disk.list_directory(f"{DIRECTORY}/segments") == []
+
+
+def copy_of(group: Group) -> WholeCopy:
+    return CopySource.of(group.store._catalog.rows, 1).copy({})
+
+
+def test_a_copy_that_is_not_whole_is_refused() -> None:
+    group = Group.new()
+    follower = group.start_follower()
+    replacement = follower.replacement()
+    replacement.append(NAME, 0, b"12345")
+    copy = copy_of(group)
+    for files in ({}, {NAME: 6}, {NAME: 5, "segments/0000000002.segment": 1}):
+        with pytest.raises(RefusedCopyError, match=r"should have .* bytes"):
+            follower.replace(replacement, copy._replace(files=files), 0)
+    copy.tables["store"]["store_id"] = bytes(16)
+    with pytest.raises(RefusedCopyError, match="of another store"):
+        follower.replace(replacement, copy._replace(files={NAME: 5}), 0)
+    assert not group.follower_disk.exists(f"{DIRECTORY}/{REPLACEMENT}")
+    follower.adopt_term(3)
+
+
+def test_a_copy_that_was_changed_on_its_way_is_refused() -> None:
+    copy = copy_of(Group.new())
+    sound = copy.encode()
+    assert WholeCopy.decode(sound) == copy
+    for place in range(0, len(sound), 7):
+        damaged = bytearray(sound)
+        damaged[place] ^= 1
+        with pytest.raises(ValueError, match="checksum"):
+            WholeCopy.decode(bytes(damaged))
+    for wrong, reason in (
+        (copy._replace(files={"../STORE": 5}), "not a file of a store"),
+        (copy._replace(tables={}), "cannot be read"),
+        (copy._replace(tables={**copy.tables, "ends": {"x": {"end": 1}}}), "table ends, row 'x'"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            WholeCopy.decode(wrong.encode())
+
+
+def test_ends_that_are_noted_behind_the_copy_are_left_out() -> None:
+    """The leader was started again: the segment that its checkpoint ends in has more batches, and a
+    noted end.
+    """
+    group = Group.new()
+    busy(group, 2)
+    group.store.checkpoint()
+    position = StoreRows.read(group.store._catalog.rows).position
+    assert position is not None
+    rows = {table: group.store._catalog.rows(table) for table in TABLES}
+    for number in (position.segment, position.segment + 1):
+        rows["ends"][SEGMENT_ENDS.key(number)] = {"end": 5000}
+    rows["ends"][SEGMENT_ENDS.key(1 << 31)] = {"end": 6000}
+    source = CopySource.of(rows.__getitem__, 1)
+    assert {*source.tables["ends"]} == {
+        key for key in rows["ends"] if int(key) not in (position.segment, position.segment + 1)
+    }
+    assert source.sizes[f"segments/{position.segment:010}.segment"] == position.offset
+    assert "term" not in source.tables["store"]
+    rows["store"]["position"]["offset"] = 0
+    with pytest.raises(ValueError, match="no checkpoint yet"):
+        CopySource.of(rows.__getitem__, 1)
+
+
+def test_a_store_without_a_checkpoint_is_an_empty_copy() -> None:
+    group = Group.new()
+    busy(group, 1)
+    rows = {table: group.store._catalog.rows(table) for table in TABLES}
+    rows["store"].pop("position", None)
+    assert not SEGMENTS.read_keys(rows.__getitem__)
+    source = CopySource.of(rows.__getitem__, 1)
+    assert (source.sizes, source.segment) == ({}, 0)
+
+
+def test_kept_segments_of_the_other_log_are_removed() -> None:
+    group = behind()
+    disk = group.follower_disk
+    disk.make_directory(f"{DIRECTORY}/kept")
+    disk.create(f"{DIRECTORY}/kept/0000000001-5000.segment").close()
+    group.copy(0)
+    assert disk.list_directory(f"{DIRECTORY}/kept") == []
+    assert isinstance(group.follower and group.follower.replacement(), Replacement)
+    assert MemoryCatalog(disk, LAST, False).rows("segments")
