@@ -194,7 +194,7 @@ class Segment:
         decoder: MessageDecoder,
         large: LargeReads | None,
     ) -> list[Message] | Unread:
-        content = self._read_ahead(offset)
+        content = self._read_ahead(offset, self._offset_behind(first_id + count))
         messages, read, reason = read_messages(
             content, self.number, self._seed, first_id, count, decoder
         )
@@ -214,10 +214,10 @@ class Segment:
             return messages
         return self._read_around_damage(first_id, reason or "its record was not found", decoder)
 
-    def _read_ahead(self, offset: int) -> bytes:
-        """Read ahead from an offset: up to where the disk can read."""
+    def _read_ahead(self, offset: int, end: int) -> bytes:
+        """Read ahead from an offset to another, or to where the disk can read."""
         file = self.file()
-        size = min(self._limits.read_ahead_bytes, self.size - offset)
+        size = min(self._limits.read_ahead_bytes, end - offset)
         try:
             return file.read(offset, size)
         except OSError as error:
@@ -225,14 +225,14 @@ class Segment:
                 raise
         # The requested record may be before the bad place, and then is fine.
         page_bytes = self._limits.page_bytes
-        end = (offset // page_bytes + 1) * page_bytes
-        content = file.read(offset, min(end - offset, size))
+        page_end = (offset // page_bytes + 1) * page_bytes
+        content = file.read(offset, min(page_end - offset, size))
         with contextlib.suppress(OSError):
             while len(content) < size and (
-                page := file.read(end, min(page_bytes, size - len(content)))
+                page := file.read(page_end, min(page_bytes, size - len(content)))
             ):
                 content += page
-                end += len(page)
+                page_end += len(page)
         return content
 
     def _offset_before(self, message_id: int) -> int:
@@ -244,6 +244,11 @@ class Segment:
         if self._cursor_id <= message_id and self._cursor_offset > offset:
             return self._cursor_offset
         return offset
+
+    def _offset_behind(self, message_id: int) -> int:
+        """Return where a record starts, or the segment ends, behind those of all smaller ids."""
+        place = bisect_left(self.table_ids, message_id)
+        return self.table_offsets[place] if place < len(self.table_ids) else self.size
 
     def _record_at(self, offset: int) -> bytes:
         """Return a whole record, if its header is sound. Raises: OSError."""
