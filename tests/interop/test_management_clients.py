@@ -1,5 +1,6 @@
 """What clients of RabbitMQ's API send and compare: Flower of Celery, the Go client of Terraform,
-and the Java client.
+the Java client, and the Rust client of `rabbitmqadmin`'s second generation, which refuses answers
+that lack a number.
 """
 
 import base64
@@ -7,6 +8,7 @@ import http.client
 from collections.abc import Generator
 from urllib.parse import urlparse
 
+import pika
 import pytest
 
 from tests.broker_process import BrokerProcess
@@ -16,13 +18,17 @@ ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Generator[ManagementClient]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("management")
-    broker = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
-    with broker:
+    with managed(BrokerProcess(str(directory / "data"), str(directory / "log"))) as broker:
         broker.start()
-        with ManagementClient(management_url(broker)) as client:
-            yield client
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def api(broker: BrokerProcess) -> Generator[ManagementClient]:
+    with ManagementClient(management_url(broker)) as client:
+        yield client
 
 
 def status_line(api: ManagementClient, method: str, path: str, body: str = "{}") -> str:
@@ -108,3 +114,59 @@ def test_topic_permissions_come_in_any_order(api: ManagementClient) -> None:
     api.expect(404, "GET", "/permissions/%2F/temporary")
     api.delete("/users/temporary")
     assert api.get("/topic-permissions") == []
+
+
+def test_a_consumer_s_timeout_is_the_one_in_force(
+    broker: BrokerProcess, api: ManagementClient
+) -> None:
+    api.put("/queues/%2F/default")
+    api.put("/queues/%2F/patient", {"arguments": {"x-consumer-timeout": 7_200_000}})
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        for queue, arguments in (
+            ("default", {}),
+            ("patient", {}),
+            ("patient", {"x-consumer-timeout": 60_000}),
+        ):
+            channel.basic_consume(queue, lambda *_: None, arguments=arguments)
+        rows = api.get("/consumers/%2F")
+        found = sorted((row["queue"]["name"], row["consumer_timeout"]) for row in rows)
+    assert found == [("default", 1_800_000), ("patient", 60_000), ("patient", 7_200_000)]
+
+
+def test_a_node_s_memory_has_every_part(api: ManagementClient) -> None:
+    node = api.get("/overview")["node"]
+    memory = api.get(f"/nodes/{node}/memory")["memory"]
+    assert memory.pop("strategy") == "rss"
+    total = memory.pop("total")
+    # RabbitMQ 4.0.5 has 26.
+    assert len(memory) == 26
+    assert all(type(part) is int and part >= 0 for part in memory.values())
+    assert sum(memory.values()) == total["rss"] == total["allocated"] == total["erlang"]
+    relative = api.get(f"/nodes/{node}/memory/relative")["memory"]
+    assert relative.pop("total") == 100
+    assert relative.keys() == memory.keys()
+    assert 100 <= sum(relative.values()) <= 102
+    for path in ("memory", "memory/relative"):
+        api.expect(404, "GET", f"/nodes/none/{path}")
+
+
+def test_logins_are_counted(api: ManagementClient) -> None:
+    node = api.get("/overview")["node"]
+
+    def counts() -> dict[str, tuple[int, ...]]:
+        columns = ("", "_succeeded", "_failed")
+        return {
+            row["protocol"]: tuple(row[f"auth_attempts{column}"] for column in columns)
+            for row in api.get(f"/auth/attempts/{node}")
+        }
+
+    before = counts()
+    assert before.keys() == {"amqp091", "http"}
+    with api.as_user("guest", "wrong") as wrong:
+        for _ in range(2):
+            wrong.expect(401, "GET", "/whoami")
+    tried, right, failed = before["http"]
+    # An answer counts its own request.
+    assert counts()["http"] == (tried + 3, right + 1, failed + 2)
+    api.expect(404, "GET", "/auth/attempts/none")

@@ -284,8 +284,31 @@ def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
     assert refusal == "left out: parameter 's' in vhost '/': component 'shovel' not found"
     api.delete("/queues/%2F/beside%20it")
     assert api.get("/parameters") == exported
+    for row in exported:
+        assert api.get(f"/parameters/{row['component']}") == [row]
     for path in (one, limits):
+        component = path.split("/")[2]
+        # Another name than that of the one there is.
+        api.expect(404, "DELETE", f"/parameters/{component}/%2F/none")
+        assert api.get("/parameters") == exported
+        api.put("/vhosts/parameters")
+        assert api.get(f"/parameters/{component}/parameters") == []
+        api.delete("/vhosts/parameters")
         api.delete(path)
+        exported = api.get("/parameters")
         api.expect(404, "DELETE", path)
         api.expect(404, "GET", path)
     assert api.get("/operator-policies") == api.get("/vhost-limits") == []
+
+
+def test_a_global_parameter_is_set_and_cleared(api: ManagementClient) -> None:
+    path = "/global-parameters/made"
+    for method in ("GET", "DELETE"):
+        api.expect(404, method, path)
+    api.put(path, {"value": None}, 400)
+    for status, value in ((201, "first"), (204, {"a": [1]})):
+        api.put(path, {"value": value}, status)
+        assert api.get(path) == {"name": "made", "value": value}
+    assert api.get(path) in api.get("/global-parameters")
+    api.delete(path)
+    api.expect(404, "GET", path)

@@ -223,9 +223,11 @@ def operators_are_watched(traced: Traced, api: ManagementClient, tmp_path: Path)
     password.write_text("one\n")
     read = ("--password-file", str(password))
     types("users", "add", "bob", *read)
+    types("users", "change", "bob", "--tag", "monitoring", "--tag", "management")
     password.write_text("two\n")
     types("users", "change", "bob", *read)
-    types("users", "change", "bob", "--tag", "monitoring", "--tag", "management")
+    with api.as_user("bob", "two") as bob:
+        assert bob.get("/whoami")["tags"] == ["management", "monitoring"]
     types("vhosts", "add", "v1")
     types("vhosts", "trace", "v1", "on")
     api.put("/vhosts/v1", {"description": "first", "tracing": True}, 204)
@@ -248,8 +250,9 @@ def operators_are_watched(traced: Traced, api: ManagementClient, tmp_path: Path)
     types("vhosts", "delete", "v1")
     expected = [
         "user.created",
-        "user.password.changed",
         "user.tags.set",
+        "user.password.changed",
+        "user.authentication.success",
         "vhost.created",
         "vhost.updated",
         "vhost.updated",

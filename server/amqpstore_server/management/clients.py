@@ -172,7 +172,7 @@ def owner_row(context: ManagementContext, owner: object) -> dict[str, Any]:
 def consumer_row(context: ManagementContext, found: OpenConsumer) -> dict[str, Any]:
     """Return the row of a consumer."""
     connection, channel, consumer = found
-    queue = consumer.queue
+    queue, broker = consumer.queue, context.broker.context
     is_active = consumer in queue.consumers.active
     waits = "single_active" if queue.settings.single_active_consumer else "up"
     arguments = {"x-priority": consumer.priority} if consumer.priority else {}
@@ -185,7 +185,7 @@ def consumer_row(context: ManagementContext, found: OpenConsumer) -> dict[str, A
         "active": is_active,
         "activity_status": waits if is_active else "waiting",
         "arguments": arguments,
-        "consumer_timeout": consumer.timeout_ms,
+        "consumer_timeout": queue.ack_timeout_ms(consumer, broker.consumer_timeout_ms),
         "channel_details": {
             "name": OpenChannel(connection, channel).name,
             "number": channel.number,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqpstore_server.alarms import available_bytes, used_bytes
 from amqpstore_server.config_values import least_free_bytes
+from amqpstore_server.metrics.rabbitmq import LOGIN_PROTOCOLS
 
 if TYPE_CHECKING:
     from amqpstore_server.management.context import ManagementContext
@@ -126,17 +127,56 @@ def node_row(context: ManagementContext) -> dict[str, Any]:
     }
 
 
+_MEMORY_PARTS = (
+    *("connection_readers", "connection_writers", "connection_channels", "connection_other"),
+    *("queue_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
+    *("stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "plugins"),
+    *("metadata_store", "other_proc", "metrics", "mgmt_db", "mnesia", "quorum_ets"),
+    *("metadata_store_ets", "other_ets", "binary", "msg_index", "code", "atom", "other_system"),
+    *("allocated_unused", "reserved_unallocated"),
+)
+"""RabbitMQ's names for what memory is used for. A client may refuse an answer without one."""
+
+
+def _memory_parts(context: ManagementContext, used: int) -> dict[str, int]:
+    store = context.broker.context.store
+    messages = min(sum(one.memory_bytes for one in list(store.queues.values())), used)
+    return {
+        **dict.fromkeys(_MEMORY_PARTS, 0),
+        "queue_procs": messages,
+        "other_proc": used - messages,
+    }
+
+
 def memory_row(context: ManagementContext) -> dict[str, Any]:
     """Return what the memory of the node is used for, as far as that is counted."""
-    store = context.broker.context.store
-    messages = sum(one.memory_bytes for one in list(store.queues.values()))
     used = used_bytes()
     return {
-        "queue_procs": messages,
-        "other_proc": max(used - messages, 0),
+        **_memory_parts(context, used),
         "strategy": "rss",
         "total": {"rss": used, "allocated": used, "erlang": used},
     }
+
+
+def relative_memory_row(context: ManagementContext) -> dict[str, int]:
+    """Return the same in percent of all, rounded up."""
+    used = max(used_bytes(), 1)
+    parts = _memory_parts(context, used)
+    return {"total": 100, **{name: -(-100 * part // used) for name, part in parts.items()}}
+
+
+def login_rows(context: ManagementContext) -> list[dict[str, Any]]:
+    """Return how often clients have tried to log in, by protocol."""
+    logins = context.broker.context.logins
+    return [
+        {
+            "protocol": protocol,
+            "auth_attempts": logins[protocol, True] + logins[protocol, False],
+            "auth_attempts_succeeded": logins[protocol, True],
+            "auth_attempts_failed": logins[protocol, False],
+        }
+        for protocol in LOGIN_PROTOCOLS
+    ]
 
 
 def protocol_names(context: ManagementContext) -> list[str]:

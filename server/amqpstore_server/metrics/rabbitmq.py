@@ -28,6 +28,9 @@ CLASSIC = "rabbit_classic_queue"
 PROTOCOL = {"protocol": "amqp091"}
 OF_QUEUES = {**PROTOCOL, "queue_type": CLASSIC}
 
+LOGIN_PROTOCOLS = ("amqp091", "http")
+"""The protocols by which clients log in."""
+
 _REASONS = {
     "rejected": "a client rejected them",
     "expired": "their time was over",
@@ -192,7 +195,7 @@ def _logins(source: MetricsSource) -> Families:
     ):
         name = f"{_PREFIX}auth_attempts_{outcome}total"
         attempts = family(Described(name, help_text))
-        for protocol in ("amqp091", "http"):
+        for protocol in LOGIN_PROTOCOLS:
             count = sum(logins[protocol, is_granted] for is_granted in counted)
             attempts.add_sample(name, {"protocol": protocol}, count)
         yield attempts

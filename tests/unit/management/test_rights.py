@@ -27,7 +27,7 @@ MANAGEMENT = {
     "DELETE /api/connections/username/{user}",
 }
 POLICYMAKER = ("parameters", "global-parameters", "policies", "operator-policies")
-MONITORING = ("nodes", "feature-flags", "deprecated-features", "store", "latencies")
+MONITORING = ("nodes", "auth", "feature-flags", "deprecated-features", "store", "latencies")
 OF_ADMINISTRATORS = (
     "/permissions",
     "/topic-permissions",

@@ -54,10 +54,8 @@ class UnackedDeliveries(RunList[Delivery]):
         if not self.count:
             return None
         delivery = self.first
-        its_ms = delivery.consumer.timeout_ms if delivery.consumer else None
-        if its_ms is None:
-            its_ms = delivery.queue.settings.consumer_timeout
-        return delivery.first_sequence, timeout_ms if its_ms is None else its_ms
+        its_ms = delivery.queue.ack_timeout_ms(delivery.consumer, timeout_ms)
+        return delivery.first_sequence, its_ms
 
     def of_queue(
         self, queue: object, settled: Iterable[Delivery]

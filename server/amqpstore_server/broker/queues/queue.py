@@ -192,6 +192,15 @@ class Queue:
 
     # Consumers.
 
+    def ack_timeout_ms(self, consumer: Consumer | None, default_ms: int) -> int:
+        """Return how many ms a delivery to a consumer, or of a get, may stay unacked; 0 if for
+        ever. Args: default_ms, where neither the consumer nor the queue says another.
+        """
+        own_ms = consumer.timeout_ms if consumer else None
+        if own_ms is None:
+            own_ms = self.settings.consumer_timeout
+        return default_ms if own_ms is None else own_ms
+
     def add_consumer(self, consumer: Consumer) -> None:
         """Add a consumer. Raises: AccessRefusedError, when a consumer has, or asks for, the queue
         exclusively.

@@ -17,9 +17,11 @@ from amqpstore_server.management.node import (
     context_rows,
     exchange_type_rows,
     listener_rows,
+    login_rows,
     memory_row,
     node_row,
     python_version,
+    relative_memory_row,
 )
 from amqpstore_server.management.routes import ApiRoute, Needs
 
@@ -126,6 +128,18 @@ async def get_memory(call: Call) -> Answer:
     return await call.json({"memory": memory_row(call.context)})
 
 
+async def get_relative_memory(call: Call) -> Answer:
+    """Return what the node's memory is used for, in percent."""
+    _check_node(call)
+    return await call.json({"memory": relative_memory_row(call.context)})
+
+
+async def get_logins(call: Call) -> Answer:
+    """Return how often clients have tried to log in."""
+    _check_node(call)
+    return await call.json(login_rows(call.context))
+
+
 async def list_flags(call: Call) -> Answer:
     """Return the feature flags: there are none, and all that RabbitMQ's stand for is on."""
     return await call.json([])
@@ -170,6 +184,21 @@ ROUTES = (
     ),
     ApiRoute("GET", "/api/nodes/{node}", get_node, "A node", _MONITORING, query=("columns",)),
     ApiRoute("GET", "/api/nodes/{node}/memory", get_memory, "A node's memory", _MONITORING),
+    ApiRoute(
+        "GET",
+        "/api/nodes/{node}/memory/relative",
+        get_relative_memory,
+        "A node's memory in percent",
+        _MONITORING,
+    ),
+    ApiRoute(
+        "GET",
+        "/api/auth/attempts/{node}",
+        get_logins,
+        "How often clients have tried to log in",
+        _MONITORING,
+        is_list=True,
+    ),
     ApiRoute("GET", "/api/feature-flags", list_flags, "Feature flags", _MONITORING, is_list=True),
     ApiRoute(
         "PUT",
