@@ -174,6 +174,25 @@ def test_who_is_costly_is_read_after_the_others_and_only_when_they_have_had_thei
         client.close()
 
 
+@pytest.mark.parametrize(("reading_s", "rounds"), [(60.0, 1), (0.0, 3)])
+def test_those_who_are_costly_share_a_batch_while_others_are_quiet(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch, reading_s: float, rounds: int
+) -> None:
+    """One sync is for all of them, as far as that takes no longer than a round may."""
+    monkeypatch.setattr(amqpstore_server.sockets, "_COSTLY_READING_S", reading_s)
+    order: list[str] = []
+    costly = [Reading(sockets, order, f"costly {number}") for number in range(3)]
+    for client in costly:
+        client.is_costly = True
+        client.far.send(b"x")
+    for round_ in range(rounds):
+        assert len(order) == round_
+        sockets.read(0.0)
+    assert len(set(order)) == 3
+    for client in costly:
+        client.close()
+
+
 @pytest.mark.usefixtures("short_rounds")
 def test_those_who_are_costly_share_what_is_left_to_them(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
