@@ -27,7 +27,7 @@ test: $(READY) $(NODE_READY)
 
 # The long proofs, about an hour. Each run draws a seed, and so proves other histories: it prints the
 # seed, and `make prove SEED=N` runs the same again. `make prove FOR=480` begins no test after 8 minutes.
-prove: $(READY)
+prove: $(READY) $(NODE_READY)
 	$(BIN)/python -bb -X dev -m pytest -n 2 -m "long and not alone" --for $(or $(FOR),inf) $(if $(SEED),--seed $(SEED))
 
 # What clients have beside attacks and beside other work, one test at a time, a quarter of an hour: for a

@@ -40,7 +40,9 @@ def made(directory: str, out: str) -> None:
     run(directory, out)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
+)
 def test_every_event_is_archived_once_through_crashes_and_compaction(
     directory: str, out: str, seed: int
 ) -> None:
