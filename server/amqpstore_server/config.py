@@ -403,8 +403,8 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     max_prefetch: Annotated[
         int,
         key(
-            "unacked messages of a consumer, also of one without a prefetch limit (basic.qos); 0 "
-            "means any number",
+            "unacked messages of a consumer, also of one without a prefetch limit (basic.qos); "
+            "basic.get on a channel with as many closes it with 406; 0 means any number",
             ge=0,
             live=True,
         ),

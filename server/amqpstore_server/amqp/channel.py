@@ -347,6 +347,11 @@ class AmqpChannel:
 
     def on_basic_get(self, method: methods.BasicGet) -> Iterator[None] | None:
         queue = self._readable_queue(method.queue)
+        most = self._context.max_prefetch
+        if most and not method.no_ack and self._broker.unacked_count >= most:
+            raise PreconditionFailed(
+                f"the channel has {most} unacked messages, and may get no more: ack some before"
+            )
         if self._gets.get(queue, no_ack=method.no_ack, wait_ms=wait_ms(method)):
             return None
         return self._get_in_parts(method)

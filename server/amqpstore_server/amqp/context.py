@@ -22,7 +22,8 @@ class ChannelContext:
     `name` is that of the connection; `access` has the user's permissions on `vhost`, `envelopes`
     the envelopes of what the connection publishes, `simple_targets` the targets for which that
     takes few steps, `transacted` the memory used by its transactions, `frame_max` the client's
-    frame limit, `max_prefetch` the most unacked messages of a consumer, 0 for any number.
+    frame limit, `max_prefetch` the most unacked messages of a consumer, and of a channel
+    that gets more, 0 for any number.
     `shares_prefetch` tells whether basic.qos limits the whole channel even without `global` (see
     `product`). `break_off` ends the connection
     after an internal error; `refuse` is called with a channel whose publishes cannot be stored.

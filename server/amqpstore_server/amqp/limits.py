@@ -13,7 +13,8 @@ class Limits:
     nothing for `send_timeout_s` while bytes wait for it is closed. `unfinished_bytes` limits the
     memory of a client's messages that are not published yet: partial bodies, and messages that wait
     for a commit. `consumers` is the most of a connection, on all its channels; `prefetch`
-    the most unacked messages of a consumer. 0 means any number of either.
+    the most unacked messages of a consumer, and of a channel that gets more. 0 means any number of
+    either.
     """
 
     channel_max: int = 2047

@@ -257,6 +257,23 @@ def test_no_consumer_has_more_unacked_than_it_may(asked: int | None) -> None:
         assert server.ready("q") == []
 
 
+def test_a_channel_gets_no_more_than_it_may_have_unacked() -> None:
+    with SimulatedServer(limits=Limits(prefetch=3)) as server:
+        client = SimulatedClient.opened(server, channels=1)
+        client.ask(1, methods.QueueDeclare(queue="q"))
+        client.send(published(b"m") * 7)
+        get, last = methods.BasicGet(queue="q"), methods.BasicAck(delivery_tag=3)
+        assert names(client.ask(1, get, get, get)) == ["basic.get-ok"] * 3
+        assert names(client.ask(1, last, get)) == ["basic.get-ok"]
+        no_ack = methods.BasicGet(queue="q", no_ack=True)
+        assert names(client.ask(1, no_ack)) == ["basic.get-ok"]
+        [answer] = client.ask(1, get)
+        assert isinstance(answer.method, methods.ChannelClose)
+        assert answer.method.reply_code == 406
+        assert "3 unacked messages" in answer.method.reply_text
+        assert len(server.ready("q")) == 5
+
+
 def test_a_consumer_without_a_limit_takes_all_of_a_read_for_a_queue_that_keeps_nothing() -> None:
     with SimulatedServer() as server:
         client = SimulatedClient.opened(server, channels=1)
