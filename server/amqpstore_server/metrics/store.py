@@ -87,6 +87,7 @@ def _memory(source: MetricsSource, figures: StoreFigures) -> Values:
         figures.memory_budget_bytes,
     )
     yield "paged_messages", "Ready messages whose entries are on disk only", of_queues.paged
+    yield "paged_bytes", "Bytes of their bodies, as far as they are known", of_queues.paged_bytes
     yield "unreadable_messages", "Messages that cannot be read", of_queues.unreadable
     yield "queues_in_memory", "Queues all of whose entries are in memory", of_queues.in_memory
     yield "queues_on_disk", "Queues with entries on disk only", of_queues.on_disk

@@ -112,13 +112,14 @@ def exchange_values(counters: ExchangeCounters) -> tuple[int, ...]:
 class QueueSums(NamedTuple):
     """What there is in all queues together, as of the last pass: how many they are, and those all
     of whose entries are `in_memory`; their consumers; messages whose entries are on disk only
-    (`paged`), and messages that cannot be read.
+    (`paged`), and the bytes of their bodies as far as they are known; messages that cannot be read.
     """
 
     queues: int = 0
     in_memory: int = 0
     consumers: int = 0
     paged: int = 0
+    paged_bytes: int = 0
     unreadable: int = 0
 
     @property
@@ -305,19 +306,22 @@ class Sampler:
             yield from objects.sample(now_ms, share)
 
     def _sum_up(self) -> Iterator[None]:
-        in_memory = consumers = paged_in_all = unreadable = 0
+        in_memory = consumers = paged_in_all = paged_bytes = unreadable = 0
         queues = self.all_queues()
         for index, queue in enumerate(queues, 1):
             paged = 0
             for stored in queue.priorities:
                 paged += stored.paged_count
+                paged_bytes += sum([file.body_bytes or 0 for file in stored.paged])
                 unreadable += stored.unreadable_count + stored.quarantined.count
             in_memory += not paged
             paged_in_all += paged
             consumers += len(queue.consumers)
             if not index % _AT_ONCE:
                 yield
-        self.figures = QueueSums(len(queues), in_memory, consumers, paged_in_all, unreadable)
+        self.figures = QueueSums(
+            len(queues), in_memory, consumers, paged_in_all, paged_bytes, unreadable
+        )
 
     def sample_totals(self) -> Iterator[None]:
         """Take a sample of the virtual hosts and the totals, in steps."""

@@ -123,11 +123,18 @@ def test_a_transaction_is_copied_when_it_is_committed(traced: Traced) -> None:
     client = traced.client()
     client.channel.select_transactions()
     for body in ("one", "two"):
-        client.channel.publish(*labelled("", "q", body), Flags())
+        client.channel.publish(*labelled("", "q", body, message_id=f"id {body}"), Flags())
     client.channel.publish(*labelled("amq.fanout", "q", "three"), Flags())
     assert traced.keys() == []
     client.channel.commit()
-    assert traced.keys() == ["publish. one", "publish. two", "publish.amq.fanout three"]
+    copies = traced.copies()
+    assert [
+        (key, body, headers["properties"].get("message_id")) for key, body, headers in copies
+    ] == [
+        ("publish.", "one", "id one"),
+        ("publish.", "two", "id two"),
+        ("publish.amq.fanout", "three", None),
+    ]
     client.channel.publish(*labelled("", "q", "four"), Flags())
     client.channel.rollback()
     assert traced.keys() == []

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
+from amqpstore.index import PagedFile
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.holds import LoopHolds
@@ -123,6 +124,18 @@ def test_totals_are_what_happened(metered: Metered) -> None:
     assert found["rabbitmq_process_open_fds"] > 3
     assert found["rabbitmq_process_resident_memory_bytes"] > 1 << 20
     assert found["amqpstore_segment_bytes"] > 0
+
+
+def test_what_is_on_disk_only_is_counted(metered: Metered) -> None:
+    """The size of what was paged out by a version that did not note it is unknown."""
+    stored = metered.server.queue("paged").priorities.lowest
+    stored.paged += [PagedFile(1, 1, 4, 3, 0, 300), PagedFile(2, 4, 6, 2, 0)]
+    stored.paged_count = 5
+    for _ in metered.source.sampler.sample_objects():
+        pass
+    found = metered.samples()
+    names = ("amqpstore_paged_messages", "amqpstore_paged_bytes", "amqpstore_queues_on_disk")
+    assert [found[name] for name in names] == [5, 300, 1]
 
 
 def test_the_cluster_is_told_by_its_store_and_no_path_is_shown(metered: Metered) -> None:
