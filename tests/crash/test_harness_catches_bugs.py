@@ -32,6 +32,7 @@ from tests.crash.violated import (
     Patch,
     after_recovery,
     filled_history,
+    first_of_each,
     history,
     housekept_history,
     open_filled_store,
@@ -322,7 +323,7 @@ FILLING_BUGS: dict[Callable[[Patch], None], set[str]] = {
 }
 
 
-@pytest.mark.parametrize("bug", FILLING_BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", first_of_each(FILLING_BUGS), ids=lambda bug: bug.__name__)
 def test_a_bug_in_filling_segments_is_caught(
     bug: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:

@@ -28,7 +28,13 @@ from amqpstore.records import Operation
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 from tests.crash.histories import DIRECTORY, merging_history, short_history
-from tests.crash.violated import Patch, after_recovery, housekept_history, violated
+from tests.crash.violated import (
+    Patch,
+    after_recovery,
+    first_of_each,
+    housekept_history,
+    violated,
+)
 
 # What checkpoints, index files and compaction may get wrong.
 
@@ -240,13 +246,14 @@ HOUSEKEEPING_BUGS: dict[Callable[[Patch], None], str] = {
 }
 
 
-@pytest.mark.parametrize("bug", HOUSEKEEPING_BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", first_of_each(HOUSEKEEPING_BUGS), ids=lambda bug: bug.__name__)
 def test_a_bug_of_housekeeping_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     invariant = HOUSEKEEPING_BUGS[bug]
     assert violated({invariant}, housekept_history, images=6, stop_after=12) == {invariant}
 
 
+@pytest.mark.long
 def test_references_that_a_compaction_loses_are_missed(monkeypatch: Patch) -> None:
     """A message that waits in two queues is gone with the first ack."""
     restrict = SegmentAccount.restrict
@@ -332,7 +339,7 @@ MERGE_BUGS: dict[Callable[[Patch], None], str] = {
 }
 
 
-@pytest.mark.parametrize("bug", MERGE_BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", first_of_each(MERGE_BUGS), ids=lambda bug: bug.__name__)
 def test_a_bug_of_merging_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     invariant = MERGE_BUGS[bug]

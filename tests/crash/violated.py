@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 import amqpstore.opening
 import amqpstore.recovery
@@ -20,6 +21,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.crash.histories import DIRECTORY, OPTIONS, open_store, outside_of
 
 Patch = pytest.MonkeyPatch
+Bug = Callable[[Patch], None]
 
 
 def history(outside: Outside) -> None:
@@ -133,3 +135,15 @@ def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
         return recovered
 
     patch.setattr(amqpstore.opening, "recover", recover_and_then)
+
+
+def first_of_each(bugs: Mapping[Bug, str | set[str]]) -> list[ParameterSet]:
+    """Parameters for a test of bugs: of those that break the same, all but the first are long."""
+    seen: set[str] = set()
+    parameters = []
+    for bug, broken in bugs.items():
+        broken = {broken} if isinstance(broken, str) else broken
+        marks = [pytest.mark.long] if broken <= seen else []
+        parameters.append(pytest.param(bug, marks=marks))
+        seen |= broken
+    return parameters

@@ -74,6 +74,7 @@ def driver_process(
         process.wait()
 
 
+@pytest.mark.long
 def test_a_live_store_is_read_while_compaction_takes_its_segments(
     spark: SparkSession, broker: BrokerProcess, directory: str, connect: Connect
 ) -> None:
