@@ -174,6 +174,18 @@ def test_health_is_told_to_everybody(metered: BrokerProcess, url: str) -> None:
             assert asked(f"{base}/health/{health}").json() == {"status": "ok"}
 
 
+def test_the_open_address_is_a_listener_like_others(metered: BrokerProcess) -> None:
+    with ManagementClient(management_url(metered)) as api:
+        listeners = {row["protocol"]: row["port"] for row in api.get("/overview")["listeners"]}
+        assert listeners.keys() == {"amqp", "http", "http/prometheus"}
+        for protocol, port in listeners.items():
+            name = protocol.replace("/", "%2F")
+            assert api.get(f"/health/checks/protocol-listener/{name}")["status"] == "ok"
+            assert api.get(f"/health/checks/port-listener/{port}")["status"] == "ok"
+        absent = api.expect(503, "GET", "/health/checks/protocol-listener/mqtt")
+        assert absent["protocols"] == sorted(listeners)
+
+
 def value(url: str, name: str) -> float:
     """The value of a metric, by its whole name, or by the beginning of one with labels."""
     lines = asked(url + "/metrics").text.splitlines()

@@ -24,8 +24,8 @@ _MECHANISMS = {
     "EXTERNAL": "TLS peer verification using SASL EXTERNAL authentication mechanism",
 }
 
-_PROTOCOLS = {"amqp": "amqp", "amqp/ssl": "amqps", "http": "http", "https": "https"}
-"""The names of protocols in health checks, by those of listeners."""
+_PROTOCOLS = {"amqp/ssl": "amqps"}
+"""The names of protocols in health checks, where those of listeners are others."""
 
 
 def listener_rows(context: ManagementContext) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def login_rows(context: ManagementContext) -> list[dict[str, Any]]:
 
 def protocol_names(context: ManagementContext) -> list[str]:
     """Return the protocols that the node listens for, by their names in health checks."""
-    return sorted({_PROTOCOLS[one.protocol] for one in context.listeners})
+    return sorted({_PROTOCOLS.get(one.protocol, one.protocol) for one in context.listeners})
 
 
 @cache
