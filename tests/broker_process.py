@@ -171,7 +171,7 @@ class BrokerProcess:
         """The exit code of a process that closed its stdout; None when it had to be killed."""
         process = self._started()
         try:
-            exit_code = process.wait(1.0)
+            exit_code = process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._end(process, signal.SIGKILL)
             return None

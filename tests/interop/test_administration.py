@@ -17,6 +17,7 @@ import pytest
 
 from amqpstore_tools.__main__ import main
 from amqpstore_tools.administration.door import asked
+from tests import waiting
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import wait_until
 
@@ -265,7 +266,7 @@ def test_the_kernel_says_who_connects_whatever_the_mode(
             )
             # Closed at once, or before the request was sent.
             assert asked.stdout in ("b''\n", ""), asked.stdout
-            assert "uid=65534" in broker.stderr
+            waiting.wait_until(lambda: "uid=65534" in broker.stderr)
             assert operator.types("users", "list")[0] == 0
 
 

@@ -179,7 +179,7 @@ def test_changes_of_others_are_heard_of_at_once(
             assert client.attempt(put(f"r{number}")).outcome == "done"
             wait_until(lambda number=number: one.heard.sees(f"r{number}"))  # type: ignore[misc]
         # A watch that tells nothing is begun anew, with a read, after three seconds.
-        assert time.monotonic() - begun < 8.0
+        assert time.monotonic() - begun < 14.0
 
 
 def test_an_etcd_that_is_away_is_no_end(etcd: EtcdCluster, client: EtcdClient, prefix: str) -> None:

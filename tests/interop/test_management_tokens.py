@@ -115,7 +115,7 @@ def test_a_wrong_token_is_refused_everywhere(
                 assert answer.status_code == 401, token
                 assert answer.json() == {"error": "not_authorized", "reason": "Not_Authorized"}
                 assert "www-authenticate" in answer.headers
-    assert broker.stderr.count('"login refused"') > before
+    wait_until(lambda: broker.stderr.count('"login refused"') > before)
 
 
 def test_a_token_is_also_the_password_of_basic_authentication(

@@ -111,7 +111,7 @@ def test_a_silent_client_is_closed_after_two_missed_heartbeats(url: str) -> None
             heartbeats += 1
         silent_s = time.monotonic() - silent_since
     assert heartbeats >= 1
-    assert 1.5 < silent_s < 6.0
+    assert 1.5 < silent_s < 15.0
 
 
 def test_closing_with_unread_deliveries_ends_cleanly(open_connection: Connect, name: str) -> None:
