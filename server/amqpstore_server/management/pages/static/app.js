@@ -87,7 +87,11 @@ function drawChart(element) {
       ...chartSize(element),
       cursor: { sync: { key: "charts" }, points: { size: 6 } },
       axes: [{ ...axis, size: 2 * rem(), space: 5 * rem(), values: (_, ticks) => clocks(ticks) }, { ...axis, size: 4.4 * rem(), values: (_, ticks) => ticks.map(say) }],
-      scales: { y: { range: (_, low, high) => [Math.min(low, 0), high > 0 ? high * 1.05 : 1] } },
+      scales: {
+        // With one value alone uPlot would show the day that begins there.
+        x: { range: (plot, low, high) => (plot.data[0].length === 1 ? [low - 60, low] : [low, high]) },
+        y: { range: (_, low, high) => [Math.min(low, 0), high > 0 ? high * 1.05 : 1] },
+      },
       series: [
         { label: "Time" },
         ...spec.series.map(([, label], index) => ({
@@ -130,8 +134,6 @@ function addSamples(samples) {
     const surplus = columns[0].length - 720;
     if (surplus > 0) columns.forEach((column) => column.splice(0, surplus));
     plot.setData(columns);
-    // With one value alone uPlot would show the day that begins there.
-    if (columns[0].length === 1) plot.setScale("x", { min: columns[0][0] - 60, max: columns[0][0] });
     const last = spec.series.map(([, label], index) => `${label} ${written(columns[index + 1].at(-1), UNITS[spec.unit])}`);
     element.setAttribute("aria-label", `${spec.title} over the last minutes, now: ${last.join(", ")}`);
   }
