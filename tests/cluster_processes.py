@@ -43,6 +43,8 @@ class MemberProcess:
         self.directory = os.path.join(place, f"member-{number}")
         self.log_path = os.path.join(place, f"member-{number}.log")
         self.port, self.replicate = listening_port(), listening_port()
+        self.settings: dict[str, str] = {}
+        """Environment variables of the process."""
         self._etcd = etcd
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -64,6 +66,7 @@ class MemberProcess:
             "AMQPSTORE_CLUSTER_PROXY": str(self.proxy).lower(),
             "AMQPSTORE_MANAGEMENT_LISTEN": "",
             "AMQPSTORE_LEAST_FREE_BYTES": "0",
+            **self.settings,
         }
         command = [sys.executable, "-m", "amqpstore_tools", "serve", "--data", self.directory]
         with open(self.log_path, "ab") as log:
@@ -124,6 +127,8 @@ class MemberProcess:
         return connections[0]
 
     def log(self) -> str:
+        if not os.path.exists(self.log_path):
+            return f"--- {self.id} was never started"
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return f"--- {self.id}\n{log.read()[-5000:]}"
 

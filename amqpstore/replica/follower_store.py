@@ -273,6 +273,8 @@ class FollowerStore:
 
     def require_room(self, size: int) -> None:
         """Make sure that a copy may take that much space. Raises: DiskFullError."""
+        self._state.check()
+        self._space.look()
         self._space.check(size)
 
     def replace(self, replacement: Replacement, copy: WholeCopy, common_lsn: int) -> None:

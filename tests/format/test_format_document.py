@@ -249,6 +249,7 @@ def check_files(text: str) -> None:
         f"{filenames.QUARANTINE}/rejoin-%010d/",
         f"{filenames.TRANSIENT}/%010d.segment",
         f"{filenames.KEPT}/%010d-%d.segment",
+        f"{filenames.KEPT}/copies/%d/",
         filenames.RESERVE,
     ]
     assert listed == known

@@ -55,6 +55,7 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
         "segments/0.segment.new",
         "index/0-0.index.new",
         "kept/0-%d.segment",
+        "kept/copies/%d/",
     }
     assert found == names - made_later
 

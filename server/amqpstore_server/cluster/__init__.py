@@ -16,6 +16,7 @@ and each change of the list of in-sync replicas.
 - `electing`: a candidacy
 - `tenure`: a leader's key in etcd, and until when it holds
 - `in_sync`: the list of in-sync replicas, and whom a leader waits for
+- `progress`: a follower as its leader sees it
 - `leading`: what a leader ships and commits, and whom it lets in
 - `member`: the one state machine of a process, over these three
 """

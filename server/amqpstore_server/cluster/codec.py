@@ -25,6 +25,8 @@ from amqpstore_server.cluster.frames import (
     FromFollower,
     FromLeader,
     ShippedBatch,
+    StoreCopy,
+    StorePiece,
 )
 
 PREFIX = struct.Struct(">III")
@@ -34,7 +36,7 @@ MAX_HEADER_BYTES = 4 << 20
 
 _encoder = msgspec.msgpack.Encoder()
 _F = TypeVar("_F")
-_WithContent = ShippedBatch | Definition | DefinitionsSnapshot
+_WithContent = ShippedBatch | Definition | DefinitionsSnapshot | StorePiece | StoreCopy
 
 
 class PeerFrameError(Exception):

@@ -16,6 +16,7 @@ from amqpstore_server.cluster.frames import (
     ReplicaPosition,
     ShippedBatch,
     StoreCopy,
+    StorePiece,
 )
 from amqpstore_server.cluster.keys import EtcdTransaction
 
@@ -82,13 +83,17 @@ class Send(NamedTuple):
 class CatchUp(NamedTuple):
     """Send a follower a `DefinitionsSnapshot`, and then all batches behind a position up to
     the batch `number`, with the `seq` 0. All of them are on this member's disk.
-
-    If `behind` is None the follower gets a `StoreCopy` in place of the batches.
     """
 
     link: int
-    behind: ReplicaPosition | None
+    behind: ReplicaPosition
     number: int
+
+
+class SendCopy(NamedTuple):
+    """Send a follower a copy of the whole store: `StorePiece`s, and then a `StoreCopy`."""
+
+    link: int
 
 
 # The disk.
@@ -118,12 +123,19 @@ class Restore(NamedTuple):
     snapshot: DefinitionsSnapshot
 
 
+class Receive(NamedTuple):
+    """Write a piece of the leader's store, beside the own one: nobody waits for it."""
+
+    piece: StorePiece
+
+
 class Adopt(NamedTuple):
-    """Put a copy of the leader's store in the place of this one, whose files go into quarantine:
-    nobody waits for it.
+    """Put the copy of the leader's store that was received in the place of the own one: nobody
+    waits for it. If that has something behind the common position it goes into quarantine.
     """
 
     copy: StoreCopy
+    common: ReplicaPosition
 
 
 class Sync(NamedTuple):
@@ -205,10 +217,12 @@ Effect: TypeAlias = (
     | HangUp
     | Send
     | CatchUp
+    | SendCopy
     | Persist
     | Append
     | Define
     | Restore
+    | Receive
     | Adopt
     | Sync
     | Discard

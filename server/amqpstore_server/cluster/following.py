@@ -20,6 +20,7 @@ from amqpstore_server.cluster.effects import (
     HangUp,
     Persist,
     ReadKeys,
+    Receive,
     Restore,
     Send,
     Sync,
@@ -40,6 +41,7 @@ from amqpstore_server.cluster.frames import (
     Resign,
     ShippedBatch,
     StoreCopy,
+    StorePiece,
     Welcome,
 )
 from amqpstore_server.cluster.keys import MemberIdentity, View
@@ -56,6 +58,7 @@ class Stream(Enum):
     VERIFYING = "asking etcd whether this leader may discard anything here"
     DISCARDING = "removing what was never committed"
     PERSISTING = "making the leader's term durable"
+    COPYING = "receiving a copy of the leader's store"
     STREAMING = "taking frames"
 
 
@@ -65,7 +68,8 @@ NEXT = {
     Stream.GREETED: {Stream.VERIFYING, Stream.PERSISTING, Stream.NONE},
     Stream.VERIFYING: {Stream.DISCARDING, Stream.PERSISTING, Stream.NONE},
     Stream.DISCARDING: {Stream.PERSISTING, Stream.NONE},
-    Stream.PERSISTING: {Stream.STREAMING, Stream.NONE},
+    Stream.PERSISTING: {Stream.COPYING, Stream.STREAMING, Stream.NONE},
+    Stream.COPYING: {Stream.NONE},
     Stream.STREAMING: {Stream.NONE},
 }
 """What may follow each state: nothing else is legal."""
@@ -88,6 +92,8 @@ class Following:
         """Until then this member does not stand for election."""
         self.has_resigned = False
         """Whether the leader has given up, and asked to be followed."""
+        self.received_bytes = self.copy_bytes = 0
+        """How much of a copy of the leader's store is here, and of how much."""
         self._identity = identity
         self._log = log
         self._timing = timing
@@ -102,7 +108,8 @@ class Following:
         self._committed_number = 0
         self._dialled = ""
         """The request that made the leader that was dialled last the leader."""
-        self._dialled_at = -inf
+        self._dial_at = -inf
+        """Not before that the same leader is dialled again."""
         self._heard_at = -inf
 
     def _go(self, state: Stream) -> None:
@@ -122,7 +129,11 @@ class Following:
             return
         leader = view.leader.value if view is not None and view.leader is not None else None
         is_another = leader is not None and leader["request"] != self._dialled
-        if not is_another and now - self._dialled_at < self._timing.read_every_s:
+        if self.state is Stream.COPYING:
+            if not is_another and now - self._heard_at < self._timing.copy_silence_s:
+                return
+            self.hang_up()
+        if not is_another and now < self._dial_at:
             return
         if self.state in (Stream.DIALLED, Stream.GREETED):
             # Nobody has answered, or somebody else leads by now.
@@ -132,7 +143,8 @@ class Following:
             and leader is not None
             and leader["member"] != self._identity.member
         ):
-            self._dialled, self._dialled_at = leader["request"], now
+            self._dialled = leader["request"]
+            self._dial_at = now + self._timing.read_every_s
             self._go(Stream.DIALLED)
             self._effects.append(Dial(str(leader["member"]), str(leader["replicate"])))
 
@@ -166,6 +178,8 @@ class Following:
         self._forget()
 
     def _forget(self) -> None:
+        if self.state is Stream.COPYING:
+            self._dial_at = self._heard_at + self._timing.copy_retry_s
         self._link = None
         self._welcome = None
         self.state = Stream.NONE
@@ -227,10 +241,11 @@ class Following:
         welcome = self._welcome
         if self.state is not Stream.PERSISTING or welcome is None or welcome.term != term:
             return
-        self._go(Stream.STREAMING)
+        self._go(Stream.COPYING if self._join is Join.COPY else Stream.STREAMING)
         self._heard_at = now
         self._number = welcome.common.number
         self._definitions = self._seq = self._committed_number = 0
+        self.received_bytes = self.copy_bytes = 0
         if self._link is not None:
             self._effects.append(Send(self._link, Ready(term, self._join)))
 
@@ -242,15 +257,22 @@ class Following:
             self._definitions = snapshot.number
             self._effects.append(Restore(snapshot))
 
+    def piece(self, link: int, piece: StorePiece, now: float) -> None:
+        """Take a part of a copy of the leader's store."""
+        if self._is_at(Stream.COPYING, link, piece.term):
+            self._heard_at = now
+            self.received_bytes, self.copy_bytes = piece.sent, piece.total
+            self._effects.append(Receive(piece))
+
     def copy(self, link: int, copy: StoreCopy) -> None:
-        """Take a whole copy of the leader's store, if that was asked for."""
-        if not self._is_stream(link, copy.term):
-            return
-        if self._join is not Join.COPY:
-            self._object("a copy of its store, which nobody asked for")
-            return
-        self._number = copy.position.number
-        self._effects += (Adopt(copy), Sync(copy.term, 0))
+        """Put a copy of the leader's store in the place of the own one, and connect again: the log
+        goes on where the copy ends.
+        """
+        welcome = self._welcome
+        if welcome is not None and self._is_at(Stream.COPYING, link, copy.term):
+            self._effects.append(Adopt(copy, welcome.common))
+            self.hang_up()
+            self._dial_at = -inf
 
     def batch(self, link: int, batch: ShippedBatch) -> None:
         """Write a batch."""
@@ -330,9 +352,12 @@ class Following:
         self.hang_up()
 
     def _is_stream(self, link: int, term: int) -> bool:
+        return self._is_at(Stream.STREAMING, link, term)
+
+    def _is_at(self, state: Stream, link: int, term: int) -> bool:
         return (
             link == self._link
-            and self.state is Stream.STREAMING
+            and self.state is state
             and self._welcome is not None
             and term == self._welcome.term
         )

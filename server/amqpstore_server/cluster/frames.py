@@ -66,7 +66,9 @@ class Join(Enum):
     REPLACE = "replace"
     """Discard what it has behind the common position: it was never committed."""
     COPY = "copy"
-    """Take a whole copy of the store: the leader has no longer what it lacks."""
+    """Take a whole copy of the store, and connect again: the leader's log no longer has what it
+    lacks.
+    """
 
 
 class _Frame(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -120,15 +122,25 @@ class DefinitionsSnapshot(_Frame, frozen=True, tag=5):
     content: bytes
 
 
-class StoreCopy(_Frame, frozen=True, tag=6):
-    """A whole copy of the leader's store, up to and with a batch, complete and checked.
-
-    It is many files, which the driver takes in its own way, and hands this in when it has them all:
-    `codec` refuses it.
+class StorePiece(_Frame, frozen=True, tag=14):
+    """Bytes of a file of the leader's store, from an offset on. `sent` of the copy's `total` bytes
+    have come with it.
     """
 
     term: Term
-    position: ReplicaPosition
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    offset: Count
+    sent: Count
+    total: Count
+    content: bytes
+
+
+class StoreCopy(_Frame, frozen=True, tag=6):
+    """All files of the leader's store have been sent. It ends where the leader's last checkpoint
+    does; `content` is what has to be known of it, for the store only.
+    """
+
+    term: Term
     content: bytes
 
 
@@ -196,6 +208,15 @@ class Promise(_Frame, frozen=True, tag=13):
 
 FromFollower: TypeAlias = Hello | Ready | Ack | Promise
 FromLeader: TypeAlias = (
-    Refused | Welcome | DefinitionsSnapshot | ShippedBatch | Definition | CaughtUp | Beat | Resign
+    Refused
+    | Welcome
+    | DefinitionsSnapshot
+    | StorePiece
+    | StoreCopy
+    | ShippedBatch
+    | Definition
+    | CaughtUp
+    | Beat
+    | Resign
 )
-Frame: TypeAlias = FromFollower | FromLeader | StoreCopy
+Frame: TypeAlias = FromFollower | FromLeader

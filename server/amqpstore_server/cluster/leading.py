@@ -16,6 +16,7 @@ from amqpstore_server.cluster.effects import (
     HangUp,
     ReadKeys,
     Send,
+    SendCopy,
     TellOperator,
 )
 from amqpstore_server.cluster.frames import (
@@ -36,6 +37,7 @@ from amqpstore_server.cluster.frames import (
 )
 from amqpstore_server.cluster.in_sync import InSyncList
 from amqpstore_server.cluster.keys import MemberIdentity, View
+from amqpstore_server.cluster.progress import FollowerProgress
 from amqpstore_server.cluster.replica_log import ReplicaLog
 from amqpstore_server.cluster.tenure import Leadership, Outcome, Tenure
 from amqpstore_server.cluster.timing import Health, Timing
@@ -46,36 +48,6 @@ class Deposed(NamedTuple):
 
     reason: str
     is_unfit: bool = False
-
-
-class _Follower:
-    """One follower, as the leader sees it; it outlives its connections."""
-
-    __slots__ = (
-        "acked",
-        "common",
-        "dropped_at",
-        "has_lost",
-        "heard_at",
-        "is_streaming",
-        "link",
-        "may_enter_at",
-        "promised_until",
-    )
-
-    def __init__(self) -> None:
-        self.link: int | None = None
-        self.common = START
-        """Behind it the follower lacks all, or has to replace it."""
-        self.is_streaming = False
-        self.acked = 0
-        self.heard_at = -inf
-        """When it last acked something."""
-        self.promised_until = -inf
-        self.has_lost = False
-        """Whether it came back with less than it had acked."""
-        self.dropped_at: list[float] = []
-        self.may_enter_at = -inf
 
 
 class _Sealed(NamedTuple):
@@ -123,7 +95,7 @@ class Leader:
         self._view = won.view
         self._tenure = Tenure(identity, won, timing, effects, make_request, now)
         self._list = InSyncList(identity.member, won.term, won.view, effects, make_request)
-        self._followers: dict[str, _Follower] = {}
+        self._followers: dict[str, FollowerProgress] = {}
         self._names: dict[int, str] = {}
         self._waiting: list[tuple[int, Hello]] = []
         self._is_unsure = False
@@ -265,7 +237,7 @@ class Leader:
         if not self.is_open:
             self._waiting.append((link, hello))
             return
-        follower = self._followers.setdefault(hello.member, _Follower())
+        follower = self._followers.setdefault(hello.member, FollowerProgress())
         if follower.link is not None:
             self._names.pop(follower.link, None)
             self._effects.append(HangUp(follower.link))
@@ -323,11 +295,15 @@ class Leader:
         follower = self._follower(link)
         if follower is None or follower.is_streaming or ready.term != self.term:
             return
-        follower.is_streaming = True
         follower.heard_at = now
+        if ready.join is Join.COPY:
+            # It has less than it acked, unless nobody waits for it: then it leaves the list first.
+            is_waited_for = self._names[link] in self.waits_for
+            self._effects.append(HangUp(link) if is_waited_for else SendCopy(link))
+            return
+        follower.is_streaming = True
         written = self._unsynced[0].number - 1 if self._unsynced else self._number
-        behind = None if ready.join is Join.COPY else follower.common
-        self._effects.append(CatchUp(link, behind, written))
+        self._effects.append(CatchUp(link, follower.common, written))
         for one in self._sealed:
             if one.seq > self._durable():
                 self._effects.append(Send(link, one.frame))
@@ -358,7 +334,7 @@ class Leader:
             self._followers[name].is_streaming = False
         self._waiting = [one for one in self._waiting if one[0] != link]
 
-    def _follower(self, link: int) -> _Follower | None:
+    def _follower(self, link: int) -> FollowerProgress | None:
         name = self._names.get(link)
         return self._followers[name] if name is not None else None
 
@@ -384,7 +360,7 @@ class Leader:
                 self._list.offer(name, fence)
                 return
 
-    def _may_enter(self, name: str, follower: _Follower, now: float) -> bool:
+    def _may_enter(self, name: str, follower: FollowerProgress, now: float) -> bool:
         """Tell whether a follower is a voter, and at most a second behind."""
         if name not in self._view.voters or not follower.is_streaming:
             return False
@@ -422,7 +398,7 @@ class Leader:
         """A follower has left the list. Hang up, so that it notices; if that happens often, let it
         wait before it enters again.
         """
-        follower = self._followers.setdefault(name, _Follower())
+        follower = self._followers.setdefault(name, FollowerProgress())
         follower.has_lost = False
         if follower.link is not None:
             self._effects.append(HangUp(follower.link))

@@ -17,7 +17,7 @@ from amqpstore_server.cluster.effects import (
     TellOperator,
 )
 from amqpstore_server.cluster.electing import Candidacy, Electing
-from amqpstore_server.cluster.following import Following
+from amqpstore_server.cluster.following import Following, Stream
 from amqpstore_server.cluster.frames import (
     Ack,
     Beat,
@@ -32,6 +32,7 @@ from amqpstore_server.cluster.frames import (
     Resign,
     ShippedBatch,
     StoreCopy,
+    StorePiece,
     Welcome,
 )
 from amqpstore_server.cluster.keys import MemberIdentity, View
@@ -107,12 +108,16 @@ class GroupMember:
             self._tick_follower(now, health)
 
     def _status(self) -> dict[str, object]:
+        following = self.following
+        is_copying = self.leader is None and following.state is Stream.COPYING
+        copied = {"bytes": following.received_bytes, "of": following.copy_bytes}
         return {
             "incarnation": self.identity.incarnation,
             "role": self.role.name.lower(),
             "term": self.following.term,
             "position": self._log.last().lsn,
             "damaged": self.identity.is_damaged,
+            **({"copied": copied} if is_copying else {}),
         }
 
     def _tick_follower(self, now: float, health: Health) -> None:
@@ -385,6 +390,8 @@ class GroupMember:
                 following.refused(link, frame)
             case DefinitionsSnapshot():
                 following.snapshot(link, frame)
+            case StorePiece():
+                following.piece(link, frame, now)
             case StoreCopy():
                 following.copy(link, frame)
             case CaughtUp():

@@ -31,6 +31,12 @@ class Timing(NamedTuple):
     nobody leads.
     """
     alive_every_s: float = 3.0
+    copy_silence_s: float = 30.0
+    """A follower that gets a copy of the store connects again when it has heard nothing for so
+    long.
+    """
+    copy_retry_s: float = 5.0
+    """A follower whose copy was cut off waits for so long before it connects again."""
     drops_within_s: float = 600.0
     """A follower that was dropped from the list three times within so long has to wait."""
     first_wait_s: float = 10.0

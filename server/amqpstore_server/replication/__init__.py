@@ -11,13 +11,11 @@ Nothing of this is imported by a single node.
 - `definitions`: definitions on their way to followers
 - `disk_lane`: the thread that has a follower's store
 - `companion`, `catching_up`: what a leader's log hands to followers, and what one that joins gets
+- `copying`: what one gets that lacks more than the leader's log has
 - `orders`: what the thread is to do that has a leader's store
 - `controller`: has the state machine, and its effects carried out
 - `leading_term`: a term that this member leads, as the broker sees it
 - `proxy`: passes clients of a follower on; `proxy_header`: who they are; `proxied_clients`: how the
   leader accepts them
 - `serving`: the process of a member
-
-Missing so far: a copy of the whole store for a follower that lacks what the leader's log no longer
-has. Such a follower is refused, and both logs say so.
 """

@@ -9,30 +9,24 @@ from collections.abc import Callable
 from amqpstore import DamageError
 from amqpstore.replica import SealedBatch
 from amqpstore_server.cluster.effects import CatchUp
-from amqpstore_server.cluster.frames import Refused, ReplicaPosition, ShippedBatch
+from amqpstore_server.cluster.frames import ReplicaPosition, ShippedBatch
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.links import Write
 from amqpstore_server.replication.member_log import MemberLog
-
-NO_COPY = (
-    "it lacks batches that the leader's log does not have any longer, and this version cannot send "
-    "it a copy of the whole store: remove this member, stop the leader in order, and make a new "
-    "member from a copy of its data directory"
-)
 
 
 def catch_up(asked: CatchUp, companion: LeaderCompanion, log: MemberLog) -> Callable[[Write], None]:
     """Return the job that sends all this on a link."""
 
     def job(write: Write) -> None:
-        place = None if asked.behind is None else log.end_of(asked.behind)
+        place = log.end_of(asked.behind)
         if place is None:
-            write(Refused(NO_COPY))
-            return
+            raise OSError(f"nothing is known of batch {asked.behind.number} any longer")
         # A file that is missing, or damaged, ends the connection: the follower tries again.
         try:
             write(companion.snapshot())
             for sealed in log.reader().sealed(place):
+                log.hold(sealed.segment)
                 if ReplicaPosition.of_lsn(sealed.lsn).number > asked.number:
                     return
                 write(_shipped(sealed, companion.term))

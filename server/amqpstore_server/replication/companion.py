@@ -13,7 +13,7 @@ from typing import Protocol
 from amqpstore import DeposedError
 from amqpstore.catalog import Catalog
 from amqpstore.log_batch import Batch
-from amqpstore.replica import SealedBatch
+from amqpstore.replica import CopySource, SealedBatch
 from amqpstore.replica.log_reading import named_batch
 from amqpstore_server.cluster.frames import Definition, DefinitionsSnapshot, ShippedBatch
 from amqpstore_server.replication.definitions import ReplicatedCatalog
@@ -124,6 +124,15 @@ class LeaderCompanion:
         number, content = self._catalog.snapshot(lambda: self._log.last().number + 2)
         return DefinitionsSnapshot(self.term, number, content)
 
+    def pinned(self, pin: Callable[[CopySource], None]) -> CopySource:
+        """Return what a copy of the store is made from, with its files pinned.
+
+        Raises: ValueError, DamageError, OSError: see `ReplicatedCatalog.pinned`.
+        """
+        if self._catalog is None:
+            raise ValueError("the store is not open")
+        return self._catalog.pinned(pin)
+
     # From the state machine.
 
     def committed(self, seq: int) -> None:
@@ -140,6 +149,11 @@ class LeaderCompanion:
         with self._changed:
             self._deposed = reason
             self._changed.notify_all()
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether this member leads no longer."""
+        return bool(self._deposed)
 
     @property
     def is_waiting(self) -> bool:

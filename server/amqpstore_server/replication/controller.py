@@ -38,16 +38,18 @@ from amqpstore_server.cluster.effects import (
     Open,
     Persist,
     ReadKeys,
+    Receive,
     Restore,
     Revoke,
     Send,
+    SendCopy,
     ShowAlive,
     StepDown,
     Sync,
     TellOperator,
 )
 from amqpstore_server.cluster.following import Stream
-from amqpstore_server.cluster.frames import Definition, Frame, Hello, ShippedBatch
+from amqpstore_server.cluster.frames import Definition, Frame, Hello, ShippedBatch, StorePiece
 from amqpstore_server.cluster.keys import MemberIdentity, View
 from amqpstore_server.cluster.member import GroupMember
 from amqpstore_server.cluster.tenure import Outcome
@@ -56,6 +58,7 @@ from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.driver import EtcdDriver
 from amqpstore_server.replication.catching_up import catch_up
 from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.copying import send_copy
 from amqpstore_server.replication.disk_lane import DiskLane, Follow
 from amqpstore_server.replication.handshake import HandshakeError, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
@@ -220,8 +223,8 @@ class Controller:
                 self._send(link, frame)
             case HangUp(link):
                 self._hang_up(link)
-            case CatchUp():
-                self._catch_up(effect)
+            case CatchUp() | SendCopy():
+                self._send_much(effect)
             case CheckpointUpTo():
                 if self._companion is None:
                     self._lane.put(effect)
@@ -229,6 +232,8 @@ class Controller:
                 self._has_released = True
                 self._lane.put(effect)
             case Dial() | Persist() | Append() | Define() | Restore() | Sync() | Discard():
+                self._lane.put(effect)
+            case Receive() | Adopt():
                 self._lane.put(effect)
             case Committed(seq, _):
                 if self._companion is not None:
@@ -245,8 +250,6 @@ class Controller:
                 threading.Timer(_LAST_WORDS_S, os._exit, (_EXIT_UNFIT,)).start()
             case TellOperator(text):
                 _log.warning("%s", text)
-            case Adopt():
-                raise NotImplementedError("whole copies are refused by `catching_up`")
 
     def _step_down(self, reason: str) -> None:
         _log.warning("this member leads no longer", extra={"reason": reason})
@@ -401,6 +404,9 @@ class Controller:
     def received(self, link: int, frame: Frame) -> None:
         if isinstance(frame, Hello):
             self.log.look_up(frame.tail)
+        if isinstance(frame, StorePiece):
+            # Nothing more is read from the leader until there is room for it.
+            self._lane.wait_for_room()
         with self._telling() as member:
             if link in self._links:  # else it was hung up
                 member.received(link, frame, time.monotonic())
@@ -426,10 +432,14 @@ class Controller:
         if found is not None:
             found.hang_up()
 
-    def _catch_up(self, asked: CatchUp) -> None:
-        link = self._links.get(asked.link)
-        if link is not None and self._companion is not None:
-            link.work(catch_up(asked, self._companion, self.log))
+    def _send_much(self, asked: CatchUp | SendCopy) -> None:
+        link, companion = self._links.get(asked.link), self._companion
+        if link is None or companion is None:
+            return
+        if isinstance(asked, CatchUp):
+            link.work(catch_up(asked, companion, self.log))
+        else:
+            link.work(send_copy(asked.link, self._directory, companion, self.log))
 
 
 def _make_request() -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from amqpstore.catalog import Catalog, Change, Value
+from amqpstore.replica import CopySource
 from amqpstore.replica.follower_store import SHIPPED
 from amqpstore.tables import StoreRows
 
@@ -67,17 +68,27 @@ class ReplicatedCatalog:
 
     def commit(self, changes: Sequence[Change]) -> None:
         shipped = [one for one in changes if one.table in SHIPPED or one[:2] == _COUNTER]
-        if not shipped:
-            self._catalog.commit(changes)
-            return
         with self._lock:
             self._catalog.commit(changes)
+            if not shipped:
+                return
             self._number += 1
             # Under the lock: a snapshot has what has been sent under its number, and all before.
             self._define(self._number, msgspec.msgpack.encode(shipped))
 
     def close(self) -> None:
         self._catalog.close()
+
+    def pinned(self, pin: Callable[[CopySource], None]) -> CopySource:
+        """Return what a copy of the store is made from, once its files are pinned: what a later
+        commit releases may be removed behind that.
+
+        Raises: ValueError, DamageError, OSError.
+        """
+        with self._lock:
+            source = CopySource.of(self._catalog.rows, self._number)
+            pin(source)
+        return source
 
     def snapshot(self, sealed: Callable[[], int]) -> tuple[int, bytes]:
         """Return all definitions, and how many commits of them there have been.

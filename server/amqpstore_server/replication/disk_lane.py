@@ -14,9 +14,17 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from amqpstore import DurabilityError, StoreError
-from amqpstore.replica import FollowerStore, SealedBatch, SegmentRewrite
+from amqpstore.replica import (
+    LOG_START,
+    FollowerStore,
+    Replacement,
+    SealedBatch,
+    SegmentRewrite,
+    WholeCopy,
+)
 from amqpstore.replica.log_reading import named_batch
 from amqpstore_server.cluster.effects import (
+    Adopt,
     Append,
     CheckpointUpTo,
     Define,
@@ -24,10 +32,11 @@ from amqpstore_server.cluster.effects import (
     Discard,
     Open,
     Persist,
+    Receive,
     Restore,
     Sync,
 )
-from amqpstore_server.cluster.frames import ReplicaPosition, ShippedBatch
+from amqpstore_server.cluster.frames import ReplicaPosition, ShippedBatch, StorePiece
 from amqpstore_server.replication.definitions import decode_changes, decode_tables
 from amqpstore_server.replication.member_log import MemberLog
 
@@ -36,15 +45,20 @@ _log = logging.getLogger(__name__)
 _HOUSEKEEP_S = 0.5
 _TOLD_S = 0.2
 """How often a leader is told that something is on disk while a follower catches up."""
+_MAX_WAITING_BYTES = 4 << 20
+"""Of a copy of the leader's store: no more is received while so much is not written yet."""
+_SHOWN_S = 10.0
+"""How often the progress of a copy is logged."""
 
 
 class Follow(msgspec.Struct, frozen=True):
     """Open the store again, after a leadership."""
 
 
-DiskEffect: TypeAlias = (
-    Persist | Append | Define | Restore | Sync | Discard | CheckpointUpTo | Dial | Open | Follow
+StreamEffect: TypeAlias = (
+    Append | Define | Restore | Sync | Discard | CheckpointUpTo | Receive | Adopt
 )
+DiskEffect: TypeAlias = StreamEffect | Persist | Dial | Open | Follow
 
 
 class DiskAnswers(Protocol):
@@ -101,12 +115,30 @@ class DiskLane:
         self._committed_definitions = 0
         self._committed = 0
         self._told_at = 0.0
+        self._replacement: Replacement | None = None
+        self._shown_at = 0.0
+        self._room = threading.Condition()
+        self._waiting_bytes = 0
+        """Of a copy of the leader's store: received, and not written yet."""
+        self._has_ended = False
         self._thread = threading.Thread(target=self._work, name="follower's disk", daemon=True)
         self._thread.start()
 
     def put(self, effect: DiskEffect) -> None:
         """Have an effect carried out behind those before; never blocks."""
+        if isinstance(effect, Receive):
+            self._note_waiting(len(effect.piece.content))
         self._jobs.put(effect)
+
+    def wait_for_room(self) -> None:
+        """Wait until another piece of a copy may be received."""
+        with self._room:
+            self._room.wait_for(lambda: self._has_ended or self._waiting_bytes < _MAX_WAITING_BYTES)
+
+    def _note_waiting(self, count: int) -> None:
+        with self._room:
+            self._waiting_bytes += count
+            self._room.notify_all()
 
     def close(self) -> None:
         """Close the store behind what was asked for, and return when the thread has ended."""
@@ -124,11 +156,16 @@ class DiskLane:
                 if effect is None:
                     break
                 self._busy(partial(self._carry_out, effect))
+                if isinstance(effect, Receive):
+                    self._note_waiting(-len(effect.piece.content))
             self._busy(self._close)
         except BaseException as error:  # noqa: BLE001 - it ends the process
             if self._store is not None:
                 self._store.abandon()
             self._answers.failed(error)
+        finally:
+            self._has_ended = True
+            self._note_waiting(0)
 
     def _busy(self, work: Callable[[], None]) -> None:
         self.busy_since = time.monotonic()
@@ -157,12 +194,13 @@ class DiskLane:
             self._answers.persisted(effect.term)
         elif not self._is_broken:
             self._stream(store, effect)
+            if self._store is None:
+                # A start puts the leader's store in the place of the one that was given up.
+                self._log.discarded(LOG_START)
+                self._store = self._reopen()
+                _log.info("a copy of the leader's store is in the place of this one")
 
-    def _stream(
-        self,
-        store: FollowerStore,
-        effect: Append | Define | Restore | Sync | Discard | CheckpointUpTo,
-    ) -> None:
+    def _stream(self, store: FollowerStore, effect: StreamEffect) -> None:
         try:
             match effect:
                 case Discard(behind):
@@ -182,12 +220,19 @@ class DiskLane:
                 case CheckpointUpTo(number):
                     self._committed = max(self._committed, number)
                     self._commit(store)
+                case Receive(piece):
+                    self._receive(store, piece)
+                case Adopt(copy, common):
+                    replacement = self._replacement or store.replacement()
+                    store.replace(replacement, WholeCopy.decode(copy.content), common.lsn)
+                    self._store = self._replacement = None
         except DurabilityError:
             raise
-        except (StoreError, OSError, msgspec.DecodeError) as error:
+        except (StoreError, OSError, ValueError) as error:
             _log.error("what the leader sends cannot be taken", extra={"reason": str(error)})
             self._is_broken = True
             self._forget_rewrite()
+            self._forget_replacement()
             self._answers.stream_failed()
 
     # The stream.
@@ -272,6 +317,7 @@ class DiskLane:
 
     def _forget_stream(self) -> None:
         self._forget_rewrite()
+        self._forget_replacement()
         self._discard_behind = None
         self._is_joined = False
         self._defined.clear()
@@ -282,6 +328,25 @@ class DiskLane:
             self._rewrite.abandon()
         self._rewrite = None
         self._rewritten.clear()
+
+    # A copy of the leader's store.
+
+    def _receive(self, store: FollowerStore, piece: StorePiece) -> None:
+        if self._replacement is None:
+            self._replacement = store.replacement()
+        content = piece.content
+        if not piece.offset:
+            store.require_room(piece.total - piece.sent + len(content))
+        self._replacement.append(piece.name, piece.offset, content)
+        if time.monotonic() >= self._shown_at:
+            self._shown_at = time.monotonic() + _SHOWN_S
+            extra = {"bytes": piece.sent, "of_bytes": piece.total}
+            _log.info("a copy of the leader's store is received", extra=extra)
+
+    def _forget_replacement(self) -> None:
+        if self._replacement is not None:
+            self._replacement.abandon()
+        self._replacement = None
 
     # The store.
 

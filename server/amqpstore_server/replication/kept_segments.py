@@ -2,13 +2,16 @@
 its own name of one at any time, once nothing in it is live.
 
 They cost disk space only once the store has removed its own. A crash may lose a link, as nothing
-here is synced: then a member that is away for long needs a copy of the whole store.
+here is synced: then a member that is away for long needs a copy of the whole store. While one is
+sent, as much of the log is kept as comes behind it, unless the disk gets full of it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
+import time
 from contextlib import suppress
 
 from amqpstore.filenames import KEPT, kept_path, kept_segment, segment_path
@@ -16,6 +19,9 @@ from amqpstore.filenames import KEPT, kept_path, kept_segment, segment_path
 _log = logging.getLogger(__name__)
 
 MAX_KEPT_BYTES = 1 << 30
+_HELD_S = 60.0
+"""For so long a segment is held for a follower: it has to connect again when it has its copy."""
+_COPIES = "copies"
 
 
 class KeptSegments:
@@ -23,6 +29,9 @@ class KeptSegments:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._held: dict[int, float] = {}
+        """Until when all from a number on are held, by the monotonic clock."""
+        shutil.rmtree(os.path.join(directory, KEPT, _COPIES), ignore_errors=True)
         self.ends: dict[int, int] = {}
         """Where each ends, by number."""
         with suppress(FileNotFoundError):
@@ -49,8 +58,25 @@ class KeptSegments:
             _log.warning("a segment is not kept for members that are away", extra=extra)
             return
         self.ends[number] = end
-        while sum(self.ends.values()) > MAX_KEPT_BYTES:
+        while sum(self.ends.values()) > self._most(min(self.ends)):
             self._remove(min(self.ends))
+
+    def hold(self, number: int) -> None:
+        """Keep segments from this number on for a minute, even if they are too many."""
+        self._held[number] = time.monotonic() + _HELD_S
+
+    def _most(self, number: int) -> int:
+        """Return how many bytes may be kept, with this segment as the first one."""
+        now = time.monotonic()
+        self._held = {one: until for one, until in self._held.items() if until > now}
+        if number < min(self._held, default=number + 1):
+            return MAX_KEPT_BYTES
+        found = os.statvfs(self._directory)
+        return max(MAX_KEPT_BYTES, found.f_bavail * found.f_frsize)
+
+    def copies(self, name: str) -> str:
+        """Return the path of a directory for what is pinned while a copy is sent."""
+        return os.path.join(self._directory, KEPT, _COPIES, name)
 
     def forget_from(self, number: int) -> None:
         """Keep none from this number on: the log goes on in another way there."""

@@ -74,6 +74,15 @@ class MemberLog:
 
     # For those who send.
 
+    def hold(self, segment: int) -> None:
+        """Keep this segment of the log, and those behind it, for a minute from now on."""
+        with self._lock:
+            self._kept.hold(segment)
+
+    def copies(self, name: str) -> str:
+        """Return the path of a directory for what is pinned while a copy is sent."""
+        return self._kept.copies(name)
+
     def reader(self) -> LogReader:
         """Return a reader of all that is durable now, and of what is kept."""
         with self._lock:

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from amqpstore.replica import SealedBatch
+from amqpstore.replica import CopySource, FollowerStore, SealedBatch
 from amqpstore.tables import StoreRows
 from amqpstore_server.cluster.effects import (
+    Adopt,
     Append,
     CheckpointUpTo,
     Define,
@@ -17,6 +18,7 @@ from amqpstore_server.cluster.effects import (
     Discard,
     Open,
     Persist,
+    Receive,
     Restore,
     Sync,
 )
@@ -26,6 +28,8 @@ from amqpstore_server.cluster.frames import (
     DefinitionsSnapshot,
     ReplicaPosition,
     ShippedBatch,
+    StoreCopy,
+    StorePiece,
 )
 from amqpstore_server.replication.definitions import DefinitionTables
 from amqpstore_server.replication.disk_lane import DiskEffect, DiskLane, Follow
@@ -34,7 +38,7 @@ from amqpstore_server.replication.member_log import MemberLog, held_batch
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from tests.replicas import DIRECTORY, OPTIONS, Group, log_files, tables_of
+from tests.replicas import DIRECTORY, OPTIONS, Group, busy, log_files, tables_of
 
 WAIT_S = 20.0
 
@@ -100,13 +104,14 @@ class Lane:
         store = self.group.start_follower()
         self.log = MemberLog(self.group.follower_disk, DIRECTORY, store.seed, KeptSegments(place))
         self.log.begin(store.reader())
-        self.lane = DiskLane(
-            store,
-            lambda: stores.open_follower(DIRECTORY, self.group.follower_disk, OPTIONS),
-            self.log,
-            self.answers,
-        )
+        self.lane = DiskLane(store, self.reopen, self.log, self.answers)
         self.group.follower = None
+
+    def reopen(self) -> FollowerStore:
+        store = stores.open_follower(DIRECTORY, self.group.follower_disk, OPTIONS)
+        self.log.begin(store.reader())
+        self.log.covered(store.committed_lsn)
+        return store
 
     def put(self, *effects: DiskEffect) -> None:
         for one in effects:
@@ -136,6 +141,20 @@ class Lane:
         sealed = self.group.seal()
         assert sealed is not None
         return sealed
+
+    def copy(self, common: ReplicaPosition) -> list[DiskEffect]:
+        """A copy of the leader's store, as it is received."""
+        term, disk = self.group.term, self.group.leader_disk
+        source = CopySource.of(self.group.store._catalog.rows, 1)
+        paths = {name: f"{DIRECTORY}/{name}" for name in source.sizes}
+        files = {name: disk.content(path)[: source.sizes[name]] for name, path in paths.items()}
+        sizes = {name: len(content) for name, content in files.items()}
+        pieces = [
+            Receive(StorePiece(term, name, offset, 0, 0, content[offset : offset + 900]))
+            for name, content in files.items()
+            for offset in range(0, len(content), 900)
+        ]
+        return [*pieces, Adopt(StoreCopy(term, source.copy(sizes).encode()), common)]
 
     def join(self) -> None:
         """Connect to the leader, and catch up with what it has."""
@@ -246,6 +265,42 @@ def test_no_checkpoint_covers_what_is_not_committed(lane: Lane) -> None:
     assert position is not None
     assert ReplicaPosition.of_lsn(position.lsn).number == lsns[1] + 1
     assert lane.log.checkpoint() == lsns[1]
+
+
+def test_a_copy_of_the_leaders_store_takes_the_place_of_the_own_one(lane: Lane) -> None:
+    lane.join()
+    lane.put(lane.append(lane.publish(b"common", bytes(900)), live=True))
+    lane.answers.next()
+    common = lane.log.last()
+    busy(lane.group, 3)
+    lane.group.store.checkpoint()
+    position = StoreRows.read(lane.group.store._catalog.rows).position
+    assert position is not None
+    lane.publish(b"behind the copy")
+    lane.put(*lane.copy(common), Dial("leader", "127.0.0.1:1"))
+    assert lane.answers.next() == ("flushed", "leader")
+    assert lane.log.last() == ReplicaPosition.of_lsn(position.lsn - 1)
+    assert lane.log.checkpoint() == lane.log.last().number
+    lane.join()
+
+
+def test_what_is_not_whole_of_a_copy_changes_nothing(lane: Lane) -> None:
+    lane.publish(b"common", bytes(900))
+    lane.join()
+    busy(lane.group, 2)
+    lane.group.store.checkpoint()
+    *pieces, adopt = lane.copy(lane.log.last())
+    before = contents(lane.group.follower_disk)
+    damaged = Adopt(StoreCopy(lane.group.term, b"rows"), START)
+    for effects in ([*pieces[1:], adopt], [*pieces[:-1], adopt], [*pieces, damaged]):
+        lane.put(*effects, Dial("leader", "127.0.0.1:1"))
+        assert lane.answers.next() == ("stream failed",)
+        told, found = lane.answers.next_with_log()
+        assert told == ("flushed", "leader")
+        assert found == before
+    names = lane.group.follower_disk.list_directory(f"{DIRECTORY}/segments")
+    assert not any(name.endswith(".new") for name in names)
+    lane.lane.wait_for_room()
 
 
 def test_the_store_is_given_to_a_leader_and_taken_back(lane: Lane) -> None:

@@ -26,9 +26,11 @@ from amqpstore_server.cluster.effects import (
     Open,
     Persist,
     ReadKeys,
+    Receive,
     Restore,
     Revoke,
     Send,
+    SendCopy,
     ShowAlive,
     StepDown,
     Sync,
@@ -40,6 +42,7 @@ from amqpstore_server.cluster.frames import (
     ReplicaPosition,
     ShippedBatch,
     StoreCopy,
+    StorePiece,
 )
 from amqpstore_server.cluster.keys import MemberIdentity
 from amqpstore_server.cluster.member import GroupMember, Role
@@ -305,6 +308,8 @@ class SimulatedMachine:
                 self._network.send(self, link, frame)
             case CatchUp(link, behind, number):
                 self._catch_up(link, behind, number)
+            case SendCopy(link):
+                self._send_copy(link)
             case Persist(term):
                 self._job(lambda: None, lambda: self._persist(term))
             case Append(batch):
@@ -316,6 +321,8 @@ class SimulatedMachine:
                 )
             case Restore(snapshot):
                 self._job(lambda: None, lambda: self._restore(snapshot))
+            case Receive():
+                self._job(lambda: None, lambda: None)
             case Adopt(copy):
                 self._job(lambda: None, lambda: self._adopt(copy))
             case Sync(term, seq):
@@ -402,7 +409,7 @@ class SimulatedMachine:
         self.disk.definitions = snapshot.content.split(b",")
 
     def _adopt(self, copy: StoreCopy) -> None:
-        """Exchange the log for a copy: its positions and contents, as `_catch_up` wrote them."""
+        """Exchange the log for a copy: its positions and contents, as `_send_copy` wrote them."""
         entries = [
             LogEntry(ReplicaPosition(int(term), number), content)
             for number, (term, _, content) in enumerate(
@@ -413,7 +420,7 @@ class SimulatedMachine:
         kept = set(entries)
         self._witness.discards(self, [one for one in disk.log if one not in kept])
         disk.log, disk.durable = entries, len(entries)
-        disk.covered = disk.compacted = 0
+        disk.covered = disk.compacted = len(entries)
         self.copies += 1
 
     def _discard(self, behind: ReplicaPosition) -> None:
@@ -439,7 +446,21 @@ class SimulatedMachine:
         self._witness.opened(self)
         self._alone(self._starts, lambda one: one.opened(self.now))
 
-    def _catch_up(self, link: int, behind: ReplicaPosition | None, number: int) -> None:
+    def _send_copy(self, link: int) -> None:
+        """Send the log up to the last checkpoint, in two pieces."""
+        leader = self.member.leader if self.member else None
+        if leader is None:
+            return
+        content = b",".join(
+            b"%d:%s" % (one.position.term, one.content)
+            for one in self.disk.log[: self.disk.covered]
+        )
+        for sent in (1, 2):
+            piece = StorePiece(leader.term, "segments", sent, sent, 2, b"")
+            self._network.send(self, link, piece)
+        self._network.send(self, link, StoreCopy(leader.term, content))
+
+    def _catch_up(self, link: int, behind: ReplicaPosition, number: int) -> None:
         leader = self.member.leader if self.member else None
         if leader is None:
             return
@@ -448,13 +469,6 @@ class SimulatedMachine:
         self._network.send(
             self, link, DefinitionsSnapshot(term, len(disk.definitions), definitions)
         )
-        if behind is None:
-            content = b",".join(
-                b"%d:%s" % (one.position.term, one.content) for one in disk.log[:number]
-            )
-            position = disk.log[number - 1].position
-            self._network.send(self, link, StoreCopy(term, position, content))
-            return
         for one in disk.log[behind.number : number]:
             batch = ShippedBatch(term, 0, one.position, 0, b"", one.content)
             self._network.send(self, link, batch)

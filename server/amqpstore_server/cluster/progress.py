@@ -1,0 +1,37 @@
+"""A follower as its leader sees it."""
+
+from __future__ import annotations
+
+from math import inf
+
+from amqpstore_server.cluster.frames import START
+
+
+class FollowerProgress:
+    """How far one follower has come; it outlives its connections."""
+
+    __slots__ = (
+        "acked",
+        "common",
+        "dropped_at",
+        "has_lost",
+        "heard_at",
+        "is_streaming",
+        "link",
+        "may_enter_at",
+        "promised_until",
+    )
+
+    def __init__(self) -> None:
+        self.link: int | None = None
+        self.common = START
+        """Behind it the follower lacks all, or has to replace it."""
+        self.is_streaming = False
+        self.acked = 0
+        self.heard_at = -inf
+        """When it last acked something."""
+        self.promised_until = -inf
+        self.has_lost = False
+        """Whether it came back with less than it had acked."""
+        self.dropped_at: list[float] = []
+        self.may_enter_at = -inf

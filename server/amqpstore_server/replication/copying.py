@@ -1,0 +1,107 @@
+"""Sends a copy of a leader's whole store to a follower, while the leader goes on.
+
+The files that belong to the copy are pinned by hard links, so the store may remove its own names of
+them at any time; they are never written again, except behind the end that the copy has. The log
+behind the copy is kept for the follower meanwhile. One piece of one file is in memory at a time,
+and the next one is read when the follower has taken it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from amqpstore import DamageError
+from amqpstore.replica import CopySource
+from amqpstore_server.cluster.frames import Refused, StoreCopy, StorePiece
+from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.links import Write
+from amqpstore_server.replication.member_log import MemberLog
+
+_log = logging.getLogger(__name__)
+
+_PIECE_BYTES = 1 << 20
+_MAX_PAUSE_S = 0.5
+
+
+def send_copy(
+    link: int, directory: str, companion: LeaderCompanion, log: MemberLog
+) -> Callable[[Write], None]:
+    """Return the job that sends a copy of the store in a directory on a link."""
+
+    def job(write: Write) -> None:
+        pinned = log.copies(str(link))
+        try:
+            source = companion.pinned(lambda source: _pin(source, directory, pinned))
+            began = time.monotonic()
+            sizes = _sizes(source, pinned)
+            extra: dict[str, float] = {"files": len(sizes), "bytes": sum(sizes.values())}
+            _log.info("a follower gets a copy of the store", extra=extra)
+            for piece in _pieces(companion.term, sizes, pinned):
+                # Meanwhile the log goes on, and the follower needs that next.
+                log.hold(source.segment)
+                if companion.is_deposed:
+                    raise OSError("this member leads no longer")
+                _write_slowly(write, piece)
+            write(StoreCopy(companion.term, source.copy(sizes).encode()))
+            extra["seconds"] = round(time.monotonic() - began, 3)
+            _log.info("a copy of the store was sent", extra=extra)
+        except ValueError as error:
+            write(Refused(f"it needs a copy of the whole store, and {error}"))
+        except DamageError as error:
+            raise OSError(str(error)) from error
+        finally:
+            shutil.rmtree(pinned, ignore_errors=True)
+
+    return job
+
+
+def _write_slowly(write: Write, piece: StorePiece) -> None:
+    """Send a piece, and leave as much time as that took to the leader's clients."""
+    before = time.monotonic()
+    write(piece)
+    time.sleep(min(time.monotonic() - before, _MAX_PAUSE_S))
+
+
+def _pin(source: CopySource, directory: str, pinned: str) -> None:
+    """Give the files names that stay. A file that was lost is not in the copy either.
+
+    Raises: OSError.
+    """
+    os.makedirs(pinned, mode=0o750)
+    for name in source.sizes:
+        with suppress(FileNotFoundError):
+            os.link(f"{directory}/{name}", _path(pinned, name))
+
+
+def _path(pinned: str, name: str) -> str:
+    return os.path.join(pinned, os.path.basename(name))
+
+
+def _sizes(source: CopySource, pinned: str) -> dict[str, int]:
+    """Return how much of each file is copied."""
+    found = {}
+    for name, size in source.sizes.items():
+        with suppress(FileNotFoundError):
+            there = os.stat(_path(pinned, name)).st_size
+            found[name] = there if size is None else min(size, there)
+    return found
+
+
+def _pieces(term: int, sizes: dict[str, int], pinned: str) -> Iterator[StorePiece]:
+    """Yield all bytes of all files, at least one piece of each. Raises: OSError."""
+    total = sum(sizes.values())
+    sent = 0
+    for name, size in sizes.items():
+        with open(_path(pinned, name), "rb", buffering=0) as file:
+            for offset in range(0, max(size, 1), _PIECE_BYTES):
+                wanted = min(_PIECE_BYTES, size - offset)
+                content = os.pread(file.fileno(), wanted, offset)
+                if len(content) < wanted:
+                    raise OSError(f"{name} of the copy has become shorter than {size} bytes")
+                sent += wanted
+                yield StorePiece(term, name, offset, sent, total, content)
