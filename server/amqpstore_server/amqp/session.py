@@ -165,11 +165,14 @@ class Session:
     def _tell_channel(self, what: str, number: int, headers: dict[str, Any]) -> None:
         """Tell that a channel was created or closed."""
         context = self.context
+        events = context.vhost.context.events
+        if not events.is_heard:
+            return
         user = context.access.user
         name = f"{context.name} ({number})"
         about = {"pid": name, "name": name, "connection": context.name, "vhost": context.vhost.name}
         event = BrokerEvent(f"channel.{what}", {**about, **headers})
-        context.vhost.context.events.happened("", event, by=By(user, ""))
+        events.happened("", event, by=By(user, ""))
 
     def _end(self, channel: AmqpChannel, event: ChannelEvent) -> None:
         channel.end(event)

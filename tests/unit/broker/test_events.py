@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from amqpstore_server.amqp.arguments import plain
-from amqpstore_server.broker.channels import event_messages
+from amqpstore_server.broker.channels import consumer_events, event_messages
 from amqpstore_server.broker.errors import AccessRefusedError
-from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent
+from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent, Headers
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
 from amqpstore_server.protocol.content import decode_properties
 from tests.simulated_broker import START_MS, SimulatedBroker
@@ -45,6 +45,25 @@ class Heard(SimulatedBroker):
 @pytest.fixture
 def heard() -> Heard:
     return Heard()
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_no_event_of_a_consumer_is_made_unless_somebody_listens(
+    monkeypatch: pytest.MonkeyPatch, is_bound: bool
+) -> None:
+    simulated = Heard() if is_bound else SimulatedBroker()
+    simulated.queue("q")
+    made: list[str] = []
+
+    def make(key: str, headers: Headers) -> BrokerEvent:
+        made.append(key)
+        return BrokerEvent(key, headers)
+
+    monkeypatch.setattr(consumer_events, "BrokerEvent", make)
+    client = Client(simulated)
+    client.consume("q", "a")
+    client.channel.close()
+    assert made == (["consumer.created", "consumer.deleted"] if is_bound else [])
 
 
 NOBODY = {"vhost": "/", "user_who_performed_action": "rmq-internal"}

@@ -44,6 +44,8 @@ class ConsumerEvents:
         self._tell("consumer.deleted", consumer, {})
 
     def _tell(self, key: str, consumer: Consumer, more: Mapping[str, Any]) -> None:
+        if not self._events.is_heard:
+            return  # thousands of consumers may end with their connection
         headers = {
             "consumer_tag": consumer.tag,
             "channel": self._origin.name,
