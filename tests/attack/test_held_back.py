@@ -31,7 +31,7 @@ from tests.conformance.wire_client import (
 )
 from tests.waiting import wait_until
 
-ACCEPTS_PER_S = 20
+ACCEPTS_PER_S = 10
 DESCRIPTORS = 128
 SYNC_S = 1.0
 PENDING_BYTES = 64 * MIB

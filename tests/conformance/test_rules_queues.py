@@ -79,25 +79,25 @@ def test_an_unused_queue_expires(
     assert bodies(channel, dead) == []
 
 
-@pytest.mark.parametrize("use", ["consumer", "get", "declare"])
 def test_a_queue_in_use_does_not_expire(
-    connection: pika.BlockingConnection, channel: BlockingChannel, use: str
+    connection: pika.BlockingConnection, channel: BlockingChannel
 ) -> None:
     """D24: a consumer keeps it, a basic.get and a declare each start the time anew."""
-    name, marker = unique(), unique()
-    channel.queue_declare(name, arguments={"x-expires": 2500})
-    if use == "consumer":
-        channel.basic_consume(name, lambda *_: None, auto_ack=True)
+    used = consumed, fetched, declared = unique(), unique(), unique()
+    marker = unique()
+    expiring = {"x-expires": 5000}
+    for name in used:
+        channel.queue_declare(name, arguments=expiring)
+    channel.basic_consume(consumed, lambda *_: None, auto_ack=True)
     confirms = confirming(connection)
-    for _ in range(6):
-        channel.queue_declare(marker, arguments={"x-expires": 500})
+    for _ in range(8):
+        channel.queue_declare(marker, arguments={"x-expires": 700})
         wait_until(channel, lambda: not has_route(confirms, marker))
-        if use == "get":
-            channel.basic_get(name)
-        elif use == "declare":
-            channel.queue_declare(name, arguments={"x-expires": 2500})
-    assert has_route(confirms, name)
-    channel.queue_delete(name)
+        channel.basic_get(fetched)
+        channel.queue_declare(declared, arguments=expiring)
+    for name in used:
+        assert has_route(confirms, name)
+        channel.queue_delete(name)
 
 
 @pytest.mark.parametrize(
