@@ -1,5 +1,8 @@
 """The management door of a real broker: logins, foreign pages, bodies, limits, and its stop."""
 
+import base64
+import gzip
+import hashlib
 import http.client
 import json
 import os
@@ -85,6 +88,36 @@ def test_methods_that_a_path_has_not_are_named(api: ManagementClient) -> None:
     head, get = api.request("HEAD", "/vhosts"), api.request("GET", "/vhosts")
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(get.content))
+
+
+def test_what_a_request_says_is_in_no_header_of_its_answer(api: ManagementClient) -> None:
+    """A line break in a name must not begin a header (CVE-2014-9650)."""
+    forged = "a%0d%0aX-Injected:%201"
+    for path in (f"/definitions?download={forged}", f"/queues/{forged}", f"/{forged}"):
+        answer = api.request("GET", path)
+        assert answer.status_code in (200, 404)
+        assert "x-injected" not in answer.headers
+        assert not any("njected" in value for value in answer.headers.values())
+
+
+def test_a_body_is_not_decompressed(api: ManagementClient) -> None:
+    body = gzip.compress(b"{}" + b" " * 1_000_000)
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    answer = api.request("PUT", "/queues/%2F/compressed", data=body, headers=headers)
+    assert (answer.status_code, answer.json()["reason"]) == (400, "not_json")
+    api.expect(404, "GET", "/queues/%2F/compressed")
+
+
+def test_an_empty_password_is_none(api: ManagementClient) -> None:
+    """Not even the right one (CVE-2016-9877)."""
+    salted = base64.b64encode(b"salt" + hashlib.sha256(b"salt").digest()).decode()
+    for user, password_hash in (("without", ""), ("empty", salted)):
+        api.put(f"/users/{user}", {"password_hash": password_hash, "tags": "administrator"})
+    for user in ("guest", "without", "empty", ""):
+        with api.as_user(user, "") as nobody:
+            nobody.expect(401, "GET", "/whoami")
+    for user in ("without", "empty"):
+        api.delete(f"/users/{user}")
 
 
 @pytest.mark.parametrize(
