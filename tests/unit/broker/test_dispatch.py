@@ -267,6 +267,24 @@ def test_an_ack_makes_room_for_one_more(simulated: SimulatedBroker) -> None:
         simulated.settle()
 
 
+def test_consumers_of_a_channel_share_its_limit_of_bytes(simulated: SimulatedBroker) -> None:
+    client, publisher = Client(simulated), Client(simulated)
+    client.channel.window.size = 10
+    for queue in "qp":
+        simulated.queue(queue)
+        client.consume(queue, queue)
+        publisher.publish("", queue, *[f"{queue}-{number:03}" for number in range(3)])
+    simulated.settle()
+    for held in (2, 3, 4):
+        assert len(client.got) == held
+        client.ack(client.got[held - 2][1])
+        simulated.settle()
+    client.channel.window.size = 0
+    client.channel.resume_soon()
+    simulated.settle()
+    assert len(client.got) == 6
+
+
 def test_a_window_of_bytes_does_not_hold_back_a_single_message(
     simulated: SimulatedBroker,
 ) -> None:
