@@ -210,7 +210,7 @@ class Group:
         for number in reader.segments_from(max(place.segment, 1)):
             if number != rewrite.number:
                 follower.adopt(rewrite)
-                rewrite = follower.next_segment()
+                rewrite = follower.next_segment(number)
             offset = rewrite.size
             while piece := reader.read(number, offset, 700):
                 rewrite.append(piece)
@@ -324,6 +324,20 @@ class Group:
         self.term += 1
         put_term(leader_disk, self.term)
         self.lead()
+
+    def kill_leader_in_new_segment(self) -> None:
+        """Have the leader killed when it has created a segment and written nothing to it, and lead
+        the next term.
+        """
+        self.store.abandon()
+        disk = self.leader_disk
+        last = max(log_files(disk))
+        # It has cut off the zeros in front of it.
+        path = segment_path(DIRECTORY, last)
+        disk.replace(path, disk.content(path).rstrip(b"\0"))
+        disk.create(segment_path(DIRECTORY, last + 1)).close()
+        disk.sync_directory(f"{DIRECTORY}/segments")
+        self._go_on(disk)
 
     def lead_for_a_while(self, *bodies: bytes) -> None:
         """Have the follower lead two terms, and write a batch that nobody else gets."""

@@ -20,15 +20,18 @@ from collections import deque
 from collections.abc import Iterable
 
 from amqpstore.errors import RefusedBatchError
-from amqpstore.filenames import is_compacted, segment_path
+from amqpstore.filenames import SEGMENTS, is_compacted, segment_path
 from amqpstore.log import Log
-from amqpstore.log_batch import Batch
+from amqpstore.log_batch import Batch, BatchSummary
 from amqpstore.replica.log_reading import LOG_START, BatchEnd
 from amqpstore.replica.sealed_batch import SEGMENT_BYTES, SealedBatch
-from amqpstore.replica.segment_rewrite import SegmentRewrite
+from amqpstore.replica.segment_rewrite import SegmentRewrite, sync_directory
 from amqpstore.segments import Segment
 from amqpstore.space import Space, is_no_space
 from amqpstore.terms import term_of
+
+_MAX_SKIPPED = 100
+"""Segments that a leader may have left empty in a row."""
 
 
 class FollowerLog(Log):
@@ -69,7 +72,8 @@ class FollowerLog(Log):
     def continue_with(self, sealed: SealedBatch, last: BatchEnd) -> Batch:
         """Return a batch that follows the one that ends at a place. Raises: RefusedBatchError."""
         lsn, where = sealed.lsn, (sealed.segment, sealed.offset)
-        if where not in ((last.segment, last.offset), (last.segment + 1, 0)):
+        is_next = not sealed.offset and 0 < sealed.segment - last.segment <= _MAX_SKIPPED
+        if where != (last.segment, last.offset) and not is_next:
             reason = f"it is for {where}, and the log ends at {(last.segment, last.offset)}"
             raise RefusedBatchError(lsn, reason)
         if lsn <= last.lsn:
@@ -94,9 +98,7 @@ class FollowerLog(Log):
         Raises: DiskFullError (nothing is changed, but the last segment has to be written again
         before more is appended); DurabilityError, and all writing ends with it.
         """
-        summary = batch.summary
-        if summary is None:
-            raise ValueError("the batch was not accepted")
+        summary = summary_of(batch)
         segment = self._segment_for(batch)
         before = segment.size
         (content,) = batch.buffers
@@ -121,10 +123,27 @@ class FollowerLog(Log):
         if current is None or batch.starts_segment:
             if current is not None:
                 self._end_segment(current)
-            current = self._new_segment(self.last.segment + 1, batch.first_id)
+            number = summary_of(batch).segment
+            self.skip_to(number)
+            current = self._new_segment(number, batch.first_id)
             self._segments.append(current)
         batch.segment = current
         return current
+
+    def skip_to(self, number: int) -> None:
+        """Create the segments in front of one that have no batch. Durable on return.
+
+        A leader that was killed before it had written to a segment, and leads again, goes on in the
+        next one; and no number of a log may be missing.
+        Raises: DurabilityError, OSError.
+        """
+        files = self._descriptors.files
+        for skipped in range(self.last.segment + 1, number):
+            path = segment_path(self._directory, skipped)
+            if not files.exists(path):
+                files.create(path).close()
+                # One by one: a crash must not leave a later one alone.
+                sync_directory(files, f"{self._directory}/{SEGMENTS}")
 
     def _end_segment(self, segment: Segment) -> None:
         """Cut off the zeros behind the last batch of a segment that another one follows.
@@ -209,7 +228,13 @@ class FollowerLog(Log):
 
 def place_after(batch: Batch, last: BatchEnd) -> BatchEnd:
     """Return the place where a batch ends. Args: last, where the one before it does."""
+    summary = summary_of(batch)
+    next_id = batch.first_id + len(batch.lengths) if batch.lengths else last.message_id
+    return BatchEnd(batch.lsn, summary.segment, summary.end_bytes, next_id)
+
+
+def summary_of(batch: Batch) -> BatchSummary:
+    """Return the summary of a batch that was accepted."""
     if batch.summary is None:
         raise ValueError("the batch was not accepted")
-    next_id = batch.first_id + len(batch.lengths) if batch.lengths else last.message_id
-    return BatchEnd(batch.lsn, batch.summary.segment, batch.summary.end_bytes, next_id)
+    return batch.summary

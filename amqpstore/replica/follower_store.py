@@ -221,14 +221,14 @@ class FollowerStore:
             raise DivergedError(self.directory, reason)
         return self._rewrite(place.segment or 1, place)
 
-    def next_segment(self) -> SegmentRewrite:
-        """Begin the segment behind the last one, of which the leader sends all that it has. Then
+    def next_segment(self, number: int) -> SegmentRewrite:
+        """Begin a segment behind the last one, of which the leader sends all that it has. Then
         `adopt` it.
 
         Raises: DiskFullError, OSError.
         """
         self._state.check()
-        return self._rewrite(self.last.segment + 1, self.last)
+        return self._rewrite(number, self.last)
 
     def adopt(self, rewrite: SegmentRewrite) -> None:
         """Have the log end with a segment that was written anew. Durable on return.
@@ -524,6 +524,7 @@ class FollowerStore:
             self._note_discarded(path, behind)
         self._forget_ends([rewrite.number])
         if rewrite.size:
+            self._log.skip_to(rewrite.number)
             rewrite.put_in_place()
         else:
             rewrite.abandon()

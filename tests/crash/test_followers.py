@@ -132,6 +132,21 @@ def replaced(group: Group) -> None:
         busy(group, 1)
 
 
+def skips(group: Group) -> None:
+    """The leader leaves numbers of segments out: the follower is connected, or was away."""
+    group.join()
+    busy(group, 1)
+    group.kill_leader_in_new_segment()
+    group.join()
+    busy(group, 1)
+    group.kill_leader_in_new_segment()
+    group.kill_leader_in_new_segment()
+    group.kill_follower()
+    busy(group, 1)
+    group.join()
+    busy(group, 1)
+
+
 def busy_alone(group: Group) -> None:
     """The leader goes on without a follower."""
     follower, group.follower = group.follower, None
@@ -325,6 +340,11 @@ def test_every_operation_of_a_follower_that_gets_a_copy() -> None:
     recorded = record(replaced)
     assert explore(recorded, "copy", images=1) == []
     assert sum(not isinstance(event, Told) for event in recorded.events) > 100
+
+
+def test_every_operation_of_a_follower_whose_leader_skips_segments() -> None:
+    recorded = record(skips)
+    assert explore(recorded, "skips", images=4) == []
 
 
 def test_a_start_that_puts_a_copy_in_its_place_may_be_cut_off() -> None:

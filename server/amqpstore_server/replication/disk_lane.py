@@ -265,7 +265,7 @@ class DiskLane:
             self._rewrite = self._resumed(store)
         if sealed.segment != self._rewrite.number:
             self._adopt(store, self._rewrite)
-            self._rewrite = store.next_segment()
+            self._rewrite = store.next_segment(sealed.segment)
         self._rewrite.append(sealed.content)
         self._rewritten.append(sealed)
 

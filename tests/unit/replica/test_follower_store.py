@@ -160,7 +160,7 @@ def test_only_the_next_batch_of_the_term_is_taken() -> None:
         "is of term 0": sealed._replace(lsn=sealed.lsn & 0xFFFF),
         "already": sealed._replace(lsn=follower.last.lsn),
         "the log ends at": sealed._replace(offset=sealed.offset + 1),
-        r"it is for \(9": sealed._replace(segment=9, offset=0),
+        r"it is for \(999": sealed._replace(segment=999, offset=0),
         "its first id": sealed._replace(first_id=1),
         "is not its TRANSACTION": sealed._replace(lsn=sealed.lsn + 1),
         "no TRANSACTION": sealed._replace(content=sealed.content[:-1] + b"x"),
