@@ -90,11 +90,13 @@ def test_a_queue_in_use_does_not_expire(
         channel.queue_declare(name, arguments=expiring)
     channel.basic_consume(consumed, lambda *_: None, auto_ack=True)
     confirms = confirming(connection)
+    assert has_route(confirms, declared)
     for _ in range(8):
         channel.queue_declare(marker, arguments={"x-expires": 700})
         wait_until(channel, lambda: not has_route(confirms, marker))
         channel.basic_get(fetched)
         channel.queue_declare(declared, arguments=expiring)
+    assert bodies(channel, declared) == [b"ping"]  # it is the one that was declared first
     for name in used:
         assert has_route(confirms, name)
         channel.queue_delete(name)
