@@ -532,7 +532,10 @@ class FollowerStore:
             self._recovered.batches = self._kept(place)
             self._adopted_lsn = min(self._adopted_lsn, place.lsn)
             end = Position(place.segment, place.offset, place.lsn + 1, place.message_id)
-            self._log.position = self._recovered.position = end
+            self._log.position = end
+            if end.segment < self._recovered.position.segment:
+                # The first checkpoint writes the offset tables from there on.
+                self._recovered.position = end
         self._log.replace_end(rewrite, batches)
 
     def _forget_ends(self, numbers: Sequence[int]) -> None:

@@ -56,6 +56,24 @@ def assert_same_log(group: Group) -> None:
         assert leader[number].rstrip(b"\0") == follower[number].rstrip(b"\0")
 
 
+def test_who_catches_up_over_segments_finds_the_messages_of_each() -> None:
+    """Its first checkpoint writes the offset tables of all of them."""
+    group = Group.new()
+    for number in range(8):
+        group.publish(["orders"], b"%d" % number, bytes(900))
+        group.sync()
+    group.join()
+    assert group.follower is not None
+    group.follower.close()
+    catalog = MemoryCatalog(group.follower_disk, f"{DIRECTORY}/catalog", False)
+    accounts = tables.SEGMENTS.read(catalog.rows)
+    assert len(accounts) > 3
+    found = tables.OFFSET_TABLES.read(catalog.rows)
+    for number, account in accounts.items():
+        assert found[number].first_id <= account.first_id < found[number].end_id == account.end_id
+    assert content_on_follower(group) == content_on_leader(group)
+
+
 def test_batches_are_the_leaders_byte_for_byte() -> None:
     group = joined(6)
     assert_same_log(group)
