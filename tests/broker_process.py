@@ -6,6 +6,7 @@ line, the ready line, the exit code, the log on stderr and the port.
 
 import os
 import re
+import resource
 import selectors
 import signal
 import subprocess
@@ -100,6 +101,8 @@ class BrokerProcess:
         self.tls_port = int(ready["tls_port"] or 0)
 
     def _launch(self, environment: Mapping[str, str]) -> Process:
+        if any(name.startswith("PYTHON") for name in self.environment):
+            return self._command(environment)  # the interpreter reads them at its start
         return ForkedProcess(
             _serve_arguments(self.data_directory, self._arguments),
             REPOSITORY,
@@ -107,6 +110,22 @@ class BrokerProcess:
             self.log_path,
             self._descriptors,
         )
+
+    def _command(self, environment: Mapping[str, str]) -> Process:
+        with open(self.log_path, "ab") as log:
+            return subprocess.Popen(
+                serve_command(self.data_directory, self._arguments),
+                cwd=REPOSITORY,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                preexec_fn=self._limit_descriptors if self._descriptors else None,
+            )
+
+    def _limit_descriptors(self) -> None:
+        limits = self._descriptors, self._descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     def restart(self) -> None:
         """Stop cleanly if the process runs, then start over the same data."""
@@ -221,12 +240,4 @@ class CommandLineBroker(BrokerProcess):
     """A broker that is started as operators start it; it takes a third of a second longer."""
 
     def _launch(self, environment: Mapping[str, str]) -> Process:
-        with open(self.log_path, "ab") as log:
-            return subprocess.Popen(
-                serve_command(self.data_directory, self._arguments),
-                cwd=REPOSITORY,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
+        return self._command(environment)
