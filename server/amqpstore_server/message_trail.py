@@ -7,6 +7,9 @@ It knows nothing of a running broker. What an answer says:
   id of the message that became this one), `exchange`, `routing_key`, `properties`, `body_bytes`,
   `published_ms` and `lsn` of the batch (None if that is gone), `segment` of its record, `steps`,
   `now_in` and `became`;
+- `now_in`: the queues that have it: `vhost`, `queue`, `queue_id` and `sequence`; a running broker
+  adds `held_by`, the client that got it and has not acked it: `connection`, `channel`, `user` and
+  `consumer_tag` (None for basic.get); None while nobody has it;
 - `steps`: what happened to it, in order: `at_ms`, `lsn`, `what`, `vhost`, `queue` and `sequence`;
   `deliveries`, how often it had been delivered by then, `expires_ms`. `what` is "enqueued",
   "delivered", "left" (it was acked, or went on as another message) or "removed" (purged, or
@@ -138,7 +141,7 @@ def _place(place: QueuePlace, names: Names) -> Row:
 
 def _notes(found: Provenance) -> list[str]:
     notes = [
-        "the log does not have who published a message or got it, nor the exchanges on its way",
+        "the log does not have who published a message or acked it, nor the exchanges on its way",
         "a message that was acked before its delivery was written has no step for the delivery",
     ]
     if not found.trails:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -70,7 +70,7 @@ def of_message(administration: Administration, message_id: int) -> Work[dict[str
     names = _names(broker)
     reader = broker.context.store.provenance(is_copy_in(names), ReadingPace())
     found = yield from _reading(administration, lambda: reader.of_message(message_id))
-    return _answer(broker, found, names)
+    return (yield from _answer(broker, found, names))
 
 
 def of_position(
@@ -103,7 +103,7 @@ def of_position(
     else:
         read = partial(reader.of_place, place)
     found = yield from _reading(administration, read)
-    return _answer(broker, found, names)
+    return (yield from _answer(broker, found, names))
 
 
 def _reading(administration: Administration, read: Callable[[], Provenance]) -> Work[Provenance]:
@@ -134,9 +134,11 @@ def _names(broker: Broker) -> Names:
     return name_of
 
 
-def _answer(broker: Broker, found: Provenance, names: Names) -> dict[str, Any]:
+def _answer(broker: Broker, found: Provenance, names: Names) -> Work[dict[str, Any]]:
     answer = trail_answer(found, names, properties_row)
     for trail, row in zip(found.trails, answer["trail"], strict=True):
+        for place in row["now_in"]:
+            place["held_by"] = yield from _holder(broker, place)
         if trail.message is None:
             continue
         envelope = trail.message.envelope
@@ -148,3 +150,25 @@ def _answer(broker: Broker, found: Provenance, names: Names) -> dict[str, Any]:
                 vhost.router, envelope.exchange, envelope.routing_key, properties
             )
     return answer
+
+
+def _holder(broker: Broker, place: Mapping[str, Any]) -> Work[dict[str, Any] | None]:
+    """Return which client has got the message at a place, and has not acked it; None if nobody."""
+    vhost = broker.vhosts.get(place["vhost"])
+    queue = vhost.queues.get(place["queue"]) if vhost is not None else None
+    if queue is None or not queue.unacked_count:
+        return None
+    queue_id, sequence = place["queue_id"], place["sequence"]
+    for channel in list(broker.context.ack_timeouts.channels):
+        for delivery in channel.unacked_in(queue):
+            run = delivery.run
+            if run.first_sequence <= sequence < run.end and delivery.store_queue.id == queue_id:
+                connection, number, user = channel.origin
+                return {
+                    "connection": connection,
+                    "channel": number,
+                    "user": user,
+                    "consumer_tag": delivery.consumer_tag,
+                }
+        yield None
+    return None

@@ -23,6 +23,17 @@ _NOTES = 32
 """About how many notes there are within a timeout."""
 
 
+class UnackedRun(Protocol):
+    """A run that was delivered, of a queue of the store."""
+
+    store_queue: Queue
+    run: Run
+
+    @property
+    def consumer_tag(self) -> str | None:
+        """The consumer's tag; None for a message that was fetched with basic.get."""
+
+
 class WatchedChannel(Protocol):
     """A channel with unacked messages."""
 
@@ -35,8 +46,12 @@ class WatchedChannel(Protocol):
         ever. None if it has none.
         """
 
-    def unacked_in(self, queue: object) -> Iterator[tuple[Queue, Run]]:
-        """Yield what its client has of a queue: runs, and the store's queues they belong to."""
+    @property
+    def origin(self) -> tuple[str, int, str]:
+        """Whose channel it is: the connection's name, the channel's number and the user."""
+
+    def unacked_in(self, queue: object) -> Iterator[UnackedRun]:
+        """Yield what its client has of a queue."""
 
     def ack_timed_out(self, timeout_ms: int) -> None:
         """Close the channel."""

@@ -20,6 +20,7 @@ from amqpstore_server.administration.provenance import (
     of_position,
 )
 from amqpstore_server.administration.work import Work, done
+from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.message_trail import UNKNOWN, trail_answer
 from amqpstore_server.users import Users
 from tests.simulated_broker import START_MS, SimulatedBroker
@@ -100,6 +101,47 @@ def test_deliveries_and_the_way_to_the_dead_letters(simulated: SimulatedBroker) 
     (death,) = second["deaths"]
     assert (death["queue"], death["reason"]) == ("q", "rejected")
     assert steps(at(simulated, "q", "2")["trail"][0]) == [("enqueued", "q", 2)]
+
+
+def test_who_has_got_a_message_and_has_not_acked_it(simulated: SimulatedBroker) -> None:
+    getter, consumer = Client(simulated), Client(simulated)
+    getter.channel.origin = Origin("127.0.0.1:1 -> 127.0.0.1:5672", 3, "ann")
+    consumer.channel.origin = Origin("127.0.0.1:2 -> 127.0.0.1:5672", 4, "bob")
+    for body in ("one", "two", "three"):
+        getter.publish("", "q", body)
+        simulated.settle()
+
+    def holder(position: str) -> Any:
+        (place,) = at(simulated, "q", position)["trail"][0]["now_in"]
+        return place["held_by"]
+
+    assert holder("1") is None
+    assert getter.get("q") == "one"
+    consumer.consume("q", "worker", prefetch=1)
+    assert holder("1") == {
+        "connection": "127.0.0.1:1 -> 127.0.0.1:5672",
+        "channel": 3,
+        "user": "ann",
+        "consumer_tag": None,
+    }
+    assert (holder("2")["user"], holder("2")["consumer_tag"]) == ("bob", "worker")
+    assert holder("3") is None
+    getter.requeue("one")
+    assert holder("1") is None
+
+
+def test_who_has_got_a_message_of_another_priority_is_not_meant(simulated: SimulatedBroker) -> None:
+    simulated.queue("p", max_priority=2)
+    client = Client(simulated)
+    client.publish("", "p", "low", priority=1)
+    client.publish("", "p", "high", priority=2)
+    simulated.settle()
+    assert client.get("p") == "high"
+    held = [
+        at(simulated, "p", position)["trail"][0]["now_in"][0]["held_by"] is not None
+        for position in ("2:1", "1:1")
+    ]
+    assert held == [True, False]
 
 
 def test_what_was_purged_or_acked(simulated: SimulatedBroker) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import amqpstore
 from amqpstore import Message, Run
 from amqpstore_server.broker.ack_timeouts import TagNotes
 from amqpstore_server.broker.channels import unacked
@@ -421,7 +420,7 @@ class Channel:
         """The tag of its oldest unacked message, and its limit in ms, 0 if it has none; or None."""
         return self._unacked.oldest(self.vhost.context.consumer_timeout_ms)
 
-    def unacked_in(self, queue: object) -> Iterator[tuple[amqpstore.Queue, Run]]:
+    def unacked_in(self, queue: object) -> Iterator[Delivery]:
         """Yield what its client has of a queue, also what is acked in a transaction only."""
         settled = self.transaction.settled if self.transaction is not None else ()
         return self._unacked.of_queue(queue, settled)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
 
-import amqpstore
-from amqpstore import Run
 from amqpstore.runs import RunList
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError
@@ -57,13 +55,11 @@ class UnackedDeliveries(RunList[Delivery]):
         its_ms = delivery.queue.ack_timeout_ms(delivery.consumer, timeout_ms)
         return delivery.first_sequence, its_ms
 
-    def of_queue(
-        self, queue: object, settled: Iterable[Delivery]
-    ) -> Iterator[tuple[amqpstore.Queue, Run]]:
+    def of_queue(self, queue: object, settled: Iterable[Delivery]) -> Iterator[Delivery]:
         """Yield what the client has of a queue. Args: settled, in its transaction."""
         for delivery in chain(self, self.redeliveries, self.rolled_back, settled):
             if delivery.queue is queue:
-                yield delivery.store_queue, delivery.run
+                yield delivery
 
     def take_all(self) -> list[Delivery]:
         """Remove and return all of them."""

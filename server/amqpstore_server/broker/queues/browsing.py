@@ -240,7 +240,7 @@ def _all_taken(
     for prepared in list(context.store.prepared.values()):
         yield prepared.locked
     for channel in list(context.ack_timeouts.channels):
-        yield list(channel.unacked_in(queue))
+        yield [(one.store_queue, one.run) for one in channel.unacked_in(queue)]
 
 
 def _copy_of(run: Run) -> Run:

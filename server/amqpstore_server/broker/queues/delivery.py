@@ -39,6 +39,11 @@ class Delivery:
         self.run = run
 
     @property
+    def consumer_tag(self) -> str | None:
+        """The consumer's tag."""
+        return None if self.consumer is None else self.consumer.tag
+
+    @property
     def count(self) -> int:
         """The number of messages."""
         return self.run.count
