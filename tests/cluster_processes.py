@@ -56,9 +56,10 @@ class MemberProcess:
         """Make its directory that of a new member."""
         create_follower(self.directory, store_id, Membership(self.id, cluster))
 
-    def start(self) -> None:
-        """Start the process; it follows before it does anything else."""
-        environment = {
+    @property
+    def environment(self) -> dict[str, str]:
+        """The configuration, as variables of the process."""
+        return {
             "AMQPSTORE_CONFIG": "",
             "AMQPSTORE_CLUSTER_NAME": "test",
             "AMQPSTORE_CLUSTER_ETCD": ",".join(self._etcd.urls),
@@ -68,12 +69,15 @@ class MemberProcess:
             "AMQPSTORE_LEAST_FREE_BYTES": "0",
             **self.settings,
         }
+
+    def start(self) -> None:
+        """Start the process; it follows before it does anything else."""
         command = [sys.executable, "-m", "amqpstore_tools", "serve", "--data", self.directory]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--listen", f"127.0.0.1:{self.port}"],
                 cwd=REPOSITORY,
-                env={**os.environ, **environment},
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

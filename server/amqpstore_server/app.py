@@ -356,6 +356,7 @@ class App:
                 self._product,
                 f"amqpstore@{socket.gethostname()}",
                 lambda: self.reloader.config.metrics_max_objects,
+                self._leadership.figures if self._leadership else lambda: None,
             ),
             statistics=self.statistics,
             certificates=self._certificates,

@@ -100,8 +100,8 @@ class Actor:
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
 
-    def show(self, member: str, role: str = "following", position: int = 1) -> None:
-        value = {"role": role, "term": 1, "position": position, "damaged": False}
+    def show(self, member: str, role: str = "following", position: int = 1, **more: object) -> None:
+        value = {"role": role, "term": 1, "position": position, "damaged": False, **more}
         lease = self._client.grant(LEASE_S)
         self._done(EtcdTransaction((), (Put(alive_key(member), value, lease),)))
 
@@ -440,6 +440,11 @@ def test_status_shows_who_leads_and_what_is_wrong(
         *(a, "leading", "1.", "127.0.0.1:5097", "127.0.0.1:5672", "1,000"),
     ]
     actor.list(a)
+    actor.show(c, copied={"bytes": 3 << 20, "of": 10 << 20})
+    said = operator.run(1, "status")
+    assert f"! {c} (127.0.0.1:5099) receives a copy of the store, 30 % of 10.0 MiB so far" in said
+    assert "copying" in said
+    assert operator.json(1, "status")["members"][2]["copied_bytes"] == 3 << 20
     client.attempt(EtcdTransaction((), deletes=(alive_key(b), LEADER)))
     said = operator.run(1, "status")
     for problem in ("nobody leads", "publishers are blocked", f"{b} (127.0.0.1:5098) is away"):

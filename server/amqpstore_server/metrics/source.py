@@ -11,6 +11,7 @@ from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.holds import LoopHolds
+from amqpstore_server.replication_figures import ReplicationFigures
 from amqpstore_server.statistics.sampler import Sampler
 
 
@@ -30,6 +31,7 @@ class MetricsSource:
     product: Product
     node: str
     max_objects: Callable[[], int]
+    replication: Callable[[], ReplicationFigures | None] = lambda: None
     began_s: float = field(default_factory=time.monotonic)
     left_out: int = 0
     """Series that did not fit in the last answer about single objects."""

@@ -58,7 +58,7 @@ from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.driver import EtcdDriver
 from amqpstore_server.replication.catching_up import catch_up
 from amqpstore_server.replication.companion import LeaderCompanion
-from amqpstore_server.replication.copying import send_copy
+from amqpstore_server.replication.copying import CopyCounts, send_copy
 from amqpstore_server.replication.disk_lane import DiskLane, Follow
 from amqpstore_server.replication.handshake import HandshakeError, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
@@ -100,6 +100,7 @@ class Controller:
     ) -> None:
         self.orders = Orders()
         self.doors = ProxiedDoors()
+        self.copies = CopyCounts()
         self.leader: KnownLeader | None = None
         """Whom etcd names as the leader."""
         self.log = log
@@ -439,7 +440,8 @@ class Controller:
         if isinstance(asked, CatchUp):
             link.work(catch_up(asked, companion, self.log))
         else:
-            link.work(send_copy(asked.link, self._directory, companion, self.log))
+            job = send_copy(asked.link, self._directory, companion, self.log, self.copies)
+            link.work(job)
 
 
 def _make_request() -> str:

@@ -28,13 +28,25 @@ _PIECE_BYTES = 1 << 20
 _MAX_PAUSE_S = 0.5
 
 
+class CopyCounts:
+    """Copies that this process has sent, and sends now: `left_bytes` are still to be sent, by link.
+
+    Any thread may look at it.
+    """
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.left_bytes: dict[int, int] = {}
+
+
 def send_copy(
-    link: int, directory: str, companion: LeaderCompanion, log: MemberLog
+    link: int, directory: str, companion: LeaderCompanion, log: MemberLog, counts: CopyCounts
 ) -> Callable[[Write], None]:
     """Return the job that sends a copy of the store in a directory on a link."""
 
     def job(write: Write) -> None:
         pinned = log.copies(str(link))
+        counts.left_bytes[link] = 0
         try:
             source = companion.pinned(lambda source: _pin(source, directory, pinned))
             began = time.monotonic()
@@ -46,7 +58,9 @@ def send_copy(
                 log.hold(source.segment)
                 if companion.is_deposed:
                     raise OSError("this member leads no longer")
+                counts.left_bytes[link] = piece.total - piece.sent
                 _write_slowly(write, piece)
+                counts.sent_bytes += len(piece.content)
             write(StoreCopy(companion.term, source.copy(sizes).encode()))
             extra["seconds"] = round(time.monotonic() - began, 3)
             _log.info("a copy of the store was sent", extra=extra)
@@ -55,6 +69,7 @@ def send_copy(
         except DamageError as error:
             raise OSError(str(error)) from error
         finally:
+            del counts.left_bytes[link]
             shutil.rmtree(pinned, ignore_errors=True)
 
     return job

@@ -42,6 +42,11 @@ class KeptSegments:
         """Return their paths, by number."""
         return {one: kept_path(self._directory, one, end) for one, end in self.ends.items()}
 
+    def has(self, number: int) -> bool:
+        """Tell whether a segment is kept, and nobody has removed its file."""
+        end = self.ends.get(number)
+        return end is not None and os.path.exists(kept_path(self._directory, number, end))
+
     def keep(self, number: int, end: int) -> None:
         """Keep a segment to which nothing more is appended; of all, the last ones that fit."""
         if self.ends.get(number) == end:

@@ -11,6 +11,7 @@ import trio
 from amqpstore import DeposedError
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
+from amqpstore_server.replication_figures import ReplicationFigures
 from amqpstore_server.stopping import ClientConnection
 
 _TURN_S = 0.1
@@ -46,6 +47,22 @@ class LeadingTerm:
     def is_blocked(self) -> bool:
         """Whether publishers have to wait: too few replicas have what was published."""
         return self._controller.orders.is_blocked
+
+    def figures(self) -> ReplicationFigures | None:
+        """Return what metrics tell of the followers; None once this member leads no longer."""
+        controller = self._controller
+        leader, copies = controller.member.leader, controller.copies
+        if leader is None:
+            return None
+        left = list(copies.left_bytes.values())
+        return ReplicationFigures(
+            leader.term,
+            len(leader.members),
+            len(leader.waits_for - {*leader.members}),
+            len(left),
+            copies.sent_bytes,
+            sum(left),
+        )
 
     def may_send(self) -> bool:
         """Whether no other member can lead yet. A process that was paused finds out here."""

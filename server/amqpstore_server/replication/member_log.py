@@ -5,8 +5,9 @@ the disk.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from amqpstore.filenames import SEGMENTS, segment_numbers
 from amqpstore.files import Files
@@ -32,6 +33,7 @@ class MemberLog:
         self._last: deque[NamedBatch] = deque(maxlen=_KEPT)
         self._ends: dict[int, int] = {}
         self._asked: dict[HeldBatch, NamedBatch | None] = {}
+        self._last_lsns: dict[int, int] = {}
         self._checkpoint = 0
         self._kept = kept
 
@@ -46,6 +48,7 @@ class MemberLog:
             for number, end in [*reader.ends.items()][:-1]:
                 self._kept.keep(number, end)
             self._ends = {**self._kept.ends, **reader.ends}
+            self._last_lsns.clear()
             self._asked.clear()
 
     def wrote(self, batch: NamedBatch) -> None:
@@ -66,6 +69,7 @@ class MemberLog:
             self._ends = {one: end for one, end in self._ends.items() if one <= behind.segment}
             if behind.segment:
                 self._ends[behind.segment] = behind.offset
+            self._last_lsns.clear()
             self._asked.clear()
 
     def covered(self, lsn: int) -> None:
@@ -84,10 +88,25 @@ class MemberLog:
         return self._kept.copies(name)
 
     def reader(self) -> LogReader:
-        """Return a reader of all that is durable now, and of what is kept."""
+        """Return a reader of all that is durable now, and of what is kept, from the segment on
+        behind which none is missing.
+        """
+        there = self._there()
         with self._lock:
-            kept = self._kept.paths()
-            return LogReader(self._files, self._directory, self._seed, self._ends, kept)
+            number = max(self._ends, default=0)
+            while number - 1 in self._ends and (number - 1 in there or self._kept.has(number - 1)):
+                number -= 1
+            ends = {one: end for one, end in self._ends.items() if one >= number}
+        return self._reader(ends)
+
+    def _reader(self, ends: Mapping[int, int]) -> LogReader:
+        with self._lock:
+            kept = {one: path for one, path in self._kept.paths().items() if self._kept.has(one)}
+        return LogReader(self._files, self._directory, self._seed, ends, kept)
+
+    def _there(self) -> set[int]:
+        """Return the numbers of the segments that the store has."""
+        return {*segment_numbers(self._files.list_directory(f"{self._directory}/{SEGMENTS}"))}
 
     def look_up(self, tail: Iterable[HeldBatch]) -> None:
         """Find out which of a follower's batches are here, until one is: `has` knows it then.
@@ -101,12 +120,26 @@ class MemberLog:
                 first = self._last[0].end.lsn if self._last else 0
             if held.position.lsn >= first:
                 continue  # `has` knows all of these
-            found = self.reader().named(held.position.lsn)
+            found = self._named(held.position.lsn)
             if found is None or found.checksum != held.checksum:
                 continue
             with self._lock:
                 self._asked[held] = found
             return
+
+    def _named(self, lsn: int) -> NamedBatch | None:
+        """Return a batch of the log, if none is missing behind it. Few segments are read for it."""
+        ends = self.reader().ends
+        numbers = [number for number, end in ends.items() if end]
+        place = bisect_left(numbers[:-1], lsn, key=lambda number: self._last_lsn(number, ends))
+        one = numbers[place] if numbers else 0
+        return self._reader({one: ends[one]}).named(lsn) if one else None
+
+    def _last_lsn(self, number: int, ends: Mapping[int, int]) -> int:
+        """Return the last batch of a segment to which nothing more is appended."""
+        if number not in self._last_lsns:
+            self._last_lsns[number] = self._reader({number: ends[number]}).end().lsn
+        return self._last_lsns[number]
 
     def end_of(self, position: ReplicaPosition) -> BatchEnd | None:
         """Return where a batch ends that was looked up; None if it was not found."""
@@ -143,11 +176,12 @@ class MemberLog:
         if place is None:
             return False
         with self._lock:
-            ends, kept = dict(self._ends), set(self._kept.ends)
+            ends = dict(self._ends)
         is_whole = ends.get(place.segment, 0) <= place.offset
         wanted = range(place.segment + is_whole, max(ends, default=0) + 1)
-        names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
-        return kept.issuperset(set(wanted) - set(segment_numbers(names)))
+        missing = set(wanted) - self._there()
+        with self._lock:
+            return all(map(self._kept.has, missing))
 
     def checkpoint(self) -> int:
         return self._checkpoint

@@ -12,7 +12,7 @@ from amqpstore.index import PagedFile
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.holds import LoopHolds
-from amqpstore_server.metrics import objects, rabbitmq, store
+from amqpstore_server.metrics import objects, rabbitmq, replicas, store
 from amqpstore_server.metrics.exposition import MetricsFormat, label, line
 from amqpstore_server.metrics.families import Described, single
 from amqpstore_server.metrics.health import troubles
@@ -20,6 +20,7 @@ from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
+from amqpstore_server.replication_figures import ReplicationFigures
 from amqpstore_server.statistics.sampler import Sampler
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
@@ -35,6 +36,7 @@ class Metered:
     def __init__(self) -> None:
         self.server = SimulatedServer()
         self.most = 1000
+        self.replication: ReplicationFigures | None = None
         sampler = Sampler(
             self.server.broker, lambda: [one.connection for one in self.server.clients]
         )
@@ -48,6 +50,7 @@ class Metered:
             Product("amqpstore", "1"),
             "amqpstore@here",
             lambda: self.most,
+            lambda: self.replication,
         )
         self.server.queue("q")
         self.client = Client(self.server)
@@ -67,7 +70,8 @@ class Metered:
 
     def text(self, accept: str = "") -> str:
         written = MetricsFormat(accept)
-        families = (*rabbitmq.families(self.source), *store.families(self.source))
+        sources = (rabbitmq, store, replicas)
+        families = (one for source in sources for one in source.families(self.source))
         return b"".join([*map(written.family, families), written.end]).decode()
 
     def samples(self, text: str | None = None) -> dict[str, float]:
@@ -124,6 +128,21 @@ def test_totals_are_what_happened(metered: Metered) -> None:
     assert found["rabbitmq_process_open_fds"] > 3
     assert found["rabbitmq_process_resident_memory_bytes"] > 1 << 20
     assert found["amqpstore_segment_bytes"] > 0
+
+
+def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
+    assert not [name for name in metered.samples() if "replication" in name]
+    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20)
+    found = metered.samples()
+    expected = {
+        "amqpstore_replication_term": 7,
+        "amqpstore_replication_in_sync": 3,
+        "amqpstore_replication_joining": 1,
+        "amqpstore_replication_copies": 2,
+        "amqpstore_replication_copied_bytes_total": 5 << 30,
+        "amqpstore_replication_copy_left_bytes": 1 << 20,
+    }
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_what_is_on_disk_only_is_counted(metered: Metered) -> None:

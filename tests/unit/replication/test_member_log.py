@@ -1,5 +1,6 @@
 """What a member knows of its log, and of segments that it keeps for others."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,56 @@ def test_no_more_is_kept_than_has_room(member: Member, monkeypatch: pytest.Monke
     assert not member.log.keeps_behind(START)
     kept = [path.stat().st_size for path in (Path(member.directory) / "kept").iterdir()]
     assert 0 < sum(kept) <= 4000
+
+
+def test_what_is_held_is_kept_although_there_is_too_much(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a minute from the last time that it was asked for, and while the disk has room."""
+    monkeypatch.setattr(kept_segments, "MAX_KEPT_BYTES", 4000)
+    member.publish(9)
+    member.log.hold(2)
+    member.publish(21)
+    member.drain()
+    assert not member.log.keeps_behind(START)
+    kept = KeptSegments(member.directory)
+    assert min(kept.ends) == 2
+    assert sum(kept.ends.values()) > 4000
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    member.publish(2)
+    member.drain()
+    assert sum(KeptSegments(member.directory).ends.values()) <= 4000
+
+
+def test_a_batch_is_not_looked_up_in_front_of_what_is_missing(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has it no longer: that is no error, and costs few reads."""
+    monkeypatch.setattr(kept_segments, "MAX_KEPT_BYTES", 8000)
+    member.publish(100)
+    old = member.held(5)
+    member.drain()
+    read: list[int] = []
+    reads = LogReader.read
+
+    def count(self: LogReader, number: int, offset: int, size: int) -> bytes:
+        read.append(number)
+        return reads(self, number, offset, size)
+
+    monkeypatch.setattr(LogReader, "read", count)
+    member.log.look_up([old])
+    assert not member.log.has(old)
+    assert not member.log.keeps_behind(old.position)
+    assert 0 < len(read) < 6
+
+
+def test_a_kept_segment_that_somebody_has_removed_is_not_promised(member: Member) -> None:
+    member.publish(9)
+    member.drain()
+    assert member.log.keeps_behind(START)
+    next((Path(member.directory) / "kept").glob("0000000001-*")).unlink()
+    assert not member.log.keeps_behind(START)
 
 
 def test_what_is_discarded_is_not_kept(member: Member) -> None:

@@ -10,14 +10,15 @@ from amqpstore_server.cluster.keys import View, alive_key
 from amqpstore_server.replication.settings import ClusterSettings
 from amqpstore_tools.cluster.leadership import leader_of
 from amqpstore_tools.cluster.naming import named
-from amqpstore_tools.offline.terminal import console, say, shown, table
+from amqpstore_tools.offline.terminal import console, say, shown, size, table
 
 _DASH = "-"
 
 
 class MemberStatus(NamedTuple):
     """One member as the keys show it. `role` is "away" if it has not shown itself for 10 s; `place`
-    in the list counts from 1, the oldest, and is 0 for a member that is not in sync.
+    in the list counts from 1, the oldest, and is 0 for a member that is not in sync. `copied_bytes`
+    of `copy_bytes` of the leader's store have come, if it receives a copy of it.
     """
 
     member: str
@@ -29,6 +30,15 @@ class MemberStatus(NamedTuple):
     term: int
     batch: int
     is_damaged: bool
+    copied_bytes: int
+    copy_bytes: int
+
+    @property
+    def copied(self) -> str:
+        """How much of a copy has come, for people; empty if it receives none."""
+        if not self.copy_bytes:
+            return ""
+        return f"{100 * self.copied_bytes // self.copy_bytes} % of {size(self.copy_bytes)}"
 
 
 def members_of(view: View) -> list[MemberStatus]:
@@ -41,6 +51,7 @@ def _member(view: View, name: str, value: Mapping[str, Any]) -> MemberStatus:
     row = view.rows.get(alive_key(name))
     alive = row.value if row else {}
     position = ReplicaPosition.of_lsn(int(alive.get("position", 0)))
+    copied = alive.get("copied", {})
     role = str(alive.get("role", "away"))
     if name == leader_of(view):
         role = "leading"
@@ -56,6 +67,8 @@ def _member(view: View, name: str, value: Mapping[str, Any]) -> MemberStatus:
         term=position.term,
         batch=position.number,
         is_damaged=bool(alive.get("damaged", False)),
+        copied_bytes=int(copied.get("bytes", 0)),
+        copy_bytes=int(copied.get("of", 0)),
     )
 
 
@@ -75,6 +88,8 @@ def problems(view: View) -> Iterator[str]:
     for one in members:
         if one.role == "away":
             yield f"{named(view, one.member)} is away"
+        elif one.copied:
+            yield f"{named(view, one.member)} receives a copy of the store, {one.copied} so far"
         elif not one.place and not one.is_observer:
             yield f"{named(view, one.member)} is not in sync yet: until then it cannot lead"
         if one.is_damaged:
@@ -125,7 +140,7 @@ def show(settings: ClusterSettings, view: View) -> None:
             shown(one.replicate),
             shown(one.amqp),
             f"{one.batch:,}" if one.role != "away" else _DASH,
-            "damaged" if one.is_damaged else "",
+            "damaged" if one.is_damaged else "copying" if one.copied else "",
             style="bold" if one.role == "leading" else "red" if one.role == "away" else "",
         )
     console().print(rows)

@@ -9,7 +9,7 @@ from amqpstore_server.management.answers import Answer, Pieces
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.routes import ApiRoute, Needs
 from amqpstore_server.management.steps import InSteps
-from amqpstore_server.metrics import objects, rabbitmq, store
+from amqpstore_server.metrics import objects, rabbitmq, replicas, store
 from amqpstore_server.metrics.exposition import MetricsFormat
 from amqpstore_server.metrics.health import troubles
 
@@ -17,7 +17,7 @@ from amqpstore_server.metrics.health import troubles
 async def get_metrics(call: Call) -> Answer:
     """Return the metrics of the broker as a whole."""
     source, written = call.context.metrics, _format(call)
-    families = chain(rabbitmq.families(source), store.families(source))
+    families = chain(rabbitmq.families(source), store.families(source), replicas.families(source))
     return await _answer(written, map(written.family, families))
 
 

@@ -1,0 +1,24 @@
+"""Metrics of replication, which a leader has; a single node has none of them."""
+
+from __future__ import annotations
+
+from amqpstore_server.metrics.families import Described, Families, single
+from amqpstore_server.metrics.source import MetricsSource
+
+_PREFIX = "amqpstore_replication_"
+
+
+def families(source: MetricsSource) -> Families:
+    """Yield all of them."""
+    figures = source.replication()
+    if figures is None:
+        return
+    for name, help_text, value in (
+        ("term", "The term that this member leads", figures.term),
+        ("in_sync", "Replicas in the in-sync list, the leader included", figures.in_sync),
+        ("joining", "Followers that are about to enter the list", figures.joining),
+        ("copies", "Followers that get a copy of the store now", figures.copies),
+        ("copied_bytes_total", "Bytes of copies that were sent", figures.copied_bytes),
+        ("copy_left_bytes", "Bytes of copies that are still to be sent", figures.left_bytes),
+    ):
+        yield single(Described(_PREFIX + name, help_text), value)

@@ -1,0 +1,19 @@
+"""What a leader's metrics tell of its followers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ReplicationFigures(NamedTuple):
+    """Figures of one moment. `joining` are waited for, and not in the list
+    yet. `copied_bytes` were sent of copies of the store; `copies` are sent now, which will take
+    `left_bytes` more.
+    """
+
+    term: int
+    in_sync: int
+    joining: int
+    copies: int
+    copied_bytes: int
+    left_bytes: int

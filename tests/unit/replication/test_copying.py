@@ -1,0 +1,190 @@
+"""A leader sends a copy of its store, and goes on."""
+
+import os
+import uuid
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Message, Store
+from amqpstore.catalog import LmdbCatalog
+from amqpstore.files import OsFiles
+from amqpstore.replica import (
+    FollowerStore,
+    Membership,
+    WholeCopy,
+    create_follower,
+    write_membership,
+)
+from amqpstore.tables import StoreRows
+from amqpstore.worker import InlineWorker
+from amqpstore_server.cluster.frames import (
+    Definition,
+    Frame,
+    Refused,
+    ReplicaPosition,
+    ShippedBatch,
+    StoreCopy,
+    StorePiece,
+)
+from amqpstore_server.replication import copying
+from amqpstore_server.replication.companion import LeaderCompanion
+from amqpstore_server.replication.copying import CopyCounts, send_copy
+from amqpstore_server.replication.kept_segments import KeptSegments
+from amqpstore_server.replication.member_log import MemberLog
+from tests.replicas import OPTIONS
+from tests.unit.engine.stores import ENVELOPE
+
+TERM = 1
+PIECE_BYTES = 1000
+
+
+class Alone:
+    """The state machine of a leader without followers."""
+
+    def __init__(self) -> None:
+        self.companion: LeaderCompanion
+        self._number = self._seq = 0
+
+    def seal(self, layout: bytes, content: bytes) -> ShippedBatch:
+        self._number += 1
+        self._seq += 1
+        position = ReplicaPosition(TERM, self._number)
+        return ShippedBatch(TERM, self._seq, position, 0, layout, content)
+
+    def define(self, number: int, content: bytes) -> Definition:
+        self._seq += 1
+        return Definition(TERM, self._seq, number, 0, content)
+
+    def synced(self, term: int, seq: int) -> None:
+        assert term == TERM
+        self.companion.committed(seq)
+
+
+class Leader:
+    """An open store, with its companion, in a directory of its own."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        Store.open(directory, options=OPTIONS).close()
+        write_membership(OsFiles(), directory, Membership("1" * 16))
+        catalog = LmdbCatalog(os.path.join(directory, "catalog"), False)
+        catalog.commit(StoreRows(term=TERM).changes())
+        catalog.close()
+        leading = Alone()
+        self.log = MemberLog(OsFiles(), directory, 0, KeptSegments(directory))
+        self.companion = leading.companion = LeaderCompanion(leading, self.log, directory, TERM)
+        self.store = Store.open(
+            directory, options=OPTIONS, worker=InlineWorker(), term=TERM, companion=self.companion
+        )
+        self.queue = self.store.create_queue("orders")
+        self.counts = CopyCounts()
+
+    def publish(self, *bodies: bytes) -> None:
+        for body in bodies:
+            self.store.publish([self.queue], [Message(ENVELOPE, body)])
+            self.store.sync()
+
+    def drain(self) -> None:
+        """Ack everything, and remove what is garbage then."""
+        while self.queue.ready_count:
+            self.store.take(self.queue, limit=1000, acked=True)
+        self.publish(b"the last one")
+        self.store.checkpoint()
+        for _ in range(3):
+            self.store.housekeep()
+
+    def send(self, write: Callable[[Frame], None]) -> None:
+        send_copy(7, self.directory, self.companion, self.log, self.counts)(write)
+
+    def pinned(self) -> list[Path]:
+        return [*(Path(self.directory) / "kept" / "copies").glob("*/*")]
+
+
+@pytest.fixture
+def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Leader]:
+    monkeypatch.setattr(copying, "_PIECE_BYTES", PIECE_BYTES)
+    one = Leader(str(tmp_path / "leader"))
+    one.publish(*(b"%d" % number + bytes(900) for number in range(20)))
+    one.store.checkpoint()
+    one.publish(b"behind the checkpoint")
+    yield one
+    one.store.abandon()
+
+
+def test_what_is_removed_meanwhile_is_in_the_copy(leader: Leader, tmp_path: Path) -> None:
+    """A follower has the store as it was when the copy began, although it was emptied since."""
+    position = StoreRows.read(leader.store._catalog.rows).position
+    assert position is not None
+    frames: list[Frame] = []
+
+    def write(frame: Frame) -> None:
+        if not frames:
+            leader.drain()
+        if isinstance(frame, StorePiece):
+            assert leader.counts.left_bytes == {7: frame.total - frame.sent}
+        frames.append(frame)
+
+    before = sorted(os.listdir(os.path.join(leader.directory, "segments")))
+    leader.send(write)
+    assert before[0] not in os.listdir(os.path.join(leader.directory, "segments"))
+    assert not leader.pinned()
+    *pieces, last = frames
+    assert isinstance(last, StoreCopy)
+    directory = str(tmp_path / "follower")
+    create_follower(directory, uuid.UUID(bytes=leader.store.store_id), Membership("2" * 16))
+    follower = FollowerStore.open(directory, options=OPTIONS, worker=InlineWorker())
+    replacement = follower.replacement()
+    copy = WholeCopy.decode(last.content)
+    sent, total = 0, sum(copy.files.values())
+    for piece in pieces:
+        assert isinstance(piece, StorePiece)
+        assert len(piece.content) <= PIECE_BYTES
+        sent += len(piece.content)
+        assert (piece.sent, piece.total) == (sent, total)
+        replacement.append(piece.name, piece.offset, piece.content)
+    assert sent == total == leader.counts.sent_bytes
+    assert leader.counts.left_bytes == {}
+    follower.replace(replacement, copy, 0)
+    with FollowerStore.open(directory, options=OPTIONS, worker=InlineWorker()) as follower:
+        assert follower.last.lsn == position.lsn - 1
+        assert not follower.recovery_report.damage
+        assert [*follower.recovery_report.kept.values()] == [20]
+
+
+def test_a_copy_ends_with_the_leadership(leader: Leader) -> None:
+    frames: list[Frame] = []
+
+    def write(frame: Frame) -> None:
+        frames.append(frame)
+        leader.companion.depose("another one leads")
+
+    with pytest.raises(OSError, match="leads no longer"):
+        leader.send(write)
+    assert len(frames) == 1
+    assert not leader.pinned()
+
+
+def test_a_file_that_the_leader_has_lost_is_not_in_the_copy(leader: Leader) -> None:
+    (path,) = (Path(leader.directory) / "index").glob("*-0000000001.index")
+    path.unlink()
+    frames: list[Frame] = []
+    leader.send(frames.append)
+    last = frames[-1]
+    assert isinstance(last, StoreCopy)
+    copy = WholeCopy.decode(last.content)
+    assert copy.files
+    assert f"index/{path.name}" not in copy.files
+
+
+def test_what_cannot_be_copied_yet_is_refused(leader: Leader) -> None:
+    position = StoreRows.read(leader.store._catalog.rows).position
+    assert position is not None
+    moved = position._replace(segment=position.segment + 1, offset=0)
+    leader.store._catalog.commit(StoreRows(position=moved).changes())
+    frames: list[Frame] = []
+    leader.send(frames.append)
+    (refused,) = frames
+    assert isinstance(refused, Refused)
+    assert "needs a copy of the whole store, and there was no checkpoint yet" in refused.reason
