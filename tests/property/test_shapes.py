@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from amqpstore_server.amqp.publishing import Envelopes, PublishedPart
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.protocol.content import (
+    REPLY_TO,
     BasicProperties,
     ContentHeader,
     decode_content_header,
@@ -53,7 +54,7 @@ PROPERTIES = st.builds(
     delivery_mode=maybe(OCTET),
     priority=maybe(OCTET),
     correlation_id=maybe(SHORT),
-    reply_to=maybe(SHORT),
+    reply_to=maybe(st.one_of(SHORT, st.sampled_from([REPLY_TO, REPLY_TO.upper()]))),
     expiration=maybe(st.integers(0, 1000).map(str)),
     message_id=maybe(SHORT),
     timestamp=maybe(st.integers(0, (1 << 64) - 1)),
@@ -104,8 +105,10 @@ def test_a_plain_header_says_all_that_the_broker_reads(properties: BasicProperti
     assert (payload[shape.mode_at] if shape.mode_at else None) == properties.delivery_mode
     assert (payload[shape.priority_at] if shape.priority_at else None) == properties.priority
     rare = {"CC", "BCC"} & (properties.headers or {}).keys()
-    rare_properties = (properties.reply_to, properties.expiration, properties.user_id)
-    assert shape.is_plain == (not rare and rare_properties == (None, None, None))
+    is_direct = len(properties.reply_to or "") == len(REPLY_TO)
+    rare_properties = (properties.expiration, properties.user_id)
+    assert shape.is_plain == (not rare and not is_direct and rare_properties == (None, None))
+    assert (decode_content_header(payload).plain is not None) == shape.is_plain
 
 
 @given(SHORT.filter(str.isascii), st.integers(0, 1 << 60))
