@@ -21,9 +21,10 @@ serve: $(READY)
 	$(BIN)/amqpstore serve --data ./data
 
 # `-X dev` also has the interpreter check its own memory at each allocation, which takes a fifth of the
-# time and looks for mistakes in C: that is left to `make prove`.
+# time and looks for mistakes in C: that is left to `make prove`. Three workers keep two cores busy, as a
+# third of the time a test waits.
 test: $(READY) $(NODE_READY)
-	PYTHONMALLOC=pymalloc $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -bb -X dev -m pytest -n 2 -m "not long"
+	PYTHONMALLOC=pymalloc $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -bb -X dev -m pytest -n 3 -m "not long"
 
 # The long proofs, about an hour. Each run draws a seed, and so proves other histories: it prints the
 # seed, and `make prove SEED=N` runs the same again. `make prove FOR=480` begins no test after 8 minutes.
