@@ -184,6 +184,18 @@ def test_a_message_is_published_and_got(api: ManagementClient) -> None:
     api.delete("/queues/%2F/got")
 
 
+def test_a_consumer_without_a_limit_is_listed_with_none(
+    api: ManagementClient, managed_broker: Any
+) -> None:
+    """The server's own limit is not what its client asked for."""
+    with pika.BlockingConnection(pika.URLParameters(managed_broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("unlimited", exclusive=True)
+        channel.basic_consume("unlimited", lambda *_: None)
+        assert [one["prefetch_count"] for one in api.get("/consumers/%2F")] == [0]
+        assert [one["prefetch_count"] for one in api.get("/channels")] == [0]
+
+
 def test_clients_are_listed_and_closed(api: ManagementClient, managed_broker: Any) -> None:
     parameters = pika.URLParameters(managed_broker.url)
     with pika.BlockingConnection(parameters) as connection:

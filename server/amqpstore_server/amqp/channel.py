@@ -75,7 +75,7 @@ class AmqpChannel:
         self._outbox = context.outbox
         origin = Origin(context.name, number, context.access.user)
         self._broker = Channel(context.vhost, context, self, context.transacted, origin)
-        self._broker.consumer_window = context.max_prefetch, 0
+        self._broker.max_prefetch = context.max_prefetch
         self._gets = Gets(self._broker, self._answer_get)
         self._topology = Topology(context.vhost, context.access, context, context.log, self._send)
         self._distributed = Distributed(self._broker, context.access, self._send_late)
@@ -308,9 +308,7 @@ class AmqpChannel:
             broker.window.size = method.prefetch_size
             broker.resume_soon()
         else:
-            most = self._context.max_prefetch
-            count = min(method.prefetch_count or most, most or method.prefetch_count)
-            broker.consumer_window = count, method.prefetch_size
+            broker.consumer_window = method.prefetch_count, method.prefetch_size
         self._send(methods.BasicQosOk())
 
     def on_basic_consume(self, method: methods.BasicConsume) -> None:

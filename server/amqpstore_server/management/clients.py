@@ -181,7 +181,7 @@ def consumer_row(context: ManagementContext, found: OpenConsumer) -> dict[str, A
         "queue": {"name": queue.name, "vhost": connection.amqp.vhost},
         "ack_required": not consumer.no_ack,
         "exclusive": consumer.exclusive,
-        "prefetch_count": consumer.window.messages,
+        "prefetch_count": consumer.window.asked,
         "active": is_active,
         "activity_status": waits if is_active else "waiting",
         "arguments": arguments,

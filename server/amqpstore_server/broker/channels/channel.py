@@ -61,9 +61,9 @@ class Channel:
     `origin` says who that is. `uncommitted` counts the memory of the transactions of all channels
     of the connection.
     `window` limits what all its consumers together may have unacked; `consumer_window` is the limit
-    of each new consumer. Nothing is delivered while it `is_paused`. `transaction` is the
-    uncommitted work of a transacted channel, or of a channel in a branch (see `branches`);
-    otherwise None.
+    that its client asked for each new consumer, which has `max_prefetch` at most. Nothing is
+    delivered while it `is_paused`. `transaction` is the uncommitted work of a transacted channel,
+    or of a channel in a branch (see `branches`); otherwise None.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.window = Window()
         self.consumer_window = (0, 0)
+        self.max_prefetch = 0
         self.is_paused = False
         self.reply_to = ""
         """The address of its direct replies; empty without a consumer for them."""
@@ -169,7 +170,8 @@ class Channel:
         """
         if tag in self.consumers:
             raise NotAllowedError(f"attempt to reuse consumer tag '{tag}'")
-        consumer = Consumer(self, queue, tag, options, Window(*self.consumer_window))
+        window = Window(*self.consumer_window, self.max_prefetch)
+        consumer = Consumer(self, queue, tag, options, window)
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
         if not options.no_ack:

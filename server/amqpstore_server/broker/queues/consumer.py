@@ -19,14 +19,16 @@ _DELIVERED_AT_ONCE = 1024
 class Window:
     """A prefetch limit, and how much of it is used: `messages`, and `size` bytes of bodies.
 
-    0 means no limit. A single message is delivered even if it exceeds the size (basic.qos,
+    0 means no limit. `asked` is how many messages the client asked for, and `most` how many it may
+    have at most. A single message is delivered even if it exceeds the size (basic.qos,
     prefetch-size).
     """
 
-    __slots__ = ("messages", "size", "unacked", "unacked_bytes")
+    __slots__ = ("asked", "messages", "size", "unacked", "unacked_bytes")
 
-    def __init__(self, messages: int = 0, size: int = 0) -> None:
-        self.messages = messages
+    def __init__(self, messages: int = 0, size: int = 0, most: int = 0) -> None:
+        self.asked = messages
+        self.messages = min(messages or most, most or messages)
         self.size = size
         self.unacked = 0
         self.unacked_bytes = 0
