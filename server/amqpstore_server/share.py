@@ -7,6 +7,12 @@ import math
 _OTHERS_S = 0.002
 """Others are at work if something was read from a client in that time."""
 
+_MOST_ADDED_S = 0.1
+"""Work in many pieces owes the others no longer a rest than this, or than one of the pieces asks
+for: while they are at work it rests after each round, and what it did when they were not took
+nothing from them.
+"""
+
 
 class Share:
     """A part of the time while others are at work, and all of it otherwise.
@@ -22,7 +28,9 @@ class Share:
 
     def took(self, now: float, seconds: float) -> None:
         """Note that the work has taken so long, until now. What follows without a break adds up."""
-        self._rests_until = max(self._rests_until, now) + seconds * self._rest
+        rest_s = seconds * self._rest
+        most = max(self._rests_until, now + max(rest_s, _MOST_ADDED_S))
+        self._rests_until = min(max(self._rests_until, now) + rest_s, most)
 
     def wait_s(self, now: float, others_at: float) -> float:
         """Return how long the work has to wait, unless others go on: 0 if it may be done now.

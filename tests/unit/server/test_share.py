@@ -48,3 +48,26 @@ def test_it_waits_no_longer_than_others_are_at_work() -> None:
     share.took(1.0, 1.0)
     assert share.wait_s(1.0, 1.0) < 0.01
     assert share.wait_s(1.1, 1.0) == 0.0
+
+
+def test_what_was_done_alone_is_not_made_up_for() -> None:
+    """An hour of work at night does not keep its clients out in the morning."""
+    share = Share(9.0)
+    now = 0.0
+    while now < 3600.0:
+        now += 0.5
+        share.took(now, 0.5)
+    share.took(now, 0.001)
+    assert share.wait_s(now, now + 60.0) == pytest.approx(4.5), "the last piece"
+    now += 10.0
+    for _ in range(1000):
+        now += 0.001
+        share.took(now, 0.001)
+    assert share.wait_s(now, now + 60.0) == pytest.approx(0.1)
+
+
+def test_a_long_piece_is_not_forgotten_behind_short_ones() -> None:
+    share = Share(9.0)
+    share.took(1.0, 0.1)
+    share.took(1.0, 0.001)
+    assert share.wait_s(1.0, 2.0) == pytest.approx(0.9)
