@@ -46,7 +46,7 @@ _HOUSEKEEP_S = 0.5
 _TOLD_S = 0.2
 """How often a leader is told that something is on disk while a follower catches up."""
 _MAX_WAITING_BYTES = 4 << 20
-"""Of a copy of the leader's store: no more is received while so much is not written yet."""
+"""Receiving a copy of the leader's store stops while this much of it is still to be written."""
 _SHOWN_S = 10.0
 """How often the progress of a copy is logged."""
 
@@ -119,7 +119,7 @@ class DiskLane:
         self._shown_at = 0.0
         self._room = threading.Condition()
         self._waiting_bytes = 0
-        """Of a copy of the leader's store: received, and not written yet."""
+        """The bytes of a copy that were received and are still to be written."""
         self._has_ended = False
         self._thread = threading.Thread(target=self._work, name="follower's disk", daemon=True)
         self._thread.start()
