@@ -106,7 +106,12 @@ class View(NamedTuple):
     @property
     def voters(self) -> frozenset[str]:
         """The members that may be in the list: all but observers."""
-        return frozenset(name for name, value in self.members.items() if value["sync"])
+        return frozenset(name for name in self.members if self.is_voter(name))
+
+    def is_voter(self, member: str) -> bool:
+        """Whether a member may be in the list: observers may not."""
+        row = self.rows.get(member_key(member))
+        return row is not None and bool(row.value["sync"])
 
     @property
     def handover(self) -> str:

@@ -362,7 +362,7 @@ class Leader:
 
     def _may_enter(self, name: str, follower: FollowerProgress, now: float) -> bool:
         """Tell whether a follower is a voter, and at most a second behind."""
-        if name not in self._view.voters or not follower.is_streaming:
+        if not follower.is_streaming or not self._view.is_voter(name):
             return False
         behind = next((one.at for one in self._sealed if one.seq > follower.acked), now)
         # What is committed already is not among the sealed ones.
@@ -382,7 +382,7 @@ class Leader:
             return False
         if name in self._followers and self._followers[name].has_lost:
             return True
-        is_unwanted = self._is_overdue(name, now) or name not in self._view.voters
+        is_unwanted = self._is_overdue(name, now) or not self._view.is_voter(name)
         return is_unwanted and len(self.members) > self._view.min_in_sync
 
     def _is_overdue(self, name: str, now: float) -> bool:

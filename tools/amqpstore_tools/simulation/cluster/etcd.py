@@ -92,6 +92,11 @@ class Etcd:
             self.cluster, self._revision, {key: row for key, (row, _) in self._rows.items()}
         )
 
+    @property
+    def in_sync(self) -> tuple[str, ...]:
+        """The list as it is now; empty if this etcd was made anew."""
+        return tuple(self._rows[IN_SYNC][0].value["members"]) if IN_SYNC in self._rows else ()
+
     def _grant(self, ttl_s: float) -> int:
         self._expire()
         lease = self._random.randrange(1, 1 << 60)

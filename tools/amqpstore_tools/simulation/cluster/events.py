@@ -21,7 +21,8 @@ class Events:
 
     def run_until(self, end: float) -> None:
         """Let all happen that is due before `end`."""
-        while self._heap and self._heap[0][0] <= end:
-            self.now, _, happen = heapq.heappop(self._heap)
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            self.now, _, happen = heapq.heappop(heap)
             happen()
         self.now = end

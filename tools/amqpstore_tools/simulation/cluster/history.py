@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
 from amqpstore_tools.simulation.cluster.nemesis import Nemesis, Story
 from amqpstore_tools.simulation.cluster.network import Network
 
+LATE_S = 8.0
+"""By then etcd has carried out all requests that it held back."""
 HEAL_S = 25.0
 PATIENCE_S = 70.0
 """A follower that was dropped again and again waits up to a minute before it may enter the list."""
@@ -73,8 +76,9 @@ class Group:
         end = self.events.now + duration_s
         while self.events.now < end and not self.invariants.violations:
             self.events.run_until(self.events.now + STEP_S)
-            self.invariants.look(self.etcd.lost_leases_at)
-            for one in self.leaders:
+            leaders = self.leaders
+            self.invariants.look(leaders, self.etcd.lost_leases_at)
+            for one in leaders:
                 self._published += 1
                 if self.random.random() < 0.05:
                     one.declare(b"queue %d" % self._published)
@@ -97,20 +101,26 @@ class Group:
 
     def is_whole(self) -> bool:
         """Tell whether all members are in the list."""
-        return len(self.etcd.view().in_sync) == len(self.machines)
+        return len(self.etcd.in_sync) == len(self.machines)
 
     def goes_on(self, patience_s: float) -> None:
         """All is mended: there must be a leader that confirms soon, and a full list in time."""
-        self.run(HEAL_S)
-        before = len(self.invariants.confirms)
-        self.run(5.0)
-        if len(self.invariants.confirms) == before:
+        mended_at = self.events.now
+        self.run(LATE_S)
+        if not self._comes_within(mended_at + HEAL_S, self._confirms_more()):
             self.invariants.broken("nothing is confirmed although all is mended")
-        end = self.events.now + patience_s - HEAL_S
-        while not self.is_whole() and self.events.now < end and not self.invariants.violations:
-            self.run(5.0)
-        if not self.is_whole():
-            self.invariants.broken(f"the list is {self.etcd.view().in_sync} although all is mended")
+        if not self._comes_within(mended_at + patience_s, self.is_whole):
+            self.invariants.broken(f"the list is {self.etcd.in_sync} although all is mended")
+
+    def _confirms_more(self) -> Callable[[], bool]:
+        before = len(self.invariants.confirms)
+        return lambda: len(self.invariants.confirms) > before
+
+    def _comes_within(self, end: float, condition: Callable[[], bool]) -> bool:
+        """Let time pass until a condition holds. Returns whether it does by then."""
+        while not condition() and self.events.now < end and not self.invariants.violations:
+            self.run(1.0)
+        return condition()
 
     def outcome(self, seed: int) -> GroupOutcome:
         invariants = self.invariants

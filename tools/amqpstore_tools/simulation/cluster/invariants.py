@@ -41,7 +41,7 @@ class Invariants(Witness):
         self.violations.append(f"at {self._events.now:.2f} s {rule}")
 
     def _listed(self) -> list[SimulatedMachine]:
-        names = self._etcd.view().in_sync if self._etcd is not None else ()
+        names = self._etcd.in_sync if self._etcd is not None else ()
         return [self._machines[name] for name in names]
 
     # What is promised.
@@ -105,11 +105,10 @@ class Invariants(Witness):
 
     # Who serves.
 
-    def look(self, leases_lost_at: float) -> None:
-        """Look who serves clients now. Only that needs clocks that are right."""
-        if any(one.has_wrong_clock for one in self._machines.values()):
+    def look(self, serving: list[SimulatedMachine], leases_lost_at: float) -> None:
+        """Look at those who serve clients now. Only that needs clocks that are right."""
+        if len(serving) < 2 or any(one.has_wrong_clock for one in self._machines.values()):
             return
-        serving = [one for one in self._machines.values() if one.serves]
         if self._events.now <= leases_lost_at + TIMING.lease_s:
             # A leader whose lease etcd lost by mistake finds out within the lease's time.
             serving = [one for one in serving if not one.relies_on_lease]

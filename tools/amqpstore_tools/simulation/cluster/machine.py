@@ -258,13 +258,22 @@ class SimulatedMachine:
     def _obey(self) -> None:
         member = self.member
         while member is not None and member.effects:
-            effects, member.effects[:] = list(member.effects), []
+            effects = member.effects.copy()
+            member.effects.clear()
             for effect in effects:
                 self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - a case for each effect
         start = self._starts
         match effect:
+            case Send(link, frame):
+                self._network.send(self, link, frame)
+            case Sync(term, seq):
+                self._job(lambda: None, lambda: self._synced(term, seq))
+            case CheckpointUpTo(number):
+                self._job(lambda: None, lambda: self._checkpoint(number))
+            case Committed(seq, number):
+                self._confirm(seq, number)
             case ReadKeys():
                 self._etcd.read(
                     self.name,
@@ -304,8 +313,6 @@ class SimulatedMachine:
                 self._job(lambda: None, lambda: self._network.dial(self, name))
             case HangUp(link):
                 self._network.close(self, link)
-            case Send(link, frame):
-                self._network.send(self, link, frame)
             case CatchUp(link, behind, number):
                 self._catch_up(link, behind, number)
             case SendCopy(link):
@@ -325,16 +332,10 @@ class SimulatedMachine:
                 self._job(lambda: None, lambda: None)
             case Adopt(copy):
                 self._job(lambda: None, lambda: self._adopt(copy))
-            case Sync(term, seq):
-                self._job(lambda: None, lambda: self._synced(term, seq))
             case Discard(behind):
                 self._job(lambda: None, lambda: self._discard(behind))
-            case CheckpointUpTo(number):
-                self._job(lambda: None, lambda: self._checkpoint(number))
             case Open():
                 self._job(lambda: None, self._open)
-            case Committed(seq, number):
-                self._confirm(seq, number)
             case BlockPublishers(is_blocked):
                 self._is_blocked = is_blocked
             case StepDown():
