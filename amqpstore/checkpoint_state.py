@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 from operator import attrgetter, mul, not_
@@ -30,7 +30,6 @@ from amqpstore.index import (
     Entries,
     IndexReader,
     IndexState,
-    entries_of,
     no_entries,
     total_of,
 )
@@ -41,6 +40,10 @@ from amqpstore.runs import ReadyList, Run
 from amqpstore.segment_accounts import SegmentAccounts, references_of
 
 _log = logging.getLogger(__name__)
+
+
+Release = Callable[[Sequence[int], Sequence[int]], None]
+"""Releases messages that left a queue: their ids, ascending, and the sizes of their records."""
 
 
 class Block(NamedTuple):
@@ -254,7 +257,7 @@ class QueueIndex:
     def apply(
         self,
         operation: Operation | SpreadEnqueue,
-        release: Callable[[Entries], None],
+        release: Release,
         sizes: Sizes,
     ) -> bool:
         """Apply an operation of this queue; messages that left the queue are released.
@@ -273,7 +276,7 @@ class QueueIndex:
                 run.delivery_count = max(run.delivery_count, operation.detail)
                 self.fresh.insert(run)
             else:
-                release(entries_of(run, *sizes.of(run)))
+                release(ids_of(run), sizes.of_records(run))
         if sum(run.count for run in removed) == operation.message_count:
             return False
         files = list(self._files_with(first, end))
@@ -286,7 +289,7 @@ class QueueIndex:
         """Whether any changes are postponed."""
         return any(file.is_behind for file in self.files)
 
-    def catch_up(self, release: Callable[[Entries], None]) -> bool:
+    def catch_up(self, release: Release) -> bool:
         """Apply postponed changes, file by file. Returns whether all of them could be applied.
 
         Raises: OSError; the next call continues there.
@@ -294,7 +297,7 @@ class QueueIndex:
         for file in self.files:
             if file.is_behind and (entries := self._entries(file)):
                 for acked in file.catch_up(entries):
-                    release(acked)
+                    release(acked.ids, acked.sizes)
         return not self.is_behind
 
     def live_entries(self, files: Iterable[IndexFile]) -> Entries | None:
@@ -310,21 +313,20 @@ class QueueIndex:
             found.extend(file.live_entries(entries))
         return found
 
-    def release_all(
-        self, release: Callable[[Entries], None], sizes: Sizes, most_files: int
-    ) -> Iterator[IndexFile]:
+    def release_all(self, release: Release, sizes: Sizes, most_files: int) -> Iterator[IndexFile]:
         """Release the messages of a deleted queue, of `most_files` index files at most.
 
         Yields each file in which nothing is live any more.
         Raises: OSError.
         """
         for run in self.fresh.clear():
-            release(entries_of(run, *sizes.of(run)))
+            release(ids_of(run), sizes.of_records(run))
         for file in self.files[:most_files]:
             if entries := self._entries(file):
                 for acked in file.catch_up(entries):
-                    release(acked)
-                release(file.ack(0, 2**64, entries))
+                    release(acked.ids, acked.sizes)
+                rest = file.ack(0, 2**64, entries)
+                release(rest.ids, rest.sizes)
                 self.files.remove(file)
                 yield file
 
@@ -351,6 +353,11 @@ class QueueIndex:
             return None
 
 
+def ids_of(run: Run) -> Sequence[int]:
+    """Return the ids of a run that is in the log."""
+    return range(run.first_id, run.end_id) if run.ids is None else run.ids
+
+
 class Sizes:
     """Sizes of messages that are not in an index file, and of their bodies, by id."""
 
@@ -368,36 +375,38 @@ class Sizes:
 
     def of(self, run: Run) -> tuple[array[int], array[int]]:
         """Return the sizes of a run, and of its bodies."""
-        found = array("I")
-        of_bodies = array("I")
+        return self._of(run, self._sizes), self._of(run, self._body_sizes)
+
+    def of_records(self, run: Run) -> array[int]:
+        """Return the sizes of a run."""
+        return self._of(run, self._sizes)
+
+    def _of(self, run: Run, columns: list[array[int]]) -> array[int]:
         if run.ids is not None:
-            return self._of_spread(run.ids)
+            return self._of_spread(run.ids, columns)
         wanted = run.first_id
         end = run.first_id + run.count
         place = bisect_right(self._first_ids, wanted) - 1
+        found = array("I")
         while wanted < end:
             start = wanted - self._first_ids[place]
-            stop = start + end - wanted
-            found.extend(self._sizes[place][start:stop])
-            of_bodies.extend(self._body_sizes[place][start:stop])
+            found.extend(columns[place][start : start + end - wanted])
             wanted = run.first_id + len(found)
             place += 1
-        return found, of_bodies
+        return found
 
-    def _of_spread(self, ids: array[int]) -> tuple[array[int], array[int]]:
+    def _of_spread(self, ids: array[int], columns: list[array[int]]) -> array[int]:
         found = array("I")
-        of_bodies = array("I")
         start = 0
         while start < len(ids):
             place = bisect_right(self._first_ids, ids[start]) - 1
             first = self._first_ids[place]
-            sizes, body_sizes = self._sizes[place], self._body_sizes[place]
+            column = columns[place]
             # An id that no batch has is an IndexError, not an endless loop.
-            stop = max(bisect_left(ids, first + len(sizes), start), start + 1)
-            found.extend([sizes[one - first] for one in ids[start:stop]])
-            of_bodies.extend([body_sizes[one - first] for one in ids[start:stop]])
+            stop = max(bisect_left(ids, first + len(column), start), start + 1)
+            found.extend([column[one - first] for one in ids[start:stop]])
             start = stop
-        return found, of_bodies
+        return found
 
     def clear(self) -> None:
         self._first_ids.clear()
@@ -441,7 +450,7 @@ class CheckpointState:
             self.sizes.add(batch.first_id, batch.sizes, batch.body_sizes)
         for operation in known:
             queue = self.queues[operation.queue_id]
-            if queue.apply(operation, self._release, self.sizes):
+            if queue.apply(operation, self.accounts.release, self.sizes):
                 self._behind.add(queue)
             self.touched.add(queue)
 
@@ -451,7 +460,7 @@ class CheckpointState:
         """
         for queue in sorted(self._behind, key=attrgetter("id")):
             self.touched.add(queue)
-            if queue.catch_up(self._release):
+            if queue.catch_up(self.accounts.release):
                 self._behind.discard(queue)
 
     def delete(
@@ -466,16 +475,12 @@ class CheckpointState:
         queue = self.queues.get(queue_id)
         if queue is None:
             return
-        for file in queue.release_all(self._release, self.sizes, max_files):
+        for file in queue.release_all(self.accounts.release, self.sizes, max_files):
             yield queue, file
         if not queue.files:
             del self.queues[queue_id]
             self.touched.discard(queue)
             self._behind.discard(queue)
-
-    def _release(self, entries: Entries) -> None:
-        if entries.ids:
-            self.accounts.release(entries.ids, entries.sizes)
 
 
 def highest_counts(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

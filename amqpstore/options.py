@@ -26,7 +26,7 @@ class Options(NamedTuple):
     segment_bytes: int = 16 << 20
     memory_bytes: int = 32 << 20
     checkpoint_bytes: int = 64 << 20
-    checkpoint_messages: int = 32_768
+    checkpoint_messages: int = 131_072
     checkpoint_ms: int = 5_000
     compaction_bytes_s: int = 64 << 20
     compress_from_bytes: int = 0
