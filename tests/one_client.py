@@ -52,7 +52,6 @@ async def some_clients(count: int) -> AsyncIterator[tuple[App, list[socket.socke
         (listener,) = await listen([("127.0.0.1", 0)])
         async with trio.open_nursery() as clients:
             async with trio.open_nursery() as turns:
-                turns.start_soon(app._turn.read, committer)
                 turns.start_soon(app._turn.run, committer)
                 turns.start_soon(app._accept, listener, clients)
                 port = listener.getsockname()[1]

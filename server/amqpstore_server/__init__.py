@@ -14,7 +14,8 @@
 - `sockets`: all clients' sockets in one set, read together; `read_size`: how much is read at once;
   `turn`: the work to do after a round of reads; `share`: how much of the time costly work has
   beside others; `switching`: how soon a turn gets the interpreter back; `holds`: how long its
-  longest turns were; `committer`: has batches written and synced.
+  longest turns were; `garbage`: Python's garbage is collected in short pauses; `committer`: has
+  batches written and synced.
 - `ticking`: heartbeats and timeouts of all connections; `alarms`: publishers wait while memory is
   short, or the disk is nearly full; `trimming`: memory is given back after many clients have left.
 - `protocol`: bytes to methods and back; `amqp`: methods to calls on the broker; `broker`: virtual

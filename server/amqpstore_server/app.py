@@ -39,6 +39,7 @@ from amqpstore_server.config_values import client_limits, memory_watermark_bytes
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_guest
+from amqpstore_server.garbage import YoungCollector
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.listening import accept_clients, listen
 from amqpstore_server.login_checks import LoginChecks
@@ -305,6 +306,9 @@ class App:
         the one for operators, if there is one; management, those of the management API.
         Raises: DurabilityError, as soon as the disk fails.
         """
+        # In this order: the collection is part of the turn.
+        trio.lowlevel.add_instrument(YoungCollector())
+        self._holds.begin()
         trio.lowlevel.add_instrument(self._holds)
         with contextlib.closing(self.sockets):
             if management is not None and any(management):
@@ -372,7 +376,6 @@ class App:
         admin: socket.socket | None,
     ) -> None:
         async with trio.open_nursery() as service:
-            service.start_soon(self._turn.read, self.committer)
             service.start_soon(self._turn.run, self.committer)
             if self._leadership is None:
                 service.start_soon(self.committer.watch)

@@ -38,6 +38,11 @@ class LoopHolds(trio.abc.Instrument):
         self._work = work
         self._until = time.thread_time()
 
+    def begin(self) -> None:
+        """Measure from now on: nobody waited for what was done before."""
+        self._until = time.thread_time()
+        self._work.clear()
+
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002
         """Note that a turn has ended."""
         now = time.thread_time()

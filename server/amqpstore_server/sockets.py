@@ -13,6 +13,7 @@ is continued in the next rounds. So one rule says whose turn it is.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import time
@@ -107,6 +108,8 @@ class Sockets:
         self._has_looked = False
         """`wait` has just asked the selector."""
         self._others_run_at = 0.0
+        self._return_at = math.inf
+        """When the next `wait` returns at the latest."""
 
     def add(self, sock: HasDescriptor, reader: SocketReader) -> None:
         """Start reading from a socket: whenever it is readable, and at once if the reader has
@@ -164,27 +167,37 @@ class Sockets:
         """Have the next `wait` let other tasks run: one of them has something to do."""
         self._others_run_at = 0.0
 
+    def return_in(self, seconds: float) -> None:
+        """Have the next `wait` return in that time at the latest, after other tasks have run."""
+        self._return_at = time.perf_counter() + seconds
+        self.let_others_run()
+
     async def wait(self) -> None:
-        """Return when a client can be read or `wake` was called.
+        """Return when a client can be read, when `wake` was called, or when it was asked to.
 
         Other tasks run before that, unless they did some milliseconds ago.
         """
-        has_ready = bool(self._ready or self._continuing or self._leaving)
-        wait_s = self._rest_s() if self._costly and not has_ready else 0.0
-        has_ready = has_ready or bool(self._costly and not wait_s)
-        if time.perf_counter() < self._others_run_at and (
-            has_ready or self._look(min(wait_s or _LINGER_S, _LINGER_S))
-        ):
+        now = time.perf_counter()
+        wait_s = self._wait_s(now)
+        self._return_at = math.inf
+        if now < self._others_run_at and (not wait_s or self._look(min(wait_s, _LINGER_S))):
             return
-        if has_ready:
+        if not wait_s:
             await trio.lowlevel.checkpoint()
-        elif wait_s:
+        elif wait_s < math.inf:
             # Two milliseconds at most: not worth a timeout of trio's.
             self._look(min(wait_s, _LINGER_S))
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._selector.fileno())
         self._others_run_at = time.perf_counter() + _ALONE_S
+
+    def _wait_s(self, now: float) -> float:
+        """Return how long to wait, unless anything happens: 0 if there is something to do."""
+        if self._ready or self._continuing or self._leaving:
+            return 0.0
+        wait_s = max(0.0, self._return_at - now)
+        return min(wait_s, self._rest_s()) if self._costly else wait_s
 
     def _rest_s(self) -> float:
         """Return how long those who are costly have to wait, unless others are read meanwhile."""

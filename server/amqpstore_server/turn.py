@@ -66,7 +66,6 @@ class Turn:
         self._sockets = sockets
         self._senders: dict[Sender, None] = {}
         self._definers: list[Definer] = []
-        self._event = trio.Event()
         self._is_running = False
         self._held_back: list[trio.Event] = []
         self._collect_until = 0.0
@@ -74,22 +73,18 @@ class Turn:
         self._switch_interval = SwitchInterval()
         self._share = Share(_REST)
         """Decides whether moving and dropping messages has had its part of the time."""
-        self._pause = trio.CancelScope()
 
     def wake(self) -> None:
         """Run a turn soon: there is work."""
         if not self._is_running:  # it does the work anyway
-            self._wake()
-
-    def _wake(self) -> None:
-        self._event.set()
-        self._sockets.let_others_run()
+            self._sockets.wake()
+            self._sockets.let_others_run()
 
     def has_output(self, sender: Sender) -> None:
         """Note that a connection's outbox is no longer empty."""
         self._senders[sender] = None
         if not self._is_running:
-            self._wake()
+            self.wake()
 
     def has_defined(self, definer: Definer) -> None:
         """Note that a client has changed definitions in this round."""
@@ -103,8 +98,12 @@ class Turn:
         self._held_back.append(caught_up)
         await caught_up.wait()
 
-    async def read(self, committer: Committer) -> None:
-        """Read from clients as they write, and run a turn after each round. Never returns."""
+    async def run(self, committer: Committer) -> None:
+        """Run a turn whenever clients write, or `wake` asks for one. Never returns.
+
+        What a turn leaves is done in the next turn of trio's loop, however that came about: twice
+        in one of them would hold up the other tasks for twice as long.
+        """
         while True:
             await self._sockets.wait()
             self.round(committer, trio.current_time())
@@ -157,22 +156,13 @@ class Turn:
                 # Answers wait until followers have it, too.
                 self.when_defined(definer.withhold())
 
-    async def run(self, committer: Committer) -> None:
-        """Run a turn whenever `wake` asks for one. Never returns."""
-        while True:
-            with self._pause:
-                await self._event.wait()
-            self._pause = trio.CancelScope()
-            self._event = trio.Event()
-            self._end(committer, trio.current_time())
-
     def _end(self, committer: Committer, now: float, *, collects: bool = False) -> None:
         """Hand out messages, start a batch, and send."""
         if self._broker.has_work:
             self._pump(collects=collects)
         committer.commit(promised_only=True)
         if self._broker.context.store.free_memory():
-            self._wake()
+            self._sockets.return_in(0.0)
         if self._senders:
             self._send(now)
         if self._held_back and committer.has_room():
@@ -191,11 +181,8 @@ class Turn:
             self._share.took(time.perf_counter(), spent / 1e6)
         if not self._broker.has_more:
             return
-        if rests and self._broker.only_rests:
-            self._pause.deadline = trio.current_time() + wait_s
-        else:
-            # Queues that got messages from another queue on the way have their turn next.
-            self._wake()
+        # Queues that got messages from another queue on the way have their turn next.
+        self._sockets.return_in(wait_s if rests and self._broker.only_rests else 0.0)
 
     def _release(self) -> None:
         """Let those go on who waited for room."""

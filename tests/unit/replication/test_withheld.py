@@ -47,7 +47,10 @@ class Leads:
         )
         broker: Any = SimpleNamespace(context=self.context, has_work=False)
         sockets: Any = SimpleNamespace(
-            read=lambda _now: False, charge=lambda _seconds: None, let_others_run=lambda: None
+            read=lambda _now: False,
+            charge=lambda _seconds: None,
+            wake=lambda: None,
+            let_others_run=lambda: None,
         )
         self.committer: Any = SimpleNamespace(
             complete_written=lambda: None, commit=lambda **_: None, has_room=lambda: True

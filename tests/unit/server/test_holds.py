@@ -41,6 +41,23 @@ def test_a_long_turn_is_known_by_its_work(caplog: pytest.LogCaptureFixture) -> N
     assert not work
 
 
+def test_the_start_is_no_hold() -> None:
+    """Definitions are imported, and queues drop what has expired, before anybody can connect."""
+    work = {"policies": None}
+
+    async def run() -> LoopHolds:
+        holds = LoopHolds(work)
+        work_for(0.03)
+        holds.begin()
+        trio.lowlevel.add_instrument(holds)
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        return holds
+
+    assert trio.run(run).longest_s == {}
+    assert not work
+
+
 def test_waiting_is_no_hold() -> None:
     async def run() -> LoopHolds:
         holds = LoopHolds({})
