@@ -1,11 +1,15 @@
-"""Whether a store is open, and the error that ended all writing."""
+"""Whether a store is open, the error that ended all writing, and how it is closed."""
 
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Self
 
+from amqpstore.catalog import Catalog
 from amqpstore.errors import DamageError, DurabilityError, StoreClosedError
+from amqpstore.files import Lock
 from amqpstore.log import Log
 
 
@@ -54,3 +58,52 @@ class OpenState:
             raise
         except Exception as error:
             raise self.fail(error) from error
+
+
+class ClosableStore(ABC):
+    """How a store is closed, be it one that serves or a follower's: the base of both."""
+
+    _state: OpenState
+    _log: Log
+    _catalog: Catalog
+    _lock: Lock
+
+    def close(self) -> None:
+        """Make the next start short, and close. Raises: DurabilityError.
+
+        After a DurabilityError, here or before, it is the same as `abandon`.
+        """
+        try:
+            if not self._state.is_closed and not self.failure:
+                self._finish()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and write nothing more: this leaves what a crash would leave."""
+        if self._state.is_closed:
+            return
+        self._state.is_closed = True
+        self._end_work()
+        self._log.close()
+        self._catalog.close()
+        self._lock.release()
+
+    @property
+    def failure(self) -> DurabilityError | None:
+        """The error that ended all writing, if any."""
+        return self._state.failure
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Write what the next start would have to do otherwise. Raises: DurabilityError."""
+
+    @abstractmethod
+    def _end_work(self) -> None:
+        """End the background work, and close the files that only this kind of store has."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -9,9 +9,17 @@ from typing import NamedTuple
 from amqpstore import identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
-from amqpstore.errors import MembershipError
-from amqpstore.filenames import CATALOG, CATALOG_FILE, INDEX, MEMBER, REPLACEMENT, SEGMENTS
-from amqpstore.files import Files
+from amqpstore.errors import MembershipError, StoreLockedError
+from amqpstore.filenames import (
+    CATALOG,
+    CATALOG_FILE,
+    INDEX,
+    LOCK,
+    MEMBER,
+    REPLACEMENT,
+    SEGMENTS,
+)
+from amqpstore.files import Files, Lock
 from amqpstore.measures import StoreMeasures
 from amqpstore.options import Options
 from amqpstore.queue import Queue
@@ -34,6 +42,14 @@ class OpenedStore(NamedTuple):
     recovered: Recovered
     space: Space
     measures: StoreMeasures
+
+
+def lock_directory(files: Files, directory: str) -> Lock:
+    """Lock a store's directory for this process. Raises: StoreLockedError, OSError."""
+    try:
+        return files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
+    except BlockingIOError as error:
+        raise StoreLockedError(directory, str(error.strerror)) from None
 
 
 def open_directory(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -28,20 +27,17 @@ from amqpstore.compression import Decompressor
 from amqpstore.disposal import Disposal
 from amqpstore.errors import (
     DiskFullError,
-    DurabilityError,
     ReadLaterError,
-    StoreLockedError,
 )
 from amqpstore.figures import CountedSegment, StoreFigures
-from amqpstore.filenames import LOCK
 from amqpstore.files import SPARE, Files, Lock, OsFiles
 from amqpstore.grouped_definitions import GroupedDefinitions
 from amqpstore.log import Log
 from amqpstore.maintenance import Maintenance
 from amqpstore.memory import Memory
 from amqpstore.message import Message
-from amqpstore.open_state import OpenState
-from amqpstore.opening import OpenedStore, open_directory
+from amqpstore.open_state import ClosableStore, OpenState
+from amqpstore.opening import OpenedStore, lock_directory, open_directory
 from amqpstore.options import DEFAULTS, Options, compressor_of
 from amqpstore.prepared import Prepared, restore
 from amqpstore.provenance import GoesOn, IsCopy, ProvenanceReader
@@ -73,7 +69,7 @@ _SHORT_MEMORY_BYTES = 1 << 20
 """What messages may take while memory is short: about what is on the way to consumers."""
 
 
-class Store:
+class Store(ClosableStore):
     """An open store. Created by `Store.open`.
 
     `queues` has all queues by id, including those of transactions in `prepared`, which hold their
@@ -177,10 +173,7 @@ class Store:
         files = files or OsFiles()
         marker.check_directory(files, directory)
         files.make_directory(directory)
-        try:
-            lock = files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
-        except BlockingIOError as error:
-            raise StoreLockedError(directory, str(error.strerror)) from None
+        lock = lock_directory(files, directory)
         try:
             opened = open_directory(directory, files, open_catalog, options, term=term)
             return cls(lock, opened, options, worker or ThreadWorker(), clock, began_s, companion)
@@ -608,53 +601,28 @@ class Store:
                 return
             yield compacted
 
-    def close(self) -> None:
-        """Sync, note in the catalog where the log ends, and close. Raises: DurabilityError.
-
-        After a DurabilityError, here or before, it is the same as `abandon`.
-        """
+    def _finish(self) -> None:
+        """Sync, make a checkpoint, and note in the catalog where the log ends."""
+        self.sync()
         try:
-            if not self._state.is_closed and not self.failure:
-                self.sync()
-                try:
-                    self.checkpoint()
-                except OSError as error:
-                    # The next start reads a little more of the log.
-                    _log.warning("the store was closed without a checkpoint: %s", error)
-                if (segment := self._log.current) is not None:
-                    # What stays of it is behind the noted end, where nobody reads.
-                    with contextlib.suppress(OSError):
-                        self._log.trim()
-                    with contextlib.suppress(DiskFullError):
-                        # Last, as a noted end tells the next start that nothing before it can be
-                        # torn. On a full disk the next start finds the end of the log by itself.
-                        self._definitions.commit(
-                            [tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.size))]
-                        )
-        finally:
-            self.abandon()
+            self.checkpoint()
+        except OSError as error:
+            # The next start reads a little more of the log.
+            _log.warning("the store was closed without a checkpoint: %s", error)
+        if (segment := self._log.current) is not None:
+            # What stays of it is behind the noted end, where nobody reads.
+            with contextlib.suppress(OSError):
+                self._log.trim()
+            with contextlib.suppress(DiskFullError):
+                # Last, as a noted end tells the next start that nothing before it can be torn. On a
+                # full disk the next start finds the end of the log by itself.
+                self._definitions.commit(
+                    [tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.size))]
+                )
 
-    def abandon(self) -> None:
-        """Close the files and write nothing more: this leaves what a crash would leave."""
-        if self._state.is_closed:
-            return
-        self._state.is_closed = True
+    def _end_work(self) -> None:
         self._maintenance.close()
         self._transient.close()
-        self._log.close()
-        self._catalog.close()
-        self._lock.release()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    @property
-    def failure(self) -> DurabilityError | None:
-        """The error that ended all writing, if any."""
-        return self._state.failure
 
     def set_limits(self, *, memory_bytes: int, least_free_bytes: int) -> None:
         """Change two of the options of the open store. What exceeds a smaller memory limit is

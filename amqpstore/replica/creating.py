@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 
 from amqpstore import marker
 from amqpstore.catalog import LmdbCatalog, OpenCatalog
-from amqpstore.errors import MembershipError, StoreLockedError
-from amqpstore.filenames import LOCK, SEGMENTS
+from amqpstore.errors import MembershipError
+from amqpstore.filenames import SEGMENTS
 from amqpstore.files import Files, OsFiles
-from amqpstore.opening import make_store
+from amqpstore.opening import lock_directory, make_store
 from amqpstore.replica.membership import Membership, read_membership, write_membership
 
 
@@ -31,10 +30,7 @@ def create_follower(
     files = files or OsFiles()
     marker.check_directory(files, directory)
     files.make_directory(directory)
-    try:
-        lock = files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
-    except BlockingIOError as error:
-        raise StoreLockedError(directory, str(error.strerror)) from None
+    lock = lock_directory(files, directory)
     try:
         found = marker.read(files, directory)
         if found is None:

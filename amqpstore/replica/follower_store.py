@@ -28,15 +28,14 @@ from amqpstore.errors import (
     DurabilityError,
     RefusedBatchError,
     RefusedCopyError,
-    StoreLockedError,
 )
-from amqpstore.filenames import CATALOG, LOCK, segment_path
+from amqpstore.filenames import CATALOG, segment_path
 from amqpstore.files import Files, Lock, OsFiles
 from amqpstore.log_batch import Batch, BatchSummary
 from amqpstore.maintenance import Maintenance
 from amqpstore.memory import Memory
-from amqpstore.open_state import OpenState
-from amqpstore.opening import OpenedStore, open_directory
+from amqpstore.open_state import ClosableStore, OpenState
+from amqpstore.opening import OpenedStore, lock_directory, open_directory
 from amqpstore.options import DEFAULTS, Options
 from amqpstore.replica.follower_log import FollowerLog, place_after
 from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, sealed_batches
@@ -69,12 +68,14 @@ own.
 _NEXT_QUEUE_ID = "next_queue_id"
 
 
-class FollowerStore:
+class FollowerStore(ClosableStore):
     """An open follower. Created by `FollowerStore.open`. For one thread.
 
     `term` is the highest it has heard of. `definitions` is the number of the leader's last commit
     of definitions that it has. `discarded` is what it gave up, since it was opened.
     """
+
+    _log: FollowerLog
 
     def __init__(
         self,
@@ -144,10 +145,7 @@ class FollowerStore:
         """
         files = files or OsFiles()
         found = marker.require(files, directory)
-        try:
-            lock = files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
-        except BlockingIOError as error:
-            raise StoreLockedError(directory, str(error.strerror)) from None
+        lock = lock_directory(files, directory)
         try:
             if is_pending(files, directory):
                 path = os.path.join(directory, CATALOG)
@@ -410,40 +408,17 @@ class FollowerStore:
             with self._changing():
                 self._maintenance.checkpoint()
 
-    def close(self) -> None:
-        """Close it, after a checkpoint if one can be made. Raises: DurabilityError."""
+    def _finish(self) -> None:
         try:
-            if not self._state.is_closed and not self.failure:
-                try:
-                    self.checkpoint()
-                except (OSError, DamageError) as error:
-                    _log.warning("the follower was closed without a checkpoint: %s", error)
-        finally:
-            self.abandon()
+            self.checkpoint()
+        except (OSError, DamageError) as error:
+            _log.warning("the follower was closed without a checkpoint: %s", error)
 
-    def abandon(self) -> None:
-        """Close the files and write nothing more: this leaves what a crash would leave."""
-        if self._state.is_closed:
-            return
-        self._state.is_closed = True
+    def _end_work(self) -> None:
         if self._maintenance:
             self._maintenance.close()
         else:
             self._worker.close()
-        self._log.close()
-        self._catalog.close()
-        self._lock.release()
-
-    def __enter__(self) -> FollowerStore:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    @property
-    def failure(self) -> DurabilityError | None:
-        """The error that ended all writing, if any."""
-        return self._state.failure
 
     def _reader(self) -> LogReader:
         backing = self._backing

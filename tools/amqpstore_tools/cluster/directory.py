@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from amqpstore import NotAStoreError, StoreLockedError, marker
+from amqpstore import NotAStoreError, marker
 from amqpstore.errors import MembershipError
-from amqpstore.filenames import LOCK
 from amqpstore.files import OsFiles
+from amqpstore.opening import lock_directory
 from amqpstore.replica import (
     FollowerStore,
     Membership,
@@ -104,10 +104,7 @@ def member_store(directory: str) -> MemberStore:
 
 @contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    try:
-        lock = _FILES.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
-    except BlockingIOError as error:
-        raise StoreLockedError(directory, str(error.strerror)) from None
+    lock = lock_directory(_FILES, directory)
     try:
         yield
     finally:
