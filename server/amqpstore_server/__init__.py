@@ -29,7 +29,8 @@
   `admin_socket`: their door in the data directory; `management`: their door over HTTP.
 - `cluster`: what a replica decides; `etcd`: what it asks of etcd; `replication`: what carries out
   the rest of it, on sockets and disks.
-- `replication_figures`: what a leader's metrics tell of its followers
+- `serving_term`: for how long a broker serves, and what it waits for; `replication_figures`: what a
+  leader's metrics tell of its followers.
 - `message_trail`: where a message came from and what became of it, for all who show it.
 - `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied.
 - `recovery_reports`: what a start found after a crash; `reports`: the files of these, and of

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import trio
 
 from amqpstore import Store
+from amqpstore_server.serving_term import ServingTerm, SingleNode
 from amqpstore_server.trimming import trim
 
 _log = logging.getLogger(__name__)
@@ -90,8 +91,7 @@ class Alarms:
 
     Args: watermark_bytes, of memory, 0 for none; free_caches, called while memory is short; used,
     returns how much is used; tell, called with what is low from now on ("memory" or "disk"), or is
-    not any longer; lacks_replicas, of a leader: tells whether too few replicas have what was
-    published.
+    not any longer; term, tells whether too few replicas have what was published.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Alarms:
         free_caches: Callable[[], None],
         used: Callable[[], int] = used_bytes,
         tell: Callable[[str, bool], None] = lambda _resource, _is_low: None,
-        lacks_replicas: Callable[[], bool] | None = None,
+        term: ServingTerm | None = None,
     ) -> None:
-        self._lacks_replicas = lacks_replicas
+        self._term = term or SingleNode()
         self._tell = tell
         self.watermark_bytes = watermark_bytes
         self.is_memory_low = False
@@ -117,20 +117,15 @@ class Alarms:
     @property
     def is_raised(self) -> bool:
         """Whether publishers have to wait."""
-        return (
-            self.is_memory_low
-            or self._store.is_disk_low
-            or (self._lacks_replicas is not None and self._lacks_replicas())
-        )
+        return self.is_memory_low or self._store.is_disk_low or self._term.is_blocked
 
     @property
     def reason(self) -> str:
         """What is low, as clients are told; empty if nothing is."""
-        lacks_replicas = self._lacks_replicas is not None and self._lacks_replicas()
         reasons = [
             (MEMORY, self.is_memory_low),
             (DISK, self._store.is_disk_low),
-            (REPLICAS, lacks_replicas),
+            (REPLICAS, self._term.is_blocked),
         ]
         return " and ".join(reason for reason, is_low in reasons if is_low)
 

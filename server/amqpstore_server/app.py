@@ -52,6 +52,7 @@ from amqpstore_server.management_sockets import (
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.service_manager import ServiceManager
+from amqpstore_server.serving_term import ServingTerm, SingleNode
 from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
@@ -66,7 +67,6 @@ from amqpstore_server.users import Users
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
     from amqpstore_server.management.door import ManagementDoor
-    from amqpstore_server.replication.leading_term import LeadingTerm
 
 _log = logging.getLogger(__name__)
 
@@ -101,16 +101,17 @@ def serve(
     if os.getpid() == _FIRST_PROCESS:
         signal.signal(signal.SIGTERM, _end_at_once)
     definitions = load(config.definitions) if config.definitions else None
-    parts = Parts(config, load_config, definitions, certificates, on_ready)
+    manager = ServiceManager(os.environ)
+    parts = Parts(config, load_config, definitions, certificates, on_ready, manager)
     if config.cluster_name:
         # Imported here: a single node has none of it.
         from amqpstore_server.replication.serving import serve_member
 
-        serve_member(config, parts.lead)
+        serve_member(config, load_config, parts.lead, manager)
         return
     store = Store.open(config.data, options=store_options(config))
     try:
-        trio.run(_run, *parts, store)
+        trio.run(_run, parts, store, SingleNode())
     except BaseExceptionGroup as group:
         store.abandon()
         raise cause_of(group) from None
@@ -136,15 +137,17 @@ class Parts(NamedTuple):
     definitions: Definitions | None
     certificates: Certificates | None
     on_ready: Callable[[list[str], str, str], None]
+    manager: ServiceManager
 
-    def lead(self, store: Store, lead: Callable[[], LeadingTerm]) -> None:
-        """Serve clients as a leader. Args: lead, begins the leadership, inside trio.
+    def lead(self, config: Config, store: Store, lead: Callable[[], ServingTerm]) -> None:
+        """Serve clients as a leader. Args: config, in force now; lead, begins the leadership,
+        inside trio.
 
         Raises: DeposedError, when another member may lead, and what `serve` raises.
         """
 
         async def run() -> None:
-            await _run(*self, store, lead())
+            await _run(self._replace(config=config), store, lead())
 
         try:
             trio.run(run)
@@ -152,23 +155,15 @@ class Parts(NamedTuple):
             raise cause_of(group) from None
 
 
-async def _run(
-    config: Config,
-    load_config: Callable[[], Config],
-    definitions: Definitions | None,
-    certificates: Certificates | None,
-    on_ready: Callable[[list[str], str, str], None],
-    store: Store,
-    leadership: LeadingTerm | None = None,
-) -> None:
+async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
+    config, load_config, definitions, certificates, on_ready, manager = parts
     plain = await listen([host_and_port(one) for one in config.listen])
     tls = await listen([host_and_port(one) for one in config.tls_listen])
     management = await listen_for_management(config)
     if any(management):
         # Now, and not while clients wait.
         import amqpstore_server.management.door  # noqa: F401
-    manager = ServiceManager(os.environ)
-    app = App(config, store, definitions, certificates, load_config, manager, leadership)
+    app = App(config, store, definitions, certificates, load_config, manager, term)
     opened = (*plain, *tls, *management.plain, *management.tls)
     hosts = [listener.getsockname()[0] for listener in opened]
     password = define_administrator(app.broker, app.users, hosts)
@@ -195,8 +190,8 @@ class App:
 
     Timers use the store's clock, whose monotonic time advances at the same rate as trio's.
     Args: load_config, reads the configuration again, on SIGHUP; without it only the files that the
-    configuration names are read again. service_manager, is told of stops and reloads. leadership,
-    that of a member of a group: what it has to wait for, and its end.
+    configuration names are read again. service_manager, is told of stops and reloads. term, what it
+    has to wait for besides its disk, and for how long it serves.
     """
 
     def __init__(
@@ -207,10 +202,10 @@ class App:
         certificates: Certificates | None = None,
         load_config: Callable[[], Config] | None = None,
         service_manager: ServiceManager | None = None,
-        leadership: LeadingTerm | None = None,
+        term: ServingTerm | None = None,
     ) -> None:
         self._service_manager = service_manager or ServiceManager({})
-        self._leadership = leadership
+        self._term = term = term or SingleNode()
         self._limits = client_limits(config)
         context = BrokerContext(
             store,
@@ -245,20 +240,19 @@ class App:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_guest(self.broker, self.users)
         self.sockets = Sockets()
-        waits = (leadership.when_defined, leadership.may_send) if leadership else ()
-        self._turn = Turn(self.broker, self.sockets, *waits)
+        self._turn = Turn(self.broker, self.sockets, term)
         self.committer = Committer(
             store,
             self.sockets.wake,
             self._turn.wake,
             # What waits for followers waits in the thread.
-            datasyncs=None if leadership else KernelDatasyncs.open(self.sockets.signal),
+            datasyncs=None if term.has_followers else KernelDatasyncs.open(self.sockets.signal),
         )
         context.flush = self.committer.flush
         self._alarms = Alarms(
             *(store, memory_watermark_bytes(config), self._free_caches),
             tell=self._tell_alarm,
-            lacks_replicas=(lambda: leadership.is_blocked) if leadership else None,
+            term=term,
         )
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
@@ -281,6 +275,7 @@ class App:
                 self._alarms,
                 self._doors,
                 self._set_limits,
+                term.reloaded,
             ),
             on_reloaded=self._reloaded,
         )
@@ -360,7 +355,7 @@ class App:
                 self._product,
                 f"amqpstore@{socket.gethostname()}",
                 lambda: self.reloader.config.metrics_max_objects,
-                self._leadership.figures if self._leadership else lambda: None,
+                self._term.figures,
             ),
             statistics=self.statistics,
             certificates=self._certificates,
@@ -377,11 +372,8 @@ class App:
     ) -> None:
         async with trio.open_nursery() as service:
             service.start_soon(self._turn.run, self.committer)
-            if self._leadership is None:
-                service.start_soon(self.committer.watch)
-            else:
-                service.start_soon(self._leadership.watch, self.committer.watch)
-                service.start_soon(self._leadership.step_down, self.connections)
+            service.start_soon(self._term.watch, self.committer.watch)
+            service.start_soon(self._term.step_down, self.connections)
             service.start_soon(self._tick)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
@@ -397,17 +389,14 @@ class App:
                 service.start_soon(self._watch_certificates, self._certificates)
             async with trio.open_nursery() as clients:
                 async with trio.open_nursery() as doors:
-                    if self._leadership is not None:
-                        plain, tls = self._leadership.with_passed_on(plain, tls)
+                    plain, tls = self._term.with_passed_on(plain, tls)
                     for listener in plain:
                         doors.start_soon(self._accept, listener, clients)
                     for listener in tls:
                         doors.start_soon(self._accept, listener, clients, self._certificates)
-                    if self._leadership is None or not self._leadership.is_stopping:
+                    if not self._term.is_stopping:
                         await self._wait_for_stop(signals)
-                    if self._leadership is not None:
-                        self._leadership.stop()
-                        await trio.sleep_forever()
+                    await self._term.stop()
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._stop_clients, clients.cancel_scope)
                 clients.start_soon(self._stop_at_once, signals, clients.cancel_scope)
@@ -467,8 +456,7 @@ class App:
             return await carry_out(work, self._after_step)
         finally:
             self._turn.wake()
-            if self._leadership is not None:
-                await self._leadership.defined()
+            await self._term.defined()
 
     async def _after_step(self, slow: Slow | None) -> Any:
         self._turn.wake()

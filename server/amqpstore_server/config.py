@@ -19,7 +19,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from amqpstore_server.config_checks import (
-    A_FILE,
     A_PATH,
     NO_NUL,
     check_addresses,
@@ -27,7 +26,7 @@ from amqpstore_server.config_checks import (
     check_origins,
 )
 from amqpstore_server.config_cluster import ClusterConfig, cluster_conflicts
-from amqpstore_server.config_keys import key, keys_of
+from amqpstore_server.config_keys import file_key, key, keys_of
 
 DEFAULT_MANAGEMENT = ("127.0.0.1:15672",)
 """The default of `management_listen`."""
@@ -69,20 +68,16 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     ] = msgspec.field(default_factory=list)
     tls_certificate: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: the server's certificate, and those between it and its CA; read again on "
             "SIGHUP, as all files of TLS",
-            expected=A_FILE,
-            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
     tls_key: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: its private key, without a password; empty means the same file",
-            expected=A_FILE,
-            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -98,20 +93,16 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     ] = ""
     tls_ca: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: the CAs whose client certificates are accepted",
-            expected=A_FILE,
-            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
     tls_crl: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: lists of revoked certificates (CRLs), one of each CA; with it, a client's "
             "certificate is accepted only if it and all CAs above it are in none of them",
-            expected=A_FILE,
-            pattern=NO_NUL,
             live=True,
         ),
     ] = ""
@@ -184,10 +175,8 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     ] = ""
     oauth_jwks_ca: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: the CA of that address, if it is not one that the system trusts",
-            expected=A_FILE,
-            pattern=NO_NUL,
             live=True,
         ),
     ] = ""

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-from amqpstore_server.config_checks import A_FILE, NO_NUL, check_known_address
-from amqpstore_server.config_keys import key
+from amqpstore_server.config_checks import check_known_address
+from amqpstore_server.config_keys import file_key, key
 
 _NAME = r"^[A-Za-z0-9._-]*$"
 _A_NAME = "letters, digits, `.`, `_` and `-`, at most 64"
@@ -30,6 +30,18 @@ def _endpoints(urls: list[str]) -> None:
 def _address_or_none(address: str) -> None:
     if address:
         check_known_address(address)
+
+
+_NEEDS = (
+    ("cluster_name", "cluster_etcd", "at least one endpoint"),
+    ("cluster_etcd", "cluster_name", "the cluster's name"),
+    ("cluster_certificate", "cluster_ca", "the path of a file"),
+    ("cluster_ca", "cluster_certificate", "the path of a file"),
+    ("cluster_key", "cluster_certificate", "the path of a file"),
+    ("cluster_etcd_key", "cluster_etcd_certificate", "the path of a file"),
+    ("cluster_etcd_password", "cluster_etcd_user", "the user's name"),
+)
+"""Keys that need another one, which that is, and what it has to be then."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,26 +81,20 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=list)
     cluster_etcd_ca: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: the CA of etcd's certificates, if it is not one that the system trusts",
-            expected=A_FILE,
-            pattern=NO_NUL,
         ),
     ] = ""
     cluster_etcd_certificate: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: the certificate that etcd is shown, and those between it and its CA",
-            expected=A_FILE,
-            pattern=NO_NUL,
         ),
     ] = ""
     cluster_etcd_key: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: its private key, without a password; empty means the same file",
-            expected=A_FILE,
-            pattern=NO_NUL,
         ),
     ] = ""
     cluster_etcd_user: Annotated[
@@ -124,29 +130,23 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     cluster_certificate: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: the certificate of this member, and those between it and its CA; with it, "
             "members speak TLS and each has to show one; without it, they prove that they know the "
             "cluster's secret, and everything they send can be read on the way",
-            expected=A_FILE,
-            pattern=NO_NUL,
         ),
     ] = ""
     cluster_key: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: its private key, without a password; empty means the same file",
-            expected=A_FILE,
-            pattern=NO_NUL,
         ),
     ] = ""
     cluster_ca: Annotated[
         str,
-        key(
+        file_key(
             "a PEM file: the CA that has signed the certificates of all members, and of nobody "
             "else",
-            expected=A_FILE,
-            pattern=NO_NUL,
         ),
     ] = ""
     cluster_lease_s: Annotated[
@@ -175,6 +175,15 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             le=60,
         ),
     ] = 3.0
+    cluster_keep_log_bytes: Annotated[
+        int,
+        key(
+            "as much of the log is kept for members that are away; one that lacks more gets a copy "
+            "of the whole store",
+            ge=0,
+            live=True,
+        ),
+    ] = 1 << 30
     cluster_proxy: Annotated[
         bool,
         key("whether a follower takes clients, and passes them on to the leader"),
@@ -183,17 +192,6 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def cluster_conflicts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Yield the keys whose values do not fit those of others, each with the valid values."""
-    if config.cluster_name and not config.cluster_etcd:
-        yield "cluster_etcd", "at least one endpoint, as there is cluster_name"
-    if config.cluster_etcd and not config.cluster_name:
-        yield "cluster_name", "the cluster's name, as there is cluster_etcd"
-    if config.cluster_certificate and not config.cluster_ca:
-        yield "cluster_ca", "the path of a file, as there is cluster_certificate"
-    if config.cluster_ca and not config.cluster_certificate:
-        yield "cluster_certificate", "the path of a file, as there is cluster_ca"
-    if config.cluster_key and not config.cluster_certificate:
-        yield "cluster_certificate", "the path of a file, as there is cluster_key"
-    if config.cluster_etcd_key and not config.cluster_etcd_certificate:
-        yield "cluster_etcd_certificate", "the path of a file, as there is cluster_etcd_key"
-    if config.cluster_etcd_password and not config.cluster_etcd_user:
-        yield "cluster_etcd_user", "the user's name, as there is cluster_etcd_password"
+    for given, needed, what in _NEEDS:
+        if getattr(config, given) and not getattr(config, needed):
+            yield needed, f"{what}, as there is {given}"

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.config_checks import A_FILE, NO_NUL
+
 _SHOWN_VALUE = 80
 _MAX_NUMBER = (1 << 63) - 1
 _HIDDEN = "(hidden)"
@@ -63,6 +65,11 @@ def key(
     """
     declared = _Declared(meaning, live, flag, metavar, secret, expected, check)
     return msgspec.Meta(extra={"key": declared}, **limits)
+
+
+def file_key(meaning: str, *, live: bool = False) -> msgspec.Meta:
+    """Declare a key that names a file, or none: see `key`."""
+    return key(meaning, live=live, expected=A_FILE, pattern=NO_NUL)
 
 
 @dataclass(frozen=True)

@@ -71,11 +71,13 @@ def reloadable_parts(
     alarms: Alarms,
     doors: Doors,
     set_limits: Callable[[Limits], None],
+    reload_member: Callable[[Config], None],
 ) -> tuple[Reloadable, ...]:
     """Return the parts of a running broker to which a new configuration is applied, in this order.
 
     Args: import_definitions, imports those of a file, and is told its path; set_limits, is given
-    the limits of clients that connect from now on.
+    the limits of clients that connect from now on; reload_member, is given the configuration if
+    this broker is a member of a group.
     """
 
     def apply_to_store(config: Config) -> None:
@@ -97,10 +99,7 @@ def reloadable_parts(
         _definitions(import_definitions),
         _certificates(certificates),
         _logins(logins),
-        Reloadable.unchecked(
-            ("log_level", "log_format"),
-            lambda config: logs.set_up(config.log_level, config.log_format),
-        ),
+        *member_parts(reload_member),
         Reloadable.unchecked(("memory_bytes", "least_free_bytes"), apply_to_store),
         Reloadable.unchecked(("memory_watermark",), apply_to_alarms),
         Reloadable.unchecked(("consumer_timeout_s", "purge_undo_s"), apply_to_broker),
@@ -128,6 +127,17 @@ def reloadable_parts(
             ),
             lambda config: set_limits(client_limits(config)),
         ),
+    )
+
+
+def member_parts(reload_member: Callable[[Config], None]) -> tuple[Reloadable, ...]:
+    """Return the parts of a process that serves no clients, as a follower's."""
+    return (
+        Reloadable.unchecked(
+            ("log_level", "log_format"),
+            lambda config: logs.set_up(config.log_level, config.log_format),
+        ),
+        Reloadable.unchecked(("cluster_keep_log_bytes",), reload_member),
     )
 
 

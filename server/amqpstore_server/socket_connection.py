@@ -403,9 +403,8 @@ class SocketConnection:
             amqp.receive(part, now)
         message_count = amqp.message_count - message_count
         self.charge(time.thread_time() - began_s, len(part), message_count)
-        if self._turn.when_defined is not None:
-            # A method in steps may have defined something in any of them.
-            self._turn.when_defined(self.withhold())
+        # A method in steps may have defined something in any of them.
+        self._turn.when_defined(self.withhold())
         self._pause()
 
     def charge(self, seconds: float, byte_count: int = 0, message_count: int = 0) -> None:

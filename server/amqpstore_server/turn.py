@@ -15,6 +15,7 @@ import trio
 
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.committer import Committer
+from amqpstore_server.serving_term import ServingTerm
 from amqpstore_server.share import Share
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.switching import SwitchInterval
@@ -49,19 +50,17 @@ class Definer(Protocol):
 class Turn:
     """Reads, deliveries, the batch, and writes, in this order.
 
-    Args, of a leader: when_defined, calls back once all definitions until now are committed;
-    may_send, tells whether no other member can lead yet.
+    Args: term, what answers wait for, and whether anything may be sent still.
     """
 
     def __init__(
         self,
         broker: Broker,
         sockets: Sockets,
-        when_defined: Callable[[Callable[[], None]], None] | None = None,
-        may_send: Callable[[], bool] | None = None,
+        term: ServingTerm,
     ) -> None:
-        self._may_send = may_send
-        self.when_defined = when_defined
+        self._term = term
+        self.when_defined = term.when_defined
         self._broker = broker
         self._sockets = sockets
         self._senders: dict[Sender, None] = {}
@@ -152,9 +151,8 @@ class Turn:
         definers, self._definers = self._definers, []
         for definer in definers:
             definer.charge(took_s / len(definers))
-            if self.when_defined is not None:
-                # Answers wait until followers have it, too.
-                self.when_defined(definer.withhold())
+            # Answers wait until followers have it, too.
+            self.when_defined(definer.withhold())
 
     def _end(self, committer: Committer, now: float, *, collects: bool = False) -> None:
         """Hand out messages, start a batch, and send."""
@@ -194,7 +192,7 @@ class Turn:
     def _send(self, now: float) -> None:
         # A separate function, so that no local variable keeps a connection alive until the next
         # turn.
-        if self._may_send is not None and not self._may_send():
+        if self._term.has_followers and not self._term.may_send():
             return  # clients may be served elsewhere, and this leadership is about to end
         senders, self._senders = self._senders, {}
         for sender in senders:

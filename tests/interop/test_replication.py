@@ -4,6 +4,8 @@ leads.
 
 import contextlib
 import signal
+import socket
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -50,6 +52,18 @@ def numbers(member: MemberProcess) -> list[int]:
         found.append(int(body))
     connection.close()
     return found
+
+
+def pass_on(member: MemberProcess, count: int = 10) -> None:
+    """Publish and consume messages of 1 MiB: segments of them are removed."""
+    connection = member.connect()
+    channel = connection.channel()
+    channel.queue_declare("passing", durable=True)
+    channel.confirm_delivery()
+    for _ in range(count):
+        channel.basic_publish("", "passing", bytes(1 << 20), PERSISTENT)
+        channel.basic_get("passing", auto_ack=True)
+    connection.close()
 
 
 def segments(member: MemberProcess) -> dict[int, bytes]:
@@ -105,6 +119,62 @@ def test_a_leader_that_is_stopped_by_a_signal_leads_no_longer(pair: GroupProcess
     second.kill()
     assert pair.wait_for_leader(but=second) is first
     assert sorted(numbers(first)) == list(range(40))
+
+
+@pytest.mark.long
+def test_a_reload_reaches_a_member_in_each_of_its_roles(tmp_path: Path) -> None:
+    """As a follower it takes over the live keys, which hold when it leads; the service manager
+    hears of it, and gets signs of life all the time.
+    """
+    path = tmp_path / "amqpstore.toml"
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        GroupProcesses(str(tmp_path), 2) as group,
+    ):
+        manager.bind(str(tmp_path / "notify"))
+        heard: list[str] = []
+
+        def listen() -> None:
+            while lines := manager.recv(4096).decode():
+                heard.extend(lines.splitlines())
+
+        threading.Thread(target=listen, daemon=True).start()
+
+        def hear(*expected: str) -> None:
+            for one in expected:
+                group.wait(lambda one=one: one in heard)  # type: ignore[misc]
+                del heard[: heard.index(one) + 1]
+
+        first, second = group.members
+        path.write_text("cluster_keep_log_bytes = 1000000000\n")
+        second.settings = {
+            "AMQPSTORE_CONFIG": str(path),
+            "AMQPSTORE_SEGMENT_BYTES": str(1 << 20),
+            "NOTIFY_SOCKET": manager.getsockname(),
+            "WATCHDOG_USEC": "300000",
+        }
+        first.settings = {"AMQPSTORE_SEGMENT_BYTES": str(1 << 20)}
+        group.start()
+        hear("STATUS=following", "WATCHDOG=1")
+        pass_on(first, 8)
+        kept = Path(second.directory) / "kept"
+        group.wait(lambda: any(kept.glob("*.segment")))
+        path.write_text("cluster_keep_log_bytes = 0\n")
+        second.signal(signal.SIGHUP)
+        hear("RELOADING=1", "STATUS=configuration reloaded")
+        assert not [*kept.glob("*.segment")]
+        first.kill()
+        assert group.wait_for_leader(but=first) is second
+        pass_on(second, 8)
+        assert not [*kept.glob("*.segment")]
+        path.write_text("cluster_keep_log_bytes = 1000000000\n")
+        hear(f"STATUS=amqp://127.0.0.1:{second.port}", "WATCHDOG=1")
+        second.signal(signal.SIGHUP)
+        hear("RELOADING=1", "STATUS=configuration reloaded", "WATCHDOG=1")
+        pass_on(second, 8)
+        assert any(kept.glob("*.segment"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.sendto(b"", manager.getsockname())
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_tools.__main__ import main
 from tests.cluster_processes import GroupProcesses, MemberProcess
 from tests.etcd_process import EtcdCluster
-from tests.interop.test_replication import PERSISTENT, numbers, publish
+from tests.interop.test_replication import PERSISTENT, numbers, pass_on, publish
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -28,18 +28,6 @@ LARGE = 100
 def segments(member: MemberProcess) -> list[int]:
     names = [path.name for path in (Path(member.directory) / "segments").iterdir()]
     return [number for number in segment_numbers(names) if not is_compacted(number)]
-
-
-def pass_on(member: MemberProcess, count: int = 10) -> None:
-    """Publish and consume messages of 1 MiB: segments of them are removed."""
-    connection = member.connect()
-    channel = connection.channel()
-    channel.queue_declare("passing", durable=True)
-    channel.confirm_delivery()
-    for _ in range(count):
-        channel.basic_publish("", "passing", bytes(1 << 20), PERSISTENT)
-        channel.basic_get("passing", auto_ack=True)
-    connection.close()
 
 
 def store_large(member: MemberProcess) -> None:

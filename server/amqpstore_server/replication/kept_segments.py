@@ -18,17 +18,17 @@ from amqpstore.filenames import KEPT, kept_path, kept_segment, segment_path
 
 _log = logging.getLogger(__name__)
 
-MAX_KEPT_BYTES = 1 << 30
 _HELD_S = 60.0
 """For so long a segment is held for a follower: it has to connect again when it has its copy."""
 _COPIES = "copies"
 
 
 class KeptSegments:
-    """What is kept in a member's directory. For one thread at a time."""
+    """What is kept in a member's directory, at most `max_bytes`. For one thread at a time."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, max_bytes: int) -> None:
         self._directory = directory
+        self._max_bytes = max_bytes
         self._held: dict[int, float] = {}
         """Until when all from a number on are held, by the monotonic clock."""
         shutil.rmtree(os.path.join(directory, KEPT, _COPIES), ignore_errors=True)
@@ -63,7 +63,15 @@ class KeptSegments:
             _log.warning("a segment is not kept for members that are away", extra=extra)
             return
         self.ends[number] = end
-        while sum(self.ends.values()) > self._most(min(self.ends)):
+        self._remove_surplus()
+
+    def limit(self, max_bytes: int) -> None:
+        """Keep at most so much from now on."""
+        self._max_bytes = max_bytes
+        self._remove_surplus()
+
+    def _remove_surplus(self) -> None:
+        while self.ends and sum(self.ends.values()) > self._most(min(self.ends)):
             self._remove(min(self.ends))
 
     def hold(self, number: int) -> None:
@@ -75,9 +83,9 @@ class KeptSegments:
         now = time.monotonic()
         self._held = {one: until for one, until in self._held.items() if until > now}
         if number < min(self._held, default=number + 1):
-            return MAX_KEPT_BYTES
+            return self._max_bytes
         found = os.statvfs(self._directory)
-        return max(MAX_KEPT_BYTES, found.f_bavail * found.f_frsize)
+        return max(self._max_bytes, found.f_bavail * found.f_frsize)
 
     def copies(self, name: str) -> str:
         """Return the path of a directory for what is pinned while a copy is sent."""

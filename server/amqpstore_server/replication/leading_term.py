@@ -1,4 +1,4 @@
-"""A term that this member leads, as the broker sees it: what waits for followers, and its end."""
+"""A term that this member leads, as the broker sees it: see `ServingTerm`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import trio
 
 from amqpstore import DeposedError
+from amqpstore_server.config import Config
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication_figures import ReplicationFigures
@@ -21,9 +22,21 @@ _STEP_DOWN_S = 0.5
 
 
 class LeadingTerm:
-    """One leadership of this process. Create it inside trio."""
+    """One leadership of this process. Create it inside trio.
 
-    def __init__(self, controller: Controller, companion: LeaderCompanion, directory: str) -> None:
+    Args: reloaded, is given each new configuration.
+    """
+
+    has_followers = True
+
+    def __init__(
+        self,
+        controller: Controller,
+        companion: LeaderCompanion,
+        directory: str,
+        reloaded: Callable[[Config], None],
+    ) -> None:
+        self.reloaded = reloaded
         self.when_defined = companion.when_defined
         self._controller = controller
         self._directory = directory
@@ -123,7 +136,8 @@ class LeadingTerm:
                 return DeposedError(self._directory, orders.deposed)
             await changed.wait()
 
-    def stop(self) -> None:
-        """Let another member lead, and end the process once it can: see `deposed`."""
+    async def stop(self) -> None:
+        """Let another member lead: `step_down` ends this term once it can. Never returns."""
         self._controller.orders.is_stopping = True
         self._controller.stop()
+        await trio.sleep_forever()

@@ -76,6 +76,11 @@ class MemberLog:
         """Note up to which batch nothing can be taken back."""
         self._checkpoint = ReplicaPosition.of_lsn(lsn).number
 
+    def keep(self, max_bytes: int) -> None:
+        """Keep at most so much of the log for members that are away."""
+        with self._lock:
+            self._kept.limit(max_bytes)
+
     # For those who send.
 
     def hold(self, segment: int) -> None:

@@ -5,7 +5,6 @@ follows again when it leads no longer.
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import signal
 import socket
@@ -36,6 +35,7 @@ from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.identity import EtcdIdentity
 from amqpstore_server.listening import listen
+from amqpstore_server.reloading import Reloader, member_parts
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication.kept_segments import KeptSegments
@@ -48,23 +48,28 @@ from amqpstore_server.service_manager import ServiceManager
 
 _log = logging.getLogger(__name__)
 
-Serve = Callable[[Store, Callable[[], LeadingTerm]], None]
-"""Serves clients as a leader, which the second argument makes it, inside trio, until it raises
+Serve = Callable[[Config, Store, Callable[[], LeadingTerm]], None]
+"""Serves clients as a leader, which the last argument makes it, inside trio, until it raises
 DeposedError.
 """
 
 
-def serve_member(config: Config, serve: Serve) -> None:
-    """Run a member of a group until SIGTERM or SIGINT. Raises: as `MemberRuntime`."""
+def serve_member(
+    config: Config, load_config: Callable[[], Config], serve: Serve, manager: ServiceManager
+) -> None:
+    """Run a member of a group until SIGTERM or SIGINT. Args: as of `App`; serve, for each
+    leadership.
+
+    Raises: as `MemberRuntime`.
+    """
     settings = cluster_settings(config)
     if settings is None:
         raise ValueError("the configuration is that of a single node")
-    manager = ServiceManager(os.environ)
-    runtime = MemberRuntime(settings, config.data, store_options(config))
+    runtime = MemberRuntime(settings, config, load_config, manager)
     # Where members speak TLS, clients are not passed on yet.
     passes_on = settings.proxy and settings.certificates is None
     doors = Doorways(config.listen, config.tls_listen) if passes_on else Doorways([], [])
-    runtime.run(serve, lambda: manager.ready("following"), doors)
+    runtime.run(serve, doors)
     _log.info("stopped")
 
 
@@ -93,15 +98,24 @@ class _Next(Enum):
 
 
 class MemberRuntime:
-    """One member of a group, for the life of a process. Args: serve, called for each leadership.
+    """One member of a group, for the life of a process.
 
     Raises, when it is opened: MembershipError, as `FollowerStore.open`, ConfigError.
     """
 
-    def __init__(self, settings: ClusterSettings, directory: str, options: Options) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        config: Config,
+        load_config: Callable[[], Config],
+        manager: ServiceManager,
+    ) -> None:
         self._files = OsFiles()
-        self._directory = directory
-        self._options = options
+        self._config = config
+        self._load_config = load_config
+        self._manager = manager
+        self._directory = directory = config.data
+        self._options: Options = store_options(config)
         found = read_membership(self._files, directory)
         if found is None:
             raise MembershipError(
@@ -122,7 +136,8 @@ class MemberRuntime:
             settings.amqp,
             is_damaged=bool(report.damage or report.lost),
         )
-        self._log = MemberLog(self._files, directory, store.seed, KeptSegments(directory))
+        kept = KeptSegments(directory, config.cluster_keep_log_bytes)
+        self._log = MemberLog(self._files, directory, store.seed, kept)
         self._log.begin(store.reader())
         self._log.covered(store.committed_lsn)
         try:
@@ -153,15 +168,17 @@ class MemberRuntime:
         self._log.covered(store.committed_lsn)
         return store
 
-    def run(
-        self,
-        serve: Serve,
-        on_following: Callable[[], None],
-        doors: Doorways = Doorways([], []),  # noqa: B008 - it does not change
-    ) -> None:
+    def _reloaded(self, config: Config) -> None:
+        """Take over a new configuration, also for the leaderships to come."""
+        self._config = config
+        self._options = store_options(config)
+        self._log.keep(config.cluster_keep_log_bytes)
+
+    def run(self, serve: Serve, doors: Doorways) -> None:
         """Follow, and lead when elected, until SIGTERM or SIGINT.
 
-        Args: doors, where clients are taken while this member follows, and passed on.
+        Args: serve, called for each leadership; doors, where clients are taken while this member
+        follows, and passed on.
 
         Raises: StoreError; DurabilityError, when the disk fails.
         """
@@ -170,7 +187,7 @@ class MemberRuntime:
             signal.signal(number, self._ask_to_stop)
         controller.start()
         try:
-            while trio.run(_follow, controller, on_following, doors) is _Next.LEAD:
+            while trio.run(self._follow, doors) is _Next.LEAD:
                 companion = controller.orders.take()
                 if companion is not None and self._lead(companion, serve):
                     return
@@ -192,7 +209,11 @@ class MemberRuntime:
         try:
             self._take_over(store)
             controller.opened()
-            serve(store, lambda: LeadingTerm(controller, companion, store.directory))
+            serve(
+                self._config,
+                store,
+                lambda: LeadingTerm(controller, companion, store.directory, self._reloaded),
+            )
         except DeposedError as error:
             _log.info("clients go on elsewhere", extra={"reason": error.reason})
         finally:
@@ -219,36 +240,43 @@ class MemberRuntime:
                 "new member",
             )
 
+    async def _follow(self, doors: Doorways) -> _Next:
+        """Follow until this member is elected, or is to stop."""
+        controller, manager = self._controller, self._manager
+        orders = controller.orders
+        token = trio.lowlevel.current_trio_token()
+        changed = trio.Event()
+        orders.on_change = lambda: token.run_sync_soon(lambda: changed.set())
+        result = _Next.STOP
+        reloader = Reloader(
+            self._config, self._load_config, member_parts(self._reloaded), manager.ready
+        )
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            manager.ready("following")
+            async with trio.open_nursery() as nursery:
 
-async def _follow(
-    controller: Controller, on_following: Callable[[], None], doors: Doorways
-) -> _Next:
-    """Follow until this member is elected, or is to stop."""
-    orders = controller.orders
-    token = trio.lowlevel.current_trio_token()
-    changed = trio.Event()
-    orders.on_change = lambda: token.run_sync_soon(lambda: changed.set())
-    result = _Next.STOP
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        on_following()
-        async with trio.open_nursery() as nursery:
+                async def obey_signals() -> None:
+                    async for number in signals:
+                        if number == signal.SIGHUP:
+                            manager.reloading()
+                            reloader.ask()
+                            continue
+                        _log.info("stopping", extra={"signal": signal.Signals(number).name})
+                        nursery.cancel_scope.cancel()
 
-            async def wait_for_signal() -> None:
-                async for number in signals:
-                    _log.info("stopping", extra={"signal": signal.Signals(number).name})
+                nursery.start_soon(obey_signals)
+                nursery.start_soon(reloader.run)
+                nursery.start_soon(manager.watch)
+                proxy = Proxy(lambda: controller.leader, controller.connect_for_client)
+                nursery.start_soon(proxy.run, await doors.open())
+                if orders.is_stopping:
                     nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_for_signal)
-            proxy = Proxy(lambda: controller.leader, controller.connect_for_client)
-            nursery.start_soon(proxy.run, await doors.open())
-            if orders.is_stopping:
+                while orders.companion is None and orders.failure is None:
+                    await changed.wait()
+                    changed = trio.Event()
                 nursery.cancel_scope.cancel()
-            while orders.companion is None and orders.failure is None:
-                await changed.wait()
-                changed = trio.Event()
-            nursery.cancel_scope.cancel()
-            result = _Next.LEAD
-    orders.on_change = lambda: None
-    if orders.failure is not None:
-        raise orders.failure
-    return result
+                result = _Next.LEAD
+        orders.on_change = lambda: None
+        if orders.failure is not None:
+            raise orders.failure
+        return result

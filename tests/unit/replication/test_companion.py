@@ -68,7 +68,7 @@ class Led:
         stores.open_store(DIRECTORY, self.disk, LEADER_OPTIONS).close()
         become_member(self.disk, "1" * 16, TERM)
         self.leads = Leads(self.disk)
-        self.log = MemberLog(self.disk, DIRECTORY, 0, KeptSegments(place))
+        self.log = MemberLog(self.disk, DIRECTORY, 0, KeptSegments(place, 1 << 30))
         self.companion = LeaderCompanion(self.leads, self.log, DIRECTORY, TERM)
         self.store = Store.open(
             DIRECTORY,

@@ -73,7 +73,7 @@ class Leader:
         catalog.commit(StoreRows(term=TERM).changes())
         catalog.close()
         leading = Alone()
-        self.log = MemberLog(OsFiles(), directory, 0, KeptSegments(directory))
+        self.log = MemberLog(OsFiles(), directory, 0, KeptSegments(directory, 1 << 30))
         self.companion = leading.companion = LeaderCompanion(leading, self.log, directory, TERM)
         self.store = Store.open(
             directory, options=OPTIONS, worker=InlineWorker(), term=TERM, companion=self.companion

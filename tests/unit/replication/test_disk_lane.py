@@ -102,7 +102,9 @@ class Lane:
         self.answers = Answers(self.group)
         self.seq = 1
         store = self.group.start_follower()
-        self.log = MemberLog(self.group.follower_disk, DIRECTORY, store.seed, KeptSegments(place))
+        self.log = MemberLog(
+            self.group.follower_disk, DIRECTORY, store.seed, KeptSegments(place, 1 << 30)
+        )
         self.log.begin(store.reader())
         self.lane = DiskLane(store, self.reopen, self.log, self.answers)
         self.group.follower = None

@@ -10,11 +10,12 @@ from amqpstore.files import OsFiles
 from amqpstore.replica import LogReader, SealedBatch, log_ends
 from amqpstore.replica.log_reading import named_batch
 from amqpstore_server.cluster.frames import START, HeldBatch, ReplicaPosition
-from amqpstore_server.replication import kept_segments
 from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.member_log import MemberLog
 from tests.replicas import LEADER_OPTIONS, NOW_MS
 from tests.unit.engine.stores import ENVELOPE
+
+PLENTY_BYTES = 1 << 30
 
 
 class Member:
@@ -29,7 +30,7 @@ class Member:
 
     def new_log(self) -> MemberLog:
         seed = self.store.log.seed
-        log = MemberLog(OsFiles(), self.directory, seed, KeptSegments(self.directory))
+        log = MemberLog(OsFiles(), self.directory, seed, KeptSegments(self.directory, PLENTY_BYTES))
         log.begin(LogReader(OsFiles(), self.directory, seed, log_ends(self.store.log)))
         return log
 
@@ -112,40 +113,51 @@ def test_what_the_store_has_removed_is_kept_for_members_that_are_away(member: Me
         assert [one.content for one in log.reader().sealed(place)][:7] == there[2:]
 
 
-def test_no_more_is_kept_than_has_room(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_segments, "MAX_KEPT_BYTES", 4000)
+def test_no_more_is_kept_than_is_configured(member: Member) -> None:
+    def kept_bytes() -> int:
+        return sum(path.stat().st_size for path in (Path(member.directory) / "kept").iterdir())
+
+    member.log.keep(4000)
     member.publish(30)
     member.drain()
     assert not member.log.keeps_behind(START)
-    kept = [path.stat().st_size for path in (Path(member.directory) / "kept").iterdir()]
-    assert 0 < sum(kept) <= 4000
+    assert 2000 < kept_bytes() <= 4000
+    member.log.keep(2000)
+    assert 0 < kept_bytes() <= 2000
+    member.log.keep(0)
+    assert kept_bytes() == 0
+    member.publish(9)
+    assert kept_bytes() == 0
+    member.log.keep(4000)
+    member.publish(6)
+    assert 0 < kept_bytes() <= 4000
 
 
 def test_what_is_held_is_kept_although_there_is_too_much(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a minute from the last time that it was asked for, and while the disk has room."""
-    monkeypatch.setattr(kept_segments, "MAX_KEPT_BYTES", 4000)
+    member.log.keep(4000)
     member.publish(9)
     member.log.hold(2)
     member.publish(21)
     member.drain()
     assert not member.log.keeps_behind(START)
-    kept = KeptSegments(member.directory)
+    kept = KeptSegments(member.directory, PLENTY_BYTES)
     assert min(kept.ends) == 2
     assert sum(kept.ends.values()) > 4000
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 61)
     member.publish(2)
     member.drain()
-    assert sum(KeptSegments(member.directory).ends.values()) <= 4000
+    assert sum(KeptSegments(member.directory, PLENTY_BYTES).ends.values()) <= 4000
 
 
 def test_a_batch_is_not_looked_up_in_front_of_what_is_missing(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log has it no longer: that is no error, and costs few reads."""
-    monkeypatch.setattr(kept_segments, "MAX_KEPT_BYTES", 8000)
+    member.log.keep(8000)
     member.publish(100)
     old = member.held(5)
     member.drain()
@@ -177,4 +189,4 @@ def test_what_is_discarded_is_not_kept(member: Member) -> None:
     assert place is not None
     member.log.discarded(place)
     assert member.log.last() == member.held(2).position
-    assert KeptSegments(member.directory).ends == {}
+    assert KeptSegments(member.directory, PLENTY_BYTES).ends == {}

@@ -55,7 +55,12 @@ class Leads:
         self.committer: Any = SimpleNamespace(
             complete_written=lambda: None, commit=lambda **_: None, has_room=lambda: True
         )
-        self.turn = Turn(broker, sockets, self.waiting.append, lambda: self.may_send)
+        term: Any = SimpleNamespace(
+            has_followers=True,
+            when_defined=self.waiting.append,
+            may_send=lambda: self.may_send,
+        )
+        self.turn = Turn(broker, sockets, term)
 
     def round(self, connection: Connection) -> None:
         self.turn.has_defined(connection)
