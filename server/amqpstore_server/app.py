@@ -504,10 +504,12 @@ class App:
             _log.exception("client rejected")
             client.close()
             return
-        visitor = self._doors.enter(connection.host, connection.turn_away, trio.current_time())
+        now = trio.current_time()
+        visitor = self._doors.enter(connection.host, connection.turn_away, now)
         if visitor is None:
             client.close()
         else:
+            connection.amqp.log.accepted(self._doors.log_limit, visitor.peer, now)
             clients.start_soon(self._serve_client, connection, visitor)
 
     async def _serve_client(self, connection: SocketConnection, visitor: Visitor) -> None:

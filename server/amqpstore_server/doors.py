@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from amqpstore_server.admission import MAX_WAITING, AdmissionLine
+from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.peers import peer_of
 
 MAX_STRANGERS = 2048
@@ -68,6 +69,8 @@ class Doors:
         self.visitors: set[Visitor] = set()
         self.strangers: set[Visitor] = set()
         self._silent: dict[str, dict[Visitor, None]] = {}
+        self.log_limit = LogLimit()
+        """Of the clients that are logged as soon as they are accepted."""
         self._turned_away = 0
         self._log_at = 0.0
 

@@ -61,7 +61,6 @@ class SocketConnection:
         "_accepted_at",
         "_alarms",
         "_attention",
-        "_blocked",
         "_broker",
         "_committer",
         "_expires_at",
@@ -74,6 +73,7 @@ class SocketConnection:
         "_is_to_be_read",
         "_is_unread",
         "_is_withheld",
+        "_is_writing",
         "_logins",
         "_octets",
         "_read_size",
@@ -147,7 +147,6 @@ class SocketConnection:
         self._expires_at = math.inf
         self._tasks: trio.Nursery | None = None
         self._unsent: list[bytes | memoryview] = []
-        self._blocked = trio.Event()
         self._reading = trio.CancelScope()
         self._is_read = False
         self._is_to_be_read = False
@@ -162,6 +161,8 @@ class SocketConnection:
         self._taken_at = 0.0
         self._is_broken = False
         self._is_withheld = 0
+        self._is_writing = False
+        """Whether a task waits for the socket to accept the rest."""
         self._rest = b""
         """What was read, and is handled in later rounds."""
 
@@ -182,10 +183,8 @@ class SocketConnection:
 
     async def run(self, visitor: Visitor) -> None:
         """Serve the client."""
-        self.amqp.log.info("connection accepted")
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write_rest)
                 self._tasks = nursery
                 self.amqp.on_secret = self._has_secret
                 with self._reading:
@@ -196,6 +195,7 @@ class SocketConnection:
                         await self._attend(visitor)
                 self._stop_reading()
                 nursery.cancel_scope.cancel()
+            self._tasks = None
             drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
             self.amqp.lost()
             if not self.amqp.is_lost:
@@ -206,7 +206,8 @@ class SocketConnection:
             self._tasks = self.amqp.on_secret = None
             # Free the connection with all its state now, not at the next garbage collection.
             self.amqp.outbox.close()
-            self._turn.wake()
+            if self.amqp.vhost:  # it was open
+                self._turn.wake()
             self._socket.close()
             visitor.leave()
             self._broker.context.octets.add(self.amqp.octets)
@@ -541,8 +542,7 @@ class SocketConnection:
             self._unsent = outbox.next_buffers()
             self._taken_at = now
             if not self._send(now) or outbox.byte_count <= least_bytes:
-                self._blocked.set()
-                self._sockets.let_others_run()
+                self._write_later()
                 break
         if not was_writable and outbox.is_writable:
             self.amqp.writable()
@@ -574,18 +574,23 @@ class SocketConnection:
         self.amqp.sent(now)
         return not self._unsent
 
+    def _write_later(self) -> None:
+        """Have a task send the rest. After the end of all tasks, `_last_words` does."""
+        if self._tasks is not None and not self._is_writing:
+            self._is_writing = True
+            self._tasks.start_soon(self._write_rest)
+            self._sockets.let_others_run()
+
     async def _write_rest(self) -> None:
         """Send what is left once the socket accepts more, and others had their turn."""
-        while True:
-            await self._blocked.wait()
-            self._blocked = trio.Event()
-            while self._unsent:
-                try:
-                    await trio.lowlevel.wait_writable(self._socket)
-                except (OSError, trio.ClosedResourceError):
-                    return
-                self._send(trio.current_time())
-            self.send_now(trio.current_time())
+        while self._unsent:
+            try:
+                await trio.lowlevel.wait_writable(self._socket)
+            except (OSError, trio.ClosedResourceError):
+                return
+            self._send(trio.current_time())
+        self._is_writing = False
+        self.send_now(trio.current_time())
 
     async def _last_words(self, drained_bytes: int) -> None:
         """Give the client some seconds to read the last bytes, such as a close method.

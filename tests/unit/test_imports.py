@@ -12,6 +12,7 @@ from tests.unit.python_sources import PACKAGES, Sources, imports, parsed, source
 FLOORS = {
     "amqpstore_server.broker": (
         "errors",
+        "log_limit",
         "audit",
         "faults",
         "limits",

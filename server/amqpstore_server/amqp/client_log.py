@@ -7,6 +7,8 @@ from collections.abc import MutableMapping
 from itertools import count
 from typing import Any
 
+from amqpstore_server.broker.log_limit import LogLimit
+
 _log = logging.getLogger(__name__)
 
 _numbers = count(1)
@@ -15,12 +17,31 @@ _numbers = count(1)
 class ClientLog(logging.LoggerAdapter[logging.Logger]):
     """Adds to each line the number of the connection in this process, the client's address, its
     user once it has logged in, and its virtual host once that is open.
+
+    Of clients that connect in a flood nothing but errors is logged unless they log in.
     """
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.fields: dict[str, Any] = {"connection": next(_numbers), "peer": peer}
+        self._least = logging.NOTSET
         super().__init__(_log)
+
+    def accepted(self, limit: LogLimit, peer: str, now: float) -> None:
+        """Log that the client was accepted, if the limit lets this pass."""
+        if limit.passes(peer, now):
+            self.info("connection accepted", extra=limit.suppressed())
+        else:
+            self._least = logging.ERROR
+
+    def logged_in(self, user: str) -> None:
+        """Name the user in what is logged from now on."""
+        self.fields["user"] = user
+        self._least = logging.NOTSET
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802
+        """Tell whether anything of a level is logged."""
+        return level >= self._least and super().isEnabledFor(level)
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]

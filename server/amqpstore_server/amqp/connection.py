@@ -244,7 +244,7 @@ class AmqpConnection:
             if found.rights is not None:
                 self._authorization.token = found.rights
                 negotiation.login = replace(negotiation.login, user=found.rights.user)
-            self.log.fields["user"] = self.user
+            self.log.logged_in(self.user)
             self._told.logged_in()
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())

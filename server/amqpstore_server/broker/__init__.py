@@ -16,8 +16,8 @@ The rooms. Each imports only those before it; a test holds their order:
 
 Below them:
 
-- `errors`, `faults`: refused requests, and internal errors; `audit`: the audit log;
-  `events`: what happens, for the log and the event exchange.
+- `errors`, `faults`: refused requests, and internal errors; `audit`: the audit log; `log_limit`:
+  how many lines anybody can cause; `events`: what happens, for the log and the event exchange.
 - `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name; `scopes`:
   permissions by token.
 - `quotas`: how many connections, channels and queues users and virtual hosts may have.

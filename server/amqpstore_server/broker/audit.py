@@ -10,14 +10,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-LOGGER = "amqpstore_server.audit"
+from amqpstore_server.broker.log_limit import LogLimit
 
-_WINDOW_S = 10.0
-_MAX_OF_HOST = 20
-_MAX_OF_ALL = 200
-"""Refusals in a window that are logged, of one host and of all hosts. More are only counted: nobody
-may fill the disk, or hide among lines, with wrong passwords.
-"""
+LOGGER = "amqpstore_server.audit"
 
 
 class By(NamedTuple):
@@ -42,29 +37,16 @@ class RefusalLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._window_ends = 0.0
-        self._by_host: dict[str, int] = {}
-        self._passed = 0
-        self._suppressed = 0
+        self._limit = LogLimit()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a record is logged."""
         if record.levelno < logging.WARNING:
             return True
-        if not 0 <= self._window_ends - record.created <= _WINDOW_S:
-            self._window_ends = record.created + _WINDOW_S
-            self._by_host.clear()
-            self._passed = 0
         host = str(getattr(record, "peer", "")).rpartition(":")[0]
-        of_host = self._by_host.get(host, 0)
-        if of_host >= _MAX_OF_HOST or self._passed >= _MAX_OF_ALL:
-            self._suppressed += 1
+        if not self._limit.passes(host, record.created):
             return False
-        self._by_host[host] = of_host + 1
-        self._passed += 1
-        if self._suppressed:
-            record.suppressed = self._suppressed
-            self._suppressed = 0
+        vars(record).update(self._limit.suppressed())
         return True
 
 

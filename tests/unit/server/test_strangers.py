@@ -1,0 +1,76 @@
+"""What clients cost that come, and go before they have logged in."""
+
+import socket
+
+import pytest
+
+from amqpstore_server.socket_connection import SocketConnection
+from amqpstore_server.turn import Turn
+from amqpstore_tools.testing.broker import MemoryBroker
+from tests.conformance.wire_client import PROTOCOL_HEADER, WireClient
+from tests.waiting import wait_until
+
+ACCEPTED = '"connection accepted"'
+CLOSED = '"connection closed"'
+
+
+def silent(broker: MemoryBroker, count: int) -> list[socket.socket]:
+    return [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(count)]
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[SocketConnection]:
+    """The connections that have ended, in the brokers of this process."""
+    found: list[SocketConnection] = []
+    run = SocketConnection.run
+
+    async def run_and_note(self: SocketConnection, *arguments: object) -> None:
+        await run(self, *arguments)  # type: ignore[arg-type]
+        found.append(self)
+
+    monkeypatch.setattr(SocketConnection, "run", run_and_note)
+    return found
+
+
+def test_of_a_crowd_a_few_are_logged_and_the_others_are_counted(
+    ended: list[SocketConnection],
+) -> None:
+    with MemoryBroker() as broker:
+        for sock in silent(broker, 50):
+            sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert sock.recv(8) == PROTOCOL_HEADER
+            sock.close()
+        wait_until(lambda: len(ended) == 50)
+        assert broker.log.count(ACCEPTED) == 20
+        assert broker.log.count('"not AMQP 0-9-1"') == 20
+        # All of a client that logs in is logged, from then on.
+        with WireClient.connected(broker.url):
+            pass
+        wait_until(lambda: len(ended) == 51)
+        assert broker.log.count(CLOSED) == 21
+        assert "user=guest" in broker.log.splitlines()[-1]
+        broker.advance(11)
+        with WireClient.connected(broker.url):
+            pass
+        assert broker.log.count(ACCEPTED) == 21
+        assert "suppressed=31" in broker.log
+
+
+def test_strangers_leave_nothing_to_do(
+    ended: list[SocketConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No queue is looked at, and no batch started, because of them."""
+    turns: list[Turn] = []
+    wake = Turn.wake
+
+    def wake_and_note(self: Turn) -> None:
+        turns.append(self)
+        wake(self)
+
+    monkeypatch.setattr(Turn, "wake", wake_and_note)
+    with MemoryBroker() as broker:
+        before = len(turns)
+        for sock in silent(broker, 20):
+            sock.close()
+        wait_until(lambda: len(ended) == 20)
+        assert len(turns) - before < 10, "not one for each: what is there beside them is no matter"
