@@ -227,7 +227,8 @@ class Group:
         follower = self.follower or self.start_follower()
         follower.adopt_term(self.term)
         self.definitions += 1
-        source = CopySource.of(self.store._catalog.rows, self.definitions)
+        ends = [one.end for one in self.reader().tail()]
+        source = CopySource.of(self.store._catalog.rows, self.definitions, ends)
         self.tell(Defined(self.definitions, set(map(int, source.tables["queues"]))))
         replacement = follower.replacement()
         sizes = {}

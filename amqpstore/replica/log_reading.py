@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from amqpstore.batches import StoredBatch, in_segment
@@ -91,8 +92,10 @@ class LogReader:
         Raises: OSError.
         """
         found: list[NamedBatch] = []
-        for number in [*reversed(self._ends)][:_NAMED_SEGMENTS]:
-            found += [*self._batches(number)][: -_NAMED_BATCHES - 1 : -1]
+        # A process that was killed in between leaves a segment without a batch.
+        of_segments = filter(None, ([*self._batches(one)] for one in reversed(self._ends)))
+        for batches in islice(of_segments, _NAMED_SEGMENTS):
+            found += batches[: -_NAMED_BATCHES - 1 : -1]
         return found
 
     def lsns(self) -> list[int]:

@@ -8,7 +8,7 @@ one instant, and the files that these name; the end of the log's last segment is
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgpack
@@ -25,8 +25,10 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
+from amqpstore.replica.log_reading import LOG_START, BatchEnd
 from amqpstore.shapes import misshapen
-from amqpstore.tables import RowsOf, StoreRows
+from amqpstore.tables import Position, RowsOf, StoreRows
+from amqpstore.terms import number_of
 
 _CHECKSUM = struct.Struct(">I")
 
@@ -77,18 +79,18 @@ class CopySource(NamedTuple):
     segment: int
 
     @classmethod
-    def of(cls, rows_of: RowsOf, definitions: int) -> CopySource:
+    def of(cls, rows_of: RowsOf, definitions: int, ends: Iterable[BatchEnd] = ()) -> CopySource:
         """Return it for a store's catalog, which must not change meanwhile.
 
-        Args: definitions, the number of the last commit of them.
-        Raises: ValueError: the last checkpoint is between two segments of the log, and a copy would
-        have none of its batches; a later one will do.
+        Args: definitions, the number of the last commit of them; ends, of the last batches.
+        Raises: ValueError: the last checkpoint is between two segments of the log, and the store no
+        longer has the one before it; a later checkpoint will do.
         """
         rows: dict[str, dict[str, Any]] = {table: dict(rows_of(table)) for table in TABLES}
         position = StoreRows.read(rows.__getitem__).position
+        if position and position.segment and not position.offset:
+            position = _behind_a_batch(position, rows, ends)
         segment = position.segment if position else 0
-        if position and segment and not position.offset:
-            raise ValueError("there was no checkpoint yet behind the last batch of a segment")
         rows["store"].pop("term", None)
         rows["store"]["definitions"] = definitions
         # Where these end says nothing about a log that ends before.
@@ -110,6 +112,28 @@ class CopySource(NamedTuple):
     def copy(self, sizes: Mapping[str, int]) -> WholeCopy:
         """Return the copy that is made from it. Args: sizes, of the files that exist."""
         return WholeCopy({name: sizes[name] for name in self.sizes if name in sizes}, self.tables)
+
+
+def _behind_a_batch(
+    position: Position, rows: dict[str, dict[str, Any]], ends: Iterable[BatchEnd]
+) -> Position:
+    """Return where the batch before a position at the beginning of a segment ends: by that batch
+    the follower names its log to its leader. What is behind it is not copied.
+    """
+    number = number_of(position.lsn) - 1
+    end = next((one for one in ends if number_of(one.lsn) == number), LOG_START)
+    numbers = tables.SEGMENTS.read_keys(rows.__getitem__)
+    if end.segment not in numbers:
+        raise ValueError(
+            "the log begins with a segment that has no batch yet: the copy is sent after the next "
+            "message, and the checkpoint that follows it"
+        )
+    for empty in numbers:
+        if is_of_log(empty, end.segment + 1):
+            del rows[tables.SEGMENTS.name][tables.SEGMENTS.key(empty)]
+    position = position._replace(segment=end.segment, offset=end.offset)
+    rows["store"] |= {one.key: one.value for one in StoreRows(position=position).changes()}
+    return position
 
 
 def is_copied_name(name: str) -> bool:

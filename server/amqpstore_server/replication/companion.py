@@ -131,7 +131,7 @@ class LeaderCompanion:
         """
         if self._catalog is None:
             raise ValueError("the store is not open")
-        return self._catalog.pinned(pin)
+        return self._catalog.pinned(pin, self._log.ends_of_batches())
 
     # From the state machine.
 

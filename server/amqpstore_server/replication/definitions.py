@@ -5,13 +5,13 @@ member's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from amqpstore.catalog import Catalog, Change, Value
-from amqpstore.replica import CopySource
+from amqpstore.replica import BatchEnd, CopySource
 from amqpstore.replica.follower_store import SHIPPED
 from amqpstore.tables import StoreRows
 
@@ -79,14 +79,15 @@ class ReplicatedCatalog:
     def close(self) -> None:
         self._catalog.close()
 
-    def pinned(self, pin: Callable[[CopySource], None]) -> CopySource:
+    def pinned(self, pin: Callable[[CopySource], None], ends: Iterable[BatchEnd]) -> CopySource:
         """Return what a copy of the store is made from, once its files are pinned: what a later
         commit releases may be removed behind that.
 
+        Args: ends, of the last batches of the log.
         Raises: ValueError, DamageError, OSError.
         """
         with self._lock:
-            source = CopySource.of(self._catalog.rows, self._number)
+            source = CopySource.of(self._catalog.rows, self._number, ends)
             pin(source)
         return source
 

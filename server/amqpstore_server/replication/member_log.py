@@ -154,6 +154,11 @@ class MemberLog:
             known = [*self._last, *filter(None, self._asked.values())]
         return next((one.end for one in known if one.end.lsn == position.lsn), None)
 
+    def ends_of_batches(self) -> list[BatchEnd]:
+        """Return where the last batches end."""
+        with self._lock:
+            return [one.end for one in self._last]
+
     def lsn_up_to(self, number: int) -> int:
         """Return the LSN of the last batch up to a number; 0 if that is not known any longer."""
         with self._lock:

@@ -55,6 +55,25 @@ def test_a_follower_goes_on_from_where_a_copy_ends() -> None:
         assert found == content_of(theirs)
 
 
+def test_a_leader_that_has_just_begun_a_segment_can_be_copied() -> None:
+    """It was killed before it had written to it, and leads again: nobody publishes since."""
+    group = Group.new()
+    busy(group, 2)
+    group.kill_leader_in_new_segment()
+    group.kill_leader_in_new_segment()
+    group.store.checkpoint()
+    position = StoreRows.read(group.store._catalog.rows).position
+    assert position is not None
+    assert position.offset == 0
+    last = group.committed
+    group.copy(0)
+    assert group.follower is not None
+    assert group.follower.last.lsn == last
+    group.join()
+    busy(group, 1)
+    assert group.follower.last.lsn == group.committed
+
+
 def test_what_was_received_of_a_copy_is_gone_after_a_crash() -> None:
     group = behind()
     follower = group.start_follower()
@@ -149,7 +168,7 @@ def test_ends_that_are_noted_behind_the_copy_are_left_out() -> None:
     assert source.sizes[f"segments/{position.segment:010}.segment"] == position.offset
     assert "term" not in source.tables["store"]
     rows["store"]["position"]["offset"] = 0
-    with pytest.raises(ValueError, match="no checkpoint yet"):
+    with pytest.raises(ValueError, match="no batch yet"):
         CopySource.of(rows.__getitem__, 1)
 
 

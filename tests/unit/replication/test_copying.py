@@ -181,10 +181,13 @@ def test_a_file_that_the_leader_has_lost_is_not_in_the_copy(leader: Leader) -> N
 def test_what_cannot_be_copied_yet_is_refused(leader: Leader) -> None:
     position = StoreRows.read(leader.store._catalog.rows).position
     assert position is not None
-    moved = position._replace(segment=position.segment + 1, offset=0)
+    moved = position._replace(segment=position.segment + 1, offset=0, lsn=position.lsn + 100)
     leader.store._catalog.commit(StoreRows(position=moved).changes())
     frames: list[Frame] = []
     leader.send(frames.append)
     (refused,) = frames
     assert isinstance(refused, Refused)
-    assert "needs a copy of the whole store, and there was no checkpoint yet" in refused.reason
+    assert (
+        "needs a copy of the whole store, and the log begins with a segment that has no batch"
+        in refused.reason
+    )
