@@ -99,6 +99,16 @@ def test_users_of_a_running_broker_from_their_first_login_to_their_last(
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
                 channel.basic_publish("", "q", b"x")
                 channel.queue_declare("q", passive=True)
+            code, found, _ = operator.types("connections", "list", "--user", "anna")
+            assert (code, [one["user"] for one in found["connections"]]) == (0, ["anna"])
+            name = found["connections"][0]["name"]
+            close = ("connections", "close")
+            assert operator.types(*close)[0] == 2
+            assert operator.types(*close, "nobody")[0] == 1
+            told = {"done": "1 connection closed"}
+            assert operator.types(*close, name, "--reason", "an upgrade")[:2] == (0, told)
+            assert end_of(connection) == (320, "an upgrade")
+        with connect(broker, "anna", "unlikely one") as connection:
             assert operator.types("users", "change", "anna", password="unlikely three")[0] == 0
             assert end_of(connection) == (320, "the password of user 'anna' was changed")
         with connect(broker, "anna", "unlikely three") as connection:

@@ -14,6 +14,7 @@ _VERBS = {
     "cluster": ("cluster", "found a group of replicas, and choose its members and who leads"),
     "users": ("users", "list, add, change and delete users"),
     "vhosts": ("vhosts", "list, add and delete virtual hosts"),
+    "connections": ("connections", "list the connections of clients, and close them"),
     "permissions": ("permissions", "say what users may do in virtual hosts"),
     "policies": ("policies", "set and clear policies and operator policies"),
     "exchanges": ("exchanges", "explain where a message would go, and why"),

@@ -14,8 +14,9 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from amqpstore_server.administration.connected import Connected
 from amqpstore_server.administration.telling import (
     definitions_events,
     permission_event,
@@ -28,7 +29,7 @@ from amqpstore_server.administration.telling import (
     vhost_limits_events,
 )
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.audit import By, audit
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.events import BrokerEvent
@@ -58,20 +59,6 @@ class AdministrationError(Exception):
 
 class MissingError(AdministrationError):
     """What the operation is about does not exist."""
-
-
-class Connected(Protocol):
-    """A client's connection, whatever its protocol; `user` and `vhost` are empty until they are
-    known.
-    """
-
-    vhost: str
-
-    @property
-    def user(self) -> str: ...
-
-    def shut_down(self, now: float, reason: str) -> None:
-        """Close the connection, and tell the client why."""
 
 
 STOPPED = "stopped"
@@ -510,6 +497,27 @@ class Administration:
         for name in changed:
             yield from self._closing(f"the password of user '{name}' was changed", name)
         return left_out
+
+    # Connections.
+
+    def open_connections(self, user: str = "", vhost: str = "", name: str = "") -> list[Connected]:
+        """Return the connections that are or were open: all, or those for which all is true that
+        is given.
+        """
+        return [
+            one
+            for one in self._connections()
+            if one.vhost
+            and user in ("", one.user)
+            and vhost in ("", one.vhost)
+            and name in ("", one.name)
+        ]
+
+    def close_connection(self, by: By, connection: Connected, reason: str) -> None:
+        """Close a connection. Args: reason, told to the client."""
+        connection.shut_down(self._now(), reason)
+        said = {"target": connection.name, "user": connection.user, "reason": reason}
+        audit("connection closed by operator", **by.fields, **said)
 
     # What they share.
 

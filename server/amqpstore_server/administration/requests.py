@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.administration.connection_requests import CloseConnections, ListConnections
 from amqpstore_server.administration.exporting import export_definitions, of_vhost
 from amqpstore_server.administration.message_requests import (
     BrowseMessages,
@@ -288,6 +289,8 @@ _ANY = (
     | Explain
     | ExportDefinitions
     | ImportDefinitions
+    | ListConnections
+    | CloseConnections
     | BrowseMessages
     | MoveMessages
     | CopyMessages

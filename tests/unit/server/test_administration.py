@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from amqpstore_server.administration.operations import (
@@ -12,7 +13,7 @@ from amqpstore_server.administration.operations import (
     AdministrationError,
     MissingError,
 )
-from amqpstore_server.administration.requests import SetUser
+from amqpstore_server.administration.requests import SetUser, carried_out
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
@@ -93,6 +94,53 @@ def test_a_user_that_is_deleted_between_login_and_open_does_not_get_in(
     client.ask(0, client.start_ok())
     server.do(server.administration.delete_user(BY, USER))
     assert client.connection.is_finished
+
+
+def asked(server: Administered, **request: object) -> Any:
+    content = msgspec.json.encode(request)
+    answer = done(carried_out(content, server.administration, BY))
+    server.settle()
+    return answer
+
+
+def test_connections_are_listed_and_closed_by_name_user_and_vhost(
+    server: Administered, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    clients = [server.client("/"), server.client(), server.client()]
+    early = SimulatedClient(server)  # somebody who has not said who it is
+    for number, client in enumerate(clients):
+        client.connection.name = f"client {number}"
+    rows = asked(server, do="connections list")
+    row = {"user": USER, "state": "running", "channels": 1, "client": ""}
+    assert rows == [
+        {"name": f"client {number}", "vhost": vhost, **row}
+        for number, vhost in enumerate(("/", "shop", "shop"))
+    ]
+    assert len(asked(server, do="connections list", vhost="shop")) == 2
+    assert asked(server, do="connections list", user="other") == []
+
+    close = {"do": "connections close", "reason": "why " * 100}
+    with pytest.raises(AdministrationError, match="say which"):
+        asked(server, **close)
+    with pytest.raises(MissingError, match="no open connection 'client 0'"):
+        asked(server, **close, name="client 0", vhost="shop")
+    assert asked(server, **close, user="other") == {"closed": 0}
+    assert not any(map(closed_with, clients))
+    assert asked(server, **close, name="client 1") == {"closed": 1}
+    code, text = closed_with(clients[1]) or (0, "")
+    assert (code, text[:30]) == (320, "CONNECTION_FORCED - why why wh")
+    assert [closed_with(clients[0]), closed_with(clients[2])] == [None, None]
+    states = [one["state"] for one in asked(server, do="connections list", vhost="shop")]
+    assert states == ["closing", "running"]
+    assert asked(server, do="connections close", user=USER) == {"closed": 2}
+    for client in (clients[0], clients[2]):
+        assert closed_with(client) == (320, "CONNECTION_FORCED - closed by an operator")
+    assert not early.connection.is_finished
+    lines = [vars(one) for one in caplog.records if one.msg == "connection closed by operator"]
+    assert [(one["by"], one["target"], one["user"]) for one in lines[:1]] == [
+        ("test", "client 1", USER)
+    ]
 
 
 def test_an_import_keeps_tags_that_mean_nothing_here_and_says_so(

@@ -4,7 +4,7 @@
   configuration that `serve` uses.
 - `users`, `vhosts`, `permissions`, `policies`, `definitions`: what operators define, on a running
   broker or a stopped one; `exchanges`: where a message would go there; `messages`: the messages of
-  a queue.
+  a queue; `connections`: those of clients.
 - `cluster`: a group of replicas, its members and who leads.
 - `inspect`, `stats`, `check`, `repair`, `compact`, `upgrade`: inspect a data directory, and
   maintain it.

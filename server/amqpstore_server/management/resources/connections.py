@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import trio
-
-from amqpstore_server.broker.audit import audit
+from amqpstore_server.broker.audit import By
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.clients import (
@@ -91,16 +89,10 @@ def _close(call: Call, connections: list[SocketConnection]) -> None:
     reason = call.request.headers.get("x-reason", "") or _REASON
     # Headers are read as Latin-1, and sent as UTF-8.
     reason = reason.encode("latin-1", "replace").decode("utf-8", "replace")
+    by = By(call.identity.user, DOOR)
     for one in connections:
         _check_may_close(call, one.amqp.user)
-        one.amqp.shut_down(trio.current_time(), reason)
-        audit(
-            "connection closed by operator",
-            by=call.identity.user,
-            door=DOOR,
-            target=one.name,
-            reason=reason,
-        )
+        call.context.administration.close_connection(by, one.amqp, reason)
     call.context.wake()
 
 
