@@ -161,8 +161,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     cluster_ack_timeout_s: Annotated[
         float,
         key(
-            "a follower that acks nothing for this long, while something waits for it, leaves the "
-            "list of replicas; until then publishers wait for their confirms",
+            "a follower that acks nothing for this long, nor receives more of a large batch, while "
+            "something waits for it, leaves the list of replicas; until then publishers wait for "
+            "their confirms",
             ge=0.5,
             le=60,
         ),

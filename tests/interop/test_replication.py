@@ -15,11 +15,15 @@ import pika.exceptions
 import pytest
 
 from amqpstore.filenames import is_compacted, segment_numbers
+from amqpstore_server.cluster.keys import IN_SYNC
+from amqpstore_server.cluster.timing import Timing
 from amqpstore_tools.__main__ import main
 from tests.cluster_processes import GroupProcesses, MemberProcess
+from tests.interop.relay import Relay
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 FAILOVER_S = 5.0
+TIMING = Timing()
 
 
 @pytest.fixture
@@ -119,6 +123,45 @@ def test_a_leader_that_is_stopped_by_a_signal_leads_no_longer(pair: GroupProcess
     second.kill()
     assert pair.wait_for_leader(but=second) is first
     assert sorted(numbers(first)) == list(range(40))
+
+
+@pytest.mark.long
+def test_a_large_message_on_a_slow_link_costs_no_follower_its_place(tmp_path: Path) -> None:
+    """It is on its way for longer than a follower may be silent: what counts is that more comes."""
+    rate = [0]
+
+    def limit(piece: bytes) -> bytes:
+        time.sleep(rate[0] and len(piece) / rate[0])
+        return piece
+
+    with GroupProcesses(str(tmp_path), 2) as group:
+        first, second = group.members
+        with Relay(f"amqp://{first.address}", limit) as relay:
+            first.settings["AMQPSTORE_CLUSTER_ADVERTISE"] = f"127.0.0.1:{relay.port}"
+            first.start()
+            group.wait_until_in_sync(1)
+            second.start()
+            group.wait_until_in_sync(2)
+            before = group.view().changed(IN_SYNC)
+            connection = first.connect()
+            channel = connection.channel()
+            channel.queue_declare("large", durable=True)
+            channel.confirm_delivery()
+            rate[0] = 2 << 20
+            began = time.monotonic()
+            channel.basic_publish("", "large", bytes(24 << 20), PERSISTENT)
+            # Some of it is in the buffers of sockets.
+            assert time.monotonic() - began > 2 * TIMING.promise_s
+            channel.basic_publish("", "large", b"behind it", PERSISTENT)
+            connection.close()
+            assert group.view().changed(IN_SYNC) == before
+            assert relay.accepted == 1
+            first.kill()
+            assert group.wait_for_leader(but=first) is second
+            connection = second.connect()
+            channel = connection.channel()
+            assert [len(channel.basic_get("large")[2] or b"") for _ in range(2)] == [24 << 20, 9]
+            connection.close()
 
 
 @pytest.mark.long

@@ -71,6 +71,11 @@ class FrameReader(Generic[_F]):
         """Take bytes behind those before."""
         self._received += received
 
+    @property
+    def partial_bytes(self) -> int:
+        """How much has come of a frame that is not whole yet."""
+        return len(self._received)
+
     def next_frame(self) -> _F | None:
         """Return the next frame; None if it is not whole yet.
 

@@ -324,6 +324,14 @@ class Following:
             self._effects.append(Send(link, Promise(beat.term, beat.number)))
             self._commit(beat.committed)
 
+    def progressed(self, link: int, now: float) -> None:
+        """A part of a large frame has come: neither side is to take the wait for silence."""
+        if link != self._link:
+            return
+        self._heard_at = now
+        if self.state is Stream.STREAMING and self._welcome is not None:
+            self._effects.append(Send(link, Ack(self._welcome.term, 0)))
+
     def resigned(self, link: int, resign: Resign) -> None:
         """The leader gives up: no promise holds any longer."""
         if link == self._link and resign.term == self.term:

@@ -193,7 +193,9 @@ class Resign(_Frame, frozen=True, tag=11):
 
 
 class Ack(_Frame, frozen=True, tag=12):
-    """All frames up to `seq` are on the follower's disk; with 0, something is."""
+    """All frames up to `seq` are on the follower's disk; with 0, something is, or a part of a large
+    frame has come.
+    """
 
     term: Term
     seq: Count

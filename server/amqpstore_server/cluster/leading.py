@@ -310,7 +310,7 @@ class Leader:
         self._effects.append(Send(link, CaughtUp(self.term, self._seq, self._committed_number)))
 
     def ack(self, link: int, ack: Ack, now: float) -> None:
-        """A follower has all frames up to one on disk."""
+        """A follower has all frames up to one on disk; with 0, it is receiving."""
         follower = self._follower(link)
         if follower is None or ack.term != self.term or ack.seq > self._seq:
             return

@@ -354,6 +354,11 @@ class GroupMember:
         else:
             self.following.disconnected(link)
 
+    def progressed(self, link: int, now: float) -> None:
+        """A part of a large frame has come; to be told several times a second."""
+        if self.leader is None:
+            self.following.progressed(link, now)
+
     def received(self, link: int, frame: Frame, now: float) -> None:
         """Take a frame of another member."""
         if self.leader is not None:

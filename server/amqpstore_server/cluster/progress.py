@@ -29,7 +29,7 @@ class FollowerProgress:
         self.is_streaming = False
         self.acked = 0
         self.heard_at = -inf
-        """When it last acked something."""
+        """When it last acked something, or a part of a frame."""
         self.promised_until = -inf
         self.has_lost = False
         """Whether it came back with less than it had acked."""

@@ -17,7 +17,9 @@ class Timing(NamedTuple):
     promise_s: float = 3.0
     """How long a follower does not stand for election after it has answered a beat."""
     ack_timeout_s: float = 2.0
-    """A follower that has not acked for so long, while frames wait for it, leaves the list."""
+    """A follower that has not acked for so long, nor received a part of a large frame, while frames
+    wait for it, leaves the list.
+    """
     turn_s: float = 0.3
     """Between the candidacies of two members that could both lead."""
     unfit_s: float = 3.0

@@ -412,6 +412,11 @@ class Controller:
             if link in self._links:  # else it was hung up
                 member.received(link, frame, time.monotonic())
 
+    def progressed(self, link: int) -> None:
+        with self._telling() as member:
+            if link in self._links:
+                member.progressed(link, time.monotonic())
+
     def disconnected(self, link: int, reason: str) -> None:
         with self._telling() as member:
             self._dialled.discard(link)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,9 +26,11 @@ MAX_CONTENT_BYTES = 1 << 30
 """The largest batch that a follower takes."""
 _MAX_QUEUED_BYTES = 256 << 20
 _READ_BYTES = 256 << 10
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 64 << 10
 """Sent at a time: each piece has to be accepted within the time limit."""
 _SEND_TIMEOUT_S = 5.0
+_PROGRESS_S = 0.2
+"""How often it is told that a large frame is on its way."""
 _USER_TIMEOUT_MS = 10_000
 """What TCP waits for acknowledgements of a machine that is gone."""
 
@@ -39,6 +42,9 @@ class LinkEvents(Protocol):
     """Is told of what happens on links, in their threads."""
 
     def received(self, link: int, frame: Frame) -> None: ...
+
+    def progressed(self, link: int) -> None:
+        """A part of a large frame has come."""
 
     def disconnected(self, link: int, reason: str) -> None: ...
 
@@ -62,6 +68,7 @@ class Link:
         self._queued_bytes = 0
         self._is_ending = False
         self._threads = 2
+        self._noted_at = 0.0
         sock.settimeout(_SEND_TIMEOUT_S)
 
     def start(self) -> None:
@@ -150,6 +157,8 @@ class Link:
                 self._reader.receive(received)
                 while (frame := self._reader.next_frame()) is not None:
                     self._events.received(self.number, frame)
+                if self._reader.partial_bytes >= _PIECE_BYTES:
+                    self._note_progress()
         except PeerFrameError as error:
             _log.error("a peer sends what is not a frame", extra={"reason": str(error)})
             reason = str(error)
@@ -160,6 +169,12 @@ class Link:
             reason = str(error)
         self._events.disconnected(self.number, reason)
         self.hang_up()
+
+    def _note_progress(self) -> None:
+        now = time.monotonic()
+        if now >= self._noted_at + _PROGRESS_S:
+            self._noted_at = now
+            self._events.progressed(self.number)
 
     def _received(self) -> bytes:
         while True:

@@ -10,7 +10,7 @@ from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
 from amqpstore_tools.simulation.cluster.etcd import keep_none
 from amqpstore_tools.simulation.cluster.history import Group
-from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
+from amqpstore_tools.simulation.cluster.machine import TIMING, SimulatedMachine
 
 
 @pytest.fixture
@@ -43,6 +43,21 @@ def test_an_observer_follows_and_is_not_waited_for(group: Group) -> None:
     group.run(10.0)
     assert group.etcd.view().changed(IN_SYNC) == before
     assert observer.disk.last().number > len(group.invariants.confirms) - 5
+    assert group.invariants.violations == []
+
+
+def test_a_batch_that_takes_long_to_arrive_costs_no_follower_its_place(group: Group) -> None:
+    """As long as more of it comes; who gets nothing more is dropped."""
+    before = group.etcd.view().changed(IN_SYNC)
+    confirmed = len(group.invariants.confirms)
+    group.network.transfer_s = 3 * TIMING.ack_timeout_s
+    group.run(30.0)
+    assert group.etcd.view().changed(IN_SYNC) == before
+    assert len(group.invariants.confirms) > confirmed
+    cut = last_follower(group)
+    cut.progressed = lambda link: None  # type: ignore[method-assign]
+    group.run(10.0)
+    assert cut.name not in group.etcd.view().in_sync
     assert group.invariants.violations == []
 
 

@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 import pytest
 
-from amqpstore_server.cluster.codec import encode, read_follower
-from amqpstore_server.cluster.frames import Ack, Frame
+from amqpstore_server.cluster.codec import encode, read_follower, read_leader
+from amqpstore_server.cluster.frames import Ack, Frame, StorePiece
 from amqpstore_server.replication import links
 from amqpstore_server.replication.links import Link, Write
 from tests.waiting import wait_until
@@ -21,6 +21,10 @@ class Heard:
     def __init__(self) -> None:
         self.frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self.ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.progress: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def progressed(self, link: int) -> None:
+        self.progress.put(link)
 
     def received(self, link: int, frame: Frame) -> None:
         assert link in (1, 2)
@@ -70,6 +74,19 @@ def test_frames_arrive_in_order_up_to_the_end(pair: Pair) -> None:
     assert [heard.frames.get(timeout=WAIT_S) for _ in frames] == frames
     heard.ends.get(timeout=WAIT_S)
     pair.link.send(encode(frames[0]))
+    other.hang_up()
+
+
+def test_a_large_frame_is_noticed_while_it_comes(pair: Pair) -> None:
+    heard = Heard()
+    other = Link(2, pair.peer, read_leader(1 << 20), heard)
+    other.start()
+    head, content = encode(StorePiece(1, "a", 0, 1, 1, bytes(1 << 20)))
+    pair.link.send((head, content[:1000]))
+    pair.link.send((b"", content[1000:100_000]))
+    assert heard.progress.get(timeout=WAIT_S) == 2
+    pair.link.send((b"", content[100_000:]))
+    heard.frames.get(timeout=WAIT_S)
     other.hang_up()
 
 

@@ -50,6 +50,9 @@ class Heard:
         assert link == 1
         self.frames.put(frame)
 
+    def progressed(self, link: int) -> None:
+        pass
+
     def disconnected(self, link: int, reason: str) -> None:
         assert link == 1
         assert reason

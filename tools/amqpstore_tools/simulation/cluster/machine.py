@@ -519,5 +519,8 @@ class SimulatedMachine:
     def received(self, link: int, frame: Frame) -> None:
         self._alone(self._starts, lambda one: one.received(link, frame, self.now))
 
+    def progressed(self, link: int) -> None:
+        self._alone(self._starts, lambda one: one.progressed(link, self.now))
+
     def disconnected(self, link: int) -> None:
         self._alone(self._starts, lambda one: one.disconnected(link))

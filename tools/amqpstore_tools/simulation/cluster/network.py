@@ -6,8 +6,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from amqpstore_server.cluster.frames import Frame
+from amqpstore_server.cluster.frames import Frame, ShippedBatch
 from amqpstore_tools.simulation.cluster.events import Events
+
+_PROGRESS_S = 0.2
+"""How often a machine notices that a part of a large frame has come."""
 
 
 class NetworkEnd(Protocol):
@@ -20,6 +23,8 @@ class NetworkEnd(Protocol):
     def connected(self, link: int) -> None: ...
 
     def received(self, link: int, frame: Frame) -> None: ...
+
+    def progressed(self, link: int) -> None: ...
 
     def disconnected(self, link: int) -> None: ...
 
@@ -41,6 +46,8 @@ class Network:
         self.ends: dict[str, NetworkEnd] = {}
         self.slow = 0.05
         """How often a frame takes long."""
+        self.transfer_s = 0.0
+        """How long a batch is on its way at least: it arrives bit by bit."""
         self.astray = 0.0
         """How often a connection comes to another machine than the one that was meant."""
         self._events = events
@@ -86,10 +93,23 @@ class Network:
             self._events.after(self._random.uniform(0.2, 5.0), lambda: self.hang_up(link))
             return
         at = max(found.next_at[other.name], self._events.now + self._delay())
+        if isinstance(frame, ShippedBatch):
+            at = self._transfer(link, other, at)
         found.next_at[other.name] = at
         self._events.after(
             at - self._events.now, lambda: self._reach(link, lambda: other.received(link, frame))
         )
+
+    def _transfer(self, link: int, receiver: NetworkEnd, begin: float) -> float:
+        """Have a large frame arrive in parts, from a time on. Returns when it is whole."""
+        end = begin + self.transfer_s
+        while begin < end:
+            self._events.after(
+                begin - self._events.now,
+                lambda: self._reach(link, lambda: receiver.progressed(link)),
+            )
+            begin += _PROGRESS_S
+        return end
 
     def close(self, closer: NetworkEnd, link: int) -> None:
         """End a connection from one end: what was sent before arrives."""
