@@ -30,6 +30,12 @@ _MESSAGE_S = 20e-6
 _BYTE_S = 2.5e-9
 """More processor time than a message of an ordinary client takes, and a byte of it."""
 
+_LONE_READ_S = 0.00025
+"""And for a read of less than was asked for: the client waits, and does not send without a break.
+Such a read has a message or two, and costs more than they do, several times as much on a slow
+machine whose caches are full of others' work. Twice this is what a costly client has at once.
+"""
+
 _COSTLY_S = 0.001
 _REMEMBERED = 0.75
 """A client is costly whose last reads took longer than this and twice what ordinary ones of as many
@@ -110,6 +116,8 @@ class ReadSize:
         """
         self._took_s *= _REMEMBERED
         self._ordinary_s *= _REMEMBERED
+        if size < self.byte_count:
+            self._ordinary_s += _LONE_READ_S
         self.charge(took_s, size, message_count)
         if self.is_costly:
             long_s = _COSTLY_LONG_S

@@ -123,6 +123,24 @@ def test_short_reads_are_not_costly() -> None:
     assert not size.is_costly
 
 
+def test_who_waits_between_short_reads_is_not_costly_on_a_slow_machine() -> None:
+    """Unlike a client that sends as much of it as is read."""
+    waiting, flooding = ReadSize(), ReadSize()
+    for _ in range(100):
+        waiting.note(50, 1, 0.00045)
+        flooding.note(flooding.byte_count, 1, 0.00045)
+    assert not waiting.is_costly
+    assert flooding.is_costly
+
+
+def test_who_waits_after_what_takes_long_is_costly() -> None:
+    """Such as a message for thousands of queues."""
+    size = ReadSize()
+    for _ in range(10):
+        size.note(200, 1, 0.002)
+    assert size.is_costly
+
+
 def frames(body: bytes, count: int) -> bytes:
     """Publishes of one body."""
     one = method_frame(1, methods.BasicPublish(exchange="", routing_key="q").encode())
