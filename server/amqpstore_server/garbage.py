@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import trio
 
-_WORK_S = 0.02
+_WORK_S = 0.01
 """Processor time in which no more objects are made than a collection looks at in a millisecond or
 two.
 """

@@ -8,7 +8,6 @@ or nothing.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -160,13 +159,15 @@ def test_more_images(history: Callable[[], World], seed: int) -> None:
 
 def the_rest_is_forgotten_when_the_channel_goes(patch: pytest.MonkeyPatch) -> None:
     def settling(
-        _context: BrokerContext, rest: deque[Delivery], settle: Callable[[Delivery], None]
+        _context: BrokerContext,
+        deliveries: Iterator[Delivery | None],
+        settle: Callable[[Delivery], None],
     ) -> Iterator[None]:
-        while rest:
-            for _ in range(min(len(rest), AT_ONCE)):
-                settle(rest.popleft())
-            if rest:
+        for delivery in deliveries:
+            if delivery is None:
                 yield
+            else:
+                settle(delivery)
 
     patch.setattr(unacked, "_settling", settling)
 

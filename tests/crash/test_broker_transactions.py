@@ -313,12 +313,14 @@ def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
     committing = LocalTransaction.committing
 
     def committed(self: LocalTransaction) -> Iterator[None]:
-        rejected = [one for one in self._settled if one.requeue is False]
-        self._settled = [one for one in self._settled if one.requeue is not False]
+        each = [*zip(self._settled, self._requeues, strict=True)]
+        self._settled = [delivery for delivery, requeue in each if requeue is not False]
+        self._requeues = [requeue for _, requeue in each if requeue is not False]
         yield from committing(self)
         sync_at_once(self._context.store)
-        for delivery, requeue in rejected:
-            self._channel.settled(delivery, requeue=requeue)
+        for delivery, requeue in each:
+            if requeue is False:
+                self._channel.settled(delivery, requeue=requeue)
 
     patch.setattr(LocalTransaction, "committing", committed)
 

@@ -31,6 +31,7 @@ FLOORS = {
         "events",
         "publish_column",
         "context",
+        "steps",
         "queues",
         "routing",
         "explaining",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
@@ -443,16 +443,19 @@ class VirtualHost:
             return None
         return queue
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Remove a consumer from its queue, and delete an auto-delete queue with its last one."""
-        queue = consumer.queue
-        if not queue.consumers.remove(consumer):
-            return
-        if queue.auto_delete and not queue.consumers:
-            self.delete_queue(queue)
-        else:
-            queue.used()
-            queue.touch()
+    def remove_consumers(self, consumers: Iterable[Consumer]) -> None:
+        """Remove consumers from their queues, and delete auto-delete queues with their last one."""
+        by_queue: dict[Queue, list[Consumer]] = {}
+        for consumer in consumers:
+            by_queue.setdefault(consumer.queue, []).append(consumer)
+        for queue, its in by_queue.items():
+            if not queue.consumers.remove(its):
+                continue
+            if queue.auto_delete and not queue.consumers:
+                self.delete_queue(queue)
+            else:
+                queue.used()
+                queue.touch()
 
     def check_usable(self, queue: Queue) -> None:
         """Make sure that a queue is not the broker's own. Raises: AccessRefusedError."""

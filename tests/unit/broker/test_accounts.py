@@ -148,7 +148,7 @@ class Dice:
         channel = client.channel
         held = list(channel._unacked)
         if channel.transaction is not None:
-            held += [one.delivery for one in channel.transaction._settled]
+            held += channel.transaction._settled
         of_consumers = [one for one in held if one.consumer is not None]
         assert channel.window.unacked == sum(one.count for one in of_consumers)
         assert channel.window.unacked_bytes == sum(one.run.body_bytes for one in of_consumers)

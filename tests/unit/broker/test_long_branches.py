@@ -8,6 +8,7 @@ import pytest
 
 import amqpstore.acks
 import amqpstore.prepared
+import amqpstore_server.broker.steps
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.branches import Steps, XaStatus
 from amqpstore_server.broker.errors import NotFoundError, PreconditionFailedError
@@ -28,6 +29,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
     monkeypatch.setattr(amqpstore.prepared, "_READ_AT_ONCE", 10)
     monkeypatch.setattr(prepared_work, "_MAX_PLACED", 10)
     monkeypatch.setattr(prepared_work, "_MAX_PUT_BACK", 10)
+    monkeypatch.setattr(amqpstore_server.broker.steps, "_SORTED", 1)
     simulated = SimulatedBroker()
     for queue in ("q", "r", "s"):
         simulated.queue(queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -51,7 +51,7 @@ class ChannelHost(Protocol):
     def reply_queue(self, connection: object) -> Queue:
         """Create a queue for direct replies, which is deleted with its consumer."""
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumers(self, consumers: Iterable[Consumer]) -> None:
         """Remove a consumer from its queue."""
 
 
@@ -196,7 +196,7 @@ class Channel:
         """Cancel a consumer, if it exists; its unacked messages stay with the client."""
         if consumer := self.consumers.pop(tag, None):
             self._consumer_events.deleted(consumer)
-            self.vhost.remove_consumer(consumer)
+            self.vhost.remove_consumers([consumer])
             if consumer.queue.name == self.reply_to:
                 self.reply_to = ""
 
@@ -366,10 +366,10 @@ class Channel:
         transaction.
         """
         self.vhost.context.ack_timeouts.channels.pop(self, None)
-        for consumer in self.consumers.values():
-            self._consumer_events.deleted(consumer)
-            self.vhost.remove_consumer(consumer)
+        consumers = [*self.consumers.values()]
         self.consumers.clear()
+        self._consumer_events.deleted(*consumers)
+        self.vhost.remove_consumers(consumers)
         if self._mode is ChannelMode.DTX:
             self.vhost.branches.leave(self)
         deliveries = self._unacked.take_all()
@@ -538,10 +538,9 @@ class Channel:
         """Settle some of the deliveries, which were removed from the unacked ones, outside of a
         transaction. Returns the steps that settle the others; None if there are none.
         """
-        if requeue:
-            deliveries = unacked.in_queue_order(deliveries)
+        settle = partial(self.settled, requeue=requeue)
         return unacked.settle_some(
-            self.vhost.context, deliveries, partial(self.settled, requeue=requeue)
+            self.vhost.context, deliveries, settle, in_queue_order=bool(requeue)
         )
 
     def _settle(self, delivery: Delivery, *, requeue: bool | None) -> None:

@@ -39,13 +39,15 @@ class ConsumerEvents:
             },
         )
 
-    def deleted(self, consumer: Consumer) -> None:
-        """Tell that a consumer has ended."""
-        self._tell("consumer.deleted", consumer, {})
+    def deleted(self, *consumers: Consumer) -> None:
+        """Tell that consumers have ended."""
+        if self._events.is_heard:  # thousands of consumers may end with their connection
+            for consumer in consumers:
+                self._tell("consumer.deleted", consumer, {})
 
     def _tell(self, key: str, consumer: Consumer, more: Mapping[str, Any]) -> None:
         if not self._events.is_heard:
-            return  # thousands of consumers may end with their connection
+            return
         headers = {
             "consumer_tag": consumer.tag,
             "channel": self._origin.name,

@@ -7,8 +7,8 @@ acks and rejections, with the resulting dead letters, become one transaction of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
@@ -53,13 +53,6 @@ class _Sent:
             and first.persistent == envelope.persistent
             and first.expiration_ms == envelope.expiration_ms
         )
-
-
-class _Settled(NamedTuple):
-    """An ack (`requeue` is None) or a rejection."""
-
-    delivery: Delivery
-    requeue: bool | None
 
 
 _MESSAGE_BYTES = 200
@@ -133,7 +126,9 @@ class LocalTransaction:
         queues.
         """
         self._last_of: dict[Queue, _Sent] = {}
-        self._settled: list[_Settled] = []
+        self._settled: list[Delivery] = []
+        self._requeues: list[bool | None] = []
+        """How each of them is settled; None is an ack."""
         self._cost = 0
         """What the last step of the commit has moved: see `affordable`."""
 
@@ -168,19 +163,20 @@ class LocalTransaction:
 
     def settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Add an ack or a rejection; the delivery counts as unacked until the commit."""
-        self._settled.append(_Settled(delivery, requeue))
+        self._settled.append(delivery)
+        self._requeues.append(requeue)
 
     @property
-    def settled(self) -> Iterator[Delivery]:
+    def settled(self) -> Sequence[Delivery]:
         """The deliveries that it acks or rejects."""
-        return (one.delivery for one in self._settled)
+        return self._settled
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many publishes and how many acks wait for the commit."""
         return (
             sum([len(sent.messages) for sent in self._sent]),
-            sum([settled.delivery.count for settled in self._settled]),
+            sum([delivery.count for delivery in self._settled]),
         )
 
     @property
@@ -191,9 +187,10 @@ class LocalTransaction:
     def rollback(self) -> list[Delivery]:
         """Drop everything. Returns the deliveries that were settled: they are unacked again."""
         settled, self._settled = self._settled, []
+        self._requeues = []
         self._context.store.drop([sent.messages for sent in self._sent])
         self._forget_sent()
-        return [delivery for delivery, _ in settled]
+        return settled
 
     def committing(self) -> Iterator[None]:
         """Commit everything, or nothing, in steps: others may have their turn after each, but its
@@ -249,7 +246,8 @@ class LocalTransaction:
         memory limit.
         """
         room = most = self._context.limits.max_read_back_bytes
-        for number, (delivery, requeue) in enumerate(self._settled, 1):
+        each = zip(self._settled, self._requeues, strict=True)
+        for number, (delivery, requeue) in enumerate(each, 1):
             if not number % _MAX_SETTLED:
                 yield
             queue, taken = delivery.queue, delivery.taken
@@ -307,26 +305,26 @@ class LocalTransaction:
         """
         channel = self._channel
         # Each is freed with its step, not all of them at the end.
-        settled = deque(self._settled)
+        settled, requeues = deque(self._settled), deque(self._requeues)
         self._settled = []
+        self._requeues = []
         for sent in self._sent:
             channel.count_published(sent.route, len(sent.messages), sent.flags)
         self._forget_sent()
-        yield from self._finishing(settled)
+        yield from self._finishing(settled, requeues)
 
-    def _finishing(self, settled: deque[_Settled]) -> Iterator[None]:
+    def _finishing(self, settled: deque[Delivery], requeues: deque[bool | None]) -> Iterator[None]:
         try:
             while settled:
                 for _ in range(min(len(settled), _MAX_SETTLED)):
-                    self._finish(settled.popleft())
+                    self._finish(settled.popleft(), requeues.popleft())
                 if settled:
                     yield
         finally:
             if settled:
-                self._context.background.append(self._finishing(settled))
+                self._context.background.append(self._finishing(settled, requeues))
 
-    def _finish(self, settled: _Settled) -> None:
-        delivery, requeue = settled
+    def _finish(self, delivery: Delivery, requeue: bool | None) -> None:
         if requeue or delivery.queue.is_deleted:
             self._channel.settled(delivery, requeue=True)
         else:

@@ -11,6 +11,7 @@ from itertools import chain
 from operator import attrgetter
 
 from amqpstore.runs import RunList
+from amqpstore_server.broker import steps
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.delivery import Delivery
@@ -95,35 +96,49 @@ class UnackedDeliveries(RunList[Delivery]):
 
 
 def settle_some(
-    context: BrokerContext, deliveries: list[Delivery], settle: Callable[[Delivery], None]
+    context: BrokerContext,
+    deliveries: list[Delivery],
+    settle: Callable[[Delivery], None],
+    *,
+    in_queue_order: bool,
 ) -> Iterator[None] | None:
     """Settle some of the deliveries. Returns the steps that settle the others; None if there are
-    none.
+    none. The list is emptied.
 
     If not all steps are taken, because the channel has gone, the rest follows in later turns.
+    Args: in_queue_order, because they go back to their queues: between two steps consumers may be
+    given what is back already, and the first come first.
     """
-    steps = _settling(context, deque(deliveries), settle)
-    for _ in steps:
-        return steps
+    if in_queue_order and len(deliveries) > AT_ONCE:
+        each = steps.in_order(deliveries, _FIRST_SEQUENCE, AT_ONCE)
+    else:
+        each = steps.some_at_once(_emptied(deque(deliveries)), AT_ONCE)
+        deliveries.clear()
+    settling = _settling(context, each, settle)
+    for _ in settling:
+        return settling
     return None
 
 
+def _emptied(deliveries: deque[Delivery]) -> Iterator[Delivery]:
+    while deliveries:
+        yield deliveries.popleft()
+
+
 def _settling(
-    context: BrokerContext, rest: deque[Delivery], settle: Callable[[Delivery], None]
+    context: BrokerContext,
+    deliveries: Iterator[Delivery | None],
+    settle: Callable[[Delivery], None],
 ) -> Iterator[None]:
+    """Settle deliveries; None among them stands for the turn of others."""
+    is_done = False
     try:
-        while rest:
-            for _ in range(min(len(rest), AT_ONCE)):
-                settle(rest.popleft())
-            if rest:
+        for delivery in deliveries:
+            if delivery is None:
                 yield
+            else:
+                settle(delivery)
+        is_done = True
     finally:
-        if rest:
-            context.background.append(_settling(context, rest, settle))
-
-
-def in_queue_order(deliveries: list[Delivery]) -> list[Delivery]:
-    """Return deliveries in the order in which they go back to their queues: between two steps
-    consumers may be given what is back already, and the first come first.
-    """
-    return sorted(deliveries, key=_FIRST_SEQUENCE) if len(deliveries) > AT_ONCE else deliveries
+        if not is_done:
+            context.background.append(_settling(context, deliveries, settle))

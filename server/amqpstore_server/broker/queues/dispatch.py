@@ -68,15 +68,16 @@ class Dispatch:
             insort(self._falling, -consumer.priority)
         turn[consumer] = None
 
-    def _leave_line(self, consumer: Consumer) -> None:
-        """Remove a consumer from the line of its priority."""
-        turn = self._turns.get(consumer.priority)
-        if turn is None or consumer not in turn:
-            return
-        del turn[consumer]
-        if not turn:
-            del self._turns[consumer.priority]
-            del self._falling[bisect_left(self._falling, -consumer.priority)]
+    def _leave_line(self, consumers: Iterable[Consumer]) -> None:
+        """Remove consumers from the lines of their priorities."""
+        turns = self._turns
+        for consumer in consumers:
+            priority = consumer.priority
+            if (turn := turns.get(priority)) and consumer in turn:
+                del turn[consumer]
+                if not turn:
+                    del turns[priority]
+                    del self._falling[bisect_left(self._falling, -priority)]
 
     def has_room(self, consumer: Consumer) -> None:
         """Look at a consumer again that could take nothing: it is the last in line."""
@@ -90,17 +91,18 @@ class Dispatch:
         """
         # What holds up a whole channel often lasts for one turn only.
         are_many = len(self.consumers) > _MANY
-        for consumer in [one for one in turn if one.is_full or (are_many and one.capacity <= 0)]:
+        apart = [one for one in turn if one.is_full or (are_many and one.capacity <= 0)]
+        for consumer in apart:
             consumer.is_apart = True
-            self._leave_line(consumer)
+        self._leave_line(apart)
 
-    def remove(self, consumer: Consumer) -> bool:
-        """Remove a consumer. Returns whether it was there."""
-        if consumer not in self.consumers:
-            return False
-        del self.consumers[consumer]
-        self._leave_line(consumer)
-        return True
+    def remove(self, consumers: Iterable[Consumer]) -> bool:
+        """Remove consumers. Returns whether any of them was there."""
+        gone = [one for one in consumers if one in self.consumers]
+        for consumer in gone:
+            del self.consumers[consumer]
+        self._leave_line(gone)
+        return bool(gone)
 
     def clear(self) -> list[Consumer]:
         """Remove and return all consumers."""

@@ -6,7 +6,6 @@ A decision is made in steps, as there may be very many messages: see `Branches`.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Generator, Iterator, Mapping
 
 import amqpstore
@@ -16,6 +15,7 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.steps import in_order
 from amqpstore_server.broker.transactions.transaction import Column, when_moved
 from amqpstore_server.protocol.content import decode_properties
 
@@ -94,8 +94,12 @@ class PreparedWork:
     def rolling_back(self) -> Iterator[None]:
         """Roll back, durably on return; the messages that it would have acked are ready again, as
         redelivered, once all steps are taken. If they are not, the rest follows in later turns.
+
+        They go back in the order of their queues, as consumers may be given some of them before the
+        others are back.
         """
-        return self._putting_back(_in_order(self._prepared.rollback()))
+        runs = in_order(self._prepared.rollback(), _place, _MAX_PUT_BACK)
+        return self._putting_back(runs)
 
     def _putting_back(self, locked: Iterator[_Locked | None]) -> Iterator[None]:
         """Put runs back; None among them stands for the turn of others."""
@@ -141,21 +145,6 @@ class PreparedWork:
         if not queues:
             return None
         return Column(queues, placements, messages, parsed.priority)
-
-
-def _in_order(locked: list[_Locked]) -> Iterator[_Locked | None]:
-    """Yield runs in the order of their queues, as consumers may be given some of them before the
-    others are back; and None where others may have their turn.
-    """
-    parts = []
-    for first in range(0, len(locked), _MAX_PUT_BACK):
-        if first:
-            yield None
-        parts.append(sorted(locked[first : first + _MAX_PUT_BACK], key=_place))
-    for number, one in enumerate(heapq.merge(*parts, key=_place)):
-        if number and not number % _MAX_PUT_BACK:
-            yield None
-        yield one
 
 
 def _place(locked: _Locked) -> int:
