@@ -177,6 +177,8 @@ class Sockets:
 
         Other tasks run before that, unless they did some milliseconds ago.
         """
+        if self._costly and not self._rest_s():
+            self.let_others_run()  # what they are about to do may take long
         now = time.perf_counter()
         wait_s = self._wait_s(now)
         self._return_at = math.inf

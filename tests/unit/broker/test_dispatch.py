@@ -9,7 +9,6 @@ import pytest
 
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.limits import BROKER_LIMITS
-from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -585,33 +584,3 @@ def test_of_many_consumers_each_leaves_in_the_same_time(simulated: SimulatedBrok
             staying.channel.close()
     # Eight times as many take eight times as long; 64 times, if each were searched for.
     assert took_s[8000] < 24 * took_s[1000]
-
-
-def test_consumers_that_end_together_cost_their_queue_one_look(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client may have tens of thousands, and its end is not done in steps."""
-    used: list[str] = []
-    noted = Queue.used
-
-    def count(queue: Queue) -> None:
-        used.append(queue.name)
-        noted(queue)
-
-    client, other = Client(simulated), Client(simulated)
-    for name in "qr":
-        simulated.queue(name)
-        for number in range(10):
-            client.consume(name, f"{name}{number}", priority=number % 3)
-        other.consume(name, name)
-    simulated.vhost.declare_queue(
-        "gone", durable=False, exclusive=False, auto_delete=True, arguments={}, connection=None
-    )
-    client.consume("gone", "gone")
-    monkeypatch.setattr(Queue, "used", count)
-    client.channel.close()
-    assert used == ["q", "r"]
-    assert [len(simulated.vhost.queue(name).consumers) for name in "qr"] == [1, 1]
-    assert "gone" not in simulated.vhost.queues
-    publish(simulated, "q", *numbers(5))
-    assert other.bodies("q") == numbers(5)

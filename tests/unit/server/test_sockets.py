@@ -423,3 +423,43 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_other_tasks_run_before_those_who_are_costly_are_read(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their read may take long, and would come on top of the rounds since the others ran."""
+    monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+    order: list[str] = []
+
+    async def other() -> None:
+        while True:
+            order.append("others run")
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            costly, ordinary = (Reading(sockets, order, name) for name in ("costly", "ordinary"))
+            sockets._share = share.Share(0.0)  # they never rest
+            costly.is_costly = True
+            sockets._others_run_at = float("inf")
+            for _ in range(3):
+                ordinary.far.send(b"x")
+                await sockets.wait()
+                sockets.read(0.0)
+            assert order == ["ordinary"] * 3
+            costly.far.send(b"xx")
+            for _ in range(2):
+                descriptor = costly.near.fileno()
+                sockets._unwatch(descriptor)
+                sockets._costly[descriptor] = costly
+                await sockets.wait()
+                sockets.read(0.0)
+            assert order.count("costly") == 2
+            assert "others run" in order
+            for client in (costly, ordinary):
+                client.close()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
