@@ -38,8 +38,9 @@ The modules, from the disk upwards:
   tables that only the catalog has; `backing`: all of this, passed to the modules above.
 - `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
 - `records`, `message`, `compression`: framing and checksums, messages, and zstd.
-- `segments`, `filling`, `log_batch`, `log`: one file of records, zeros that it is filled with ahead
-  of use, a batch on its way to the disk, and all files with the open batch at their end;
+- `segments`, `filling`, `spares`, `log_batch`, `log`: one file of records, zeros that it is filled
+  with ahead of use, files of dropped segments that are used again, a batch on its way to the disk,
+  and all files with the open batch at their end;
   `companion`: who sends a leader's batches to others.
 - `batches`, `enqueue_order`: the one rule for what a batch is, where a torn tail starts, and what a
   batch may enqueue; `windows`: the records of a file that is not in memory; `provenance`: what the

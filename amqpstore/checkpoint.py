@@ -12,8 +12,8 @@ thread; its result is then applied to the queues and to the log.
    bytes after the recorded ends, and files without a row: the old checkpoint holds;
 2. one commit of the catalog: index states, accounts, offset tables, and the position in the log.
    LMDB makes it atomic;
-3. removal of index files and segments in which nothing is live. A crash leaves some of them without
-   a row in the catalog, and the next start removes them.
+3. removal of index files in which nothing is live; segments are left to the caller. A crash leaves
+   some of them without a row in the catalog, and the next start removes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from amqpstore.batch_merge import merged
 from amqpstore.catalog import Change
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex
 from amqpstore.errors import DurabilityError
-from amqpstore.filenames import index_path, segment_path
+from amqpstore.filenames import index_path
 from amqpstore.index import IndexState
 from amqpstore.index_merge import IndexMerger, Merged
 from amqpstore.index_writer import IndexWriter
@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 
 class Written(NamedTuple):
-    """The result of a checkpoint: index states of queues by id, and removed segments.
+    """The result of a checkpoint: index states of queues by id, and segments without a row, to be
+    removed.
 
     `merged` index files have no row any more; they are to be removed once no queue reads them.
     `not_deleted` queues have more to release, perhaps only once an index file can be read again:
@@ -154,7 +155,7 @@ class Checkpoint:
             for one in self._merged
             for state in one.old
         ]
-        dropped = self._account_changes(changes, gone)
+        dropped = self._account_changes(changes)
         changes += StoreRows(position=self._position).changes()
         return _Commitment(changes, gone, dropped, touched)
 
@@ -197,7 +198,7 @@ class Checkpoint:
         changes.append(tables.INDEX.remove(IndexKey(queue.id, file.state.number)))
         gone.append(index_path(self._directory, queue.id, file.state.number))
 
-    def _account_changes(self, changes: list[Change], gone: list[str]) -> list[int]:
+    def _account_changes(self, changes: list[Change]) -> list[int]:
         accounts = self._checkpoint_state.accounts
         # The log may continue in the last one, and recovery starts there.
         dropped = [
@@ -208,8 +209,6 @@ class Checkpoint:
         for account in dropped:
             accounts.replace([account], None)
             changes += [table.remove(account.number) for table in tables.OF_SEGMENTS]
-            if account.number not in self._damaged:
-                gone.append(segment_path(self._directory, account.number))
         numbers = {account.number for account in dropped}
         for account in accounts.changed:
             changes.append(tables.SEGMENTS.put(account.number, account.row()))

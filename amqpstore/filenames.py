@@ -43,7 +43,7 @@ _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 _REPAIR = re.compile(r"repair-([0-9]{10})")
 _REJOIN = re.compile(r"rejoin-([0-9]{10})")
 _KEPT = re.compile(r"([0-9]{10})-([0-9]{1,19})\.segment")
-_UNFINISHED = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new")
+_LEFTOVER = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new|[0-9]{10}\.spare")
 
 
 def segment_name(number: int) -> str:
@@ -99,9 +99,16 @@ def new_segment_path(directory: str, number: int) -> str:
     return f"{segment_path(directory, number)}.new"
 
 
-def is_unfinished(name: str) -> bool:
-    """Tell whether a file is a segment or an index file that a follower was receiving."""
-    return _UNFINISHED.fullmatch(name) is not None
+def spare_path(directory: str, number: int) -> str:
+    """Return the path of the spare segment that segment `number` was."""
+    return os.path.join(directory, SEGMENTS, f"{number:010}.spare")
+
+
+def is_leftover(name: str) -> bool:
+    """Tell whether a file is a spare segment, or a segment or an index file that a follower was
+    receiving: the next start removes it.
+    """
+    return _LEFTOVER.fullmatch(name) is not None
 
 
 def rejoin_path(directory: str, number: int) -> str:

@@ -70,10 +70,10 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 
 class File(Protocol):
-    """An open file: appended to by its creator, read by anyone.
+    """An open file: appended to by whoever created or recycled it, read by anyone.
 
-    Its creator may fill it ahead of use: zeros are then behind its `end`, which later appends
-    overwrite, and its `size` includes them.
+    They may fill it ahead of use: zeros are then behind its `end`, which later appends overwrite,
+    and its `size` includes them.
     """
 
     path: str
@@ -88,15 +88,17 @@ class File(Protocol):
         Raises: OSError; then `end` says how much was written.
         """
 
-    def fill(self, count: int) -> None:
-        """Write `count` zeros behind the end, which stays where it is. Not durable before
-        `datasync`.
+    def fill(self, start: int, stop: int) -> None:
+        """Write zeros from an offset behind the end to before another: the end stays where it is.
+        Not durable before `datasync`.
 
         Raises: OSError; then it is unknown how many were written.
         """
 
-    def trim(self) -> None:
-        """Cut off the zeros behind the end. Not durable before `datasync`."""
+    def truncate(self, size: int) -> None:
+        """Cut off what is behind an offset, which is not before the end. Not durable before
+        `datasync`.
+        """
 
     def end(self) -> int:
         """Return where the next `append` writes: the sum of all that was appended."""
@@ -149,6 +151,14 @@ class Files(Protocol):
     def open(self, path: str) -> File:
         """Open an existing file, to read and to `datasync`."""
 
+    def recycle(self, old: str, new: str) -> File:
+        """Rename a file that nobody needs any more, and open it to be written from its start: its
+        `end` is 0, and behind that is what it had.
+
+        Raises: BlockingIOError, if somebody has it open, or another name leads to it: what they
+        read must not change. After an OSError it may have either name.
+        """
+
     def rename(self, old: str, new: str) -> None:
         """Atomically make `new` name what `old` named; a file that `new` named before is
         removed.
@@ -198,18 +208,17 @@ class OsFile:
                 raise OSError(errno.EIO, "write() wrote nothing", self.path)
             view = view[written:]
 
-    def fill(self, count: int) -> None:
-        zeros = memoryview(bytes(count))
-        offset = self.end()
+    def fill(self, start: int, stop: int) -> None:
+        zeros = memoryview(bytes(stop - start))
         while zeros:
-            written = os.pwrite(self.descriptor, zeros, offset)
+            written = os.pwrite(self.descriptor, zeros, start)
             if written == 0:
                 raise OSError(errno.EIO, "pwrite() wrote nothing", self.path)
             zeros = zeros[written:]
-            offset += written
+            start += written
 
-    def trim(self) -> None:
-        os.ftruncate(self.descriptor, self.end())
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
 
     def end(self) -> int:
         # Reads have offsets of their own: the descriptor's is that of the last append's end.
@@ -301,6 +310,21 @@ class OsFiles:
 
     def open(self, path: str) -> File:
         return OsFile(path, open_regular(path))
+
+    def recycle(self, old: str, new: str) -> File:
+        descriptor = os.open(old, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # Only then nobody else can open it under the old name.
+            os.replace(old, new)
+            if os.fstat(descriptor).st_nlink != 1:
+                raise BlockingIOError(errno.EBUSY, "it has another name", new)
+            # The kernel gives this lease only to the one who has the file open alone.
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return OsFile(new, descriptor)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

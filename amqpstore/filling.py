@@ -54,7 +54,7 @@ class Filling:
         count = min(start, self._limits.max_fill_bytes, self._segment_bytes - start)
         segment.filled_end = start + count
         try:
-            file.fill(count)
+            file.fill(start, start + count)
         except OSError as error:
             if not is_no_space(error):
                 raise

@@ -52,6 +52,7 @@ from amqpstore.records import (
 )
 from amqpstore.segments import Segment, Unread
 from amqpstore.space import Space, is_no_space
+from amqpstore.spares import Spares
 from amqpstore.tables import START, Position
 
 
@@ -61,7 +62,8 @@ class Log:
     Args: segment_bytes, the size from which on a segment gets no further batch; segments, those
     that recovery found, ascending in id; next_segment, the first number never used; position, where
     the log ended at recovery; space, whose reserve may be used for writes; compressor, for bodies;
-    dictionaries, of zstd, by id; companion, of a leader, without which no batch is complete.
+    dictionaries, of zstd, by id; companion, of a leader, without which no batch is complete;
+    spares, files for new segments.
     """
 
     def __init__(
@@ -80,9 +82,11 @@ class Log:
         limits: StoreLimits = LIMITS,
         measures: StoreMeasures | None = None,
         companion: Companion | None = None,
+        spares: Spares | None = None,
     ) -> None:
         self.measures = measures or StoreMeasures()
         self._companion = companion
+        self._spares = spares
         self._descriptors = descriptors
         self._directory = directory
         self._store_id = store_id
@@ -321,11 +325,7 @@ class Log:
         if batch.starts_segment:
             if self._last_written:
                 self._last_written.seal()
-            try:
-                insist(segment.create)
-            except OSError as error:
-                self._give_up_reserve(error)
-                segment.create()
+            self._create(segment)
             self._last_written = segment
         if batch.fills:
             self._filling.fill(segment)
@@ -339,6 +339,17 @@ class Log:
             written = file.end() - start
             file.append([b"".join(batch.buffers)[written:]])
         batch.is_appended = True
+
+    def _create(self, segment: Segment) -> None:
+        """Open the file of a new segment: a spare one, if there is any. Raises: OSError."""
+        if self._spares and (spare := self._spares.take(segment.path)):
+            segment.use(spare)
+            return
+        try:
+            insist(segment.create)
+        except OSError as error:
+            self._give_up_reserve(error)
+            segment.create()
 
     def trim(self) -> None:
         """Cut off what the last segment was filled with ahead of use. Not durable.

@@ -20,7 +20,7 @@ from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
 from amqpstore.figures import CountedSegment, LogFigures
-from amqpstore.filenames import index_path
+from amqpstore.filenames import index_path, segment_path
 from amqpstore.files import File
 from amqpstore.index_merge import Merged
 from amqpstore.index_writer import IndexWriter
@@ -34,6 +34,7 @@ from amqpstore.removal import attempt
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore.segments import Segment
 from amqpstore.space import Space, is_no_space
+from amqpstore.spares import Spares
 from amqpstore.worker import Outcome, Worker
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Maintenance:
         options: Options,
         worker: Worker,
         clock: Clock,
+        spares: Spares | None = None,
     ) -> None:
         self.created: list[int] = []
         self.deleted = recovered.deleted
@@ -75,6 +77,7 @@ class Maintenance:
         self._queues = queues
         self._memory = memory
         self._space = space
+        self._spares = spares
         self._options = options
         self._worker = worker
         self._clock = clock
@@ -114,6 +117,8 @@ class Maintenance:
     def housekeep(self) -> None:
         """Take over finished work, and start what is due."""
         self._space.look()
+        if self._spares and self._space.is_low:
+            self._spares.remove()
         now_ms = self._clock.monotonic_ms()
         if self._take_over is not None:
             outcome = self._worker.poll()
@@ -270,6 +275,12 @@ class Maintenance:
     def _cleaned_up(self, result: object) -> None:
         """Do nothing: there is no result to use."""
 
+    def _remove_segment(self, number: int) -> None:
+        if self._spares:
+            self._spares.keep(number)
+        else:
+            attempt(self._backing.files.remove, segment_path(self._backing.directory, number))
+
     def _remove_merged(self, merged: Merged) -> None:
         files, directory, *_ = self._backing
         for state in merged.old:
@@ -381,10 +392,15 @@ class Maintenance:
         self.deleted += result.not_deleted
         self._known_segment = self._checkpoint_segment = self._tables_from
         self._is_compaction_checked = False
-        # Nothing is live in dropped segments, so their files are gone already. But a queue may read
-        # index files until it hears that they were merged: so these are removed by the next
-        # clean-up. A crash before that leaves them without a row, and the next start removes them.
+        # The log and queues may read dropped segments and merged index files until they hear of it:
+        # so these are removed by the next clean-up. A crash before that leaves them without a row,
+        # and the next start removes them.
         self._detach(self._log.drop(result.dropped))
+        self._removals += [
+            partial(self._remove_segment, number)
+            for number in result.dropped
+            if number not in self._damaged
+        ]
         for merged in result.merged:
             if queue := self._queues.get(merged.queue_id):
                 queue.merged(merged)

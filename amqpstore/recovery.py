@@ -41,7 +41,7 @@ from amqpstore.filenames import (
     SEGMENTS,
     index_key,
     index_path,
-    is_unfinished,
+    is_leftover,
     segment_number,
     segment_path,
 )
@@ -255,8 +255,8 @@ class _Recovery:
         names = self._files.list_directory(directory)
         known = {name: segment_number(name) for name in names}
         others = [name for name, number in known.items() if number is None]
-        unfinished = [f"{directory}/{name}" for name in others if is_unfinished(name)]
-        self._report.unknown_files = [name for name in others if not is_unfinished(name)]
+        unfinished = [f"{directory}/{name}" for name in others if is_leftover(name)]
+        self._report.unknown_files = [name for name in others if not is_leftover(name)]
         numbers = {number for number in known.values() if number is not None}
         self._numbers = {*numbers, *self._moved_numbers()}
         self._expected = expected = ExpectedSegments.of(
@@ -298,7 +298,7 @@ class _Recovery:
         for name in self._files.list_directory(index):
             if (key := index_key(name)) in states:
                 states.remove(key)
-            elif key or is_unfinished(name):
+            elif key or is_leftover(name):
                 left.append(f"{index}/{name}")
             else:
                 self._report.unknown_files.append(name)

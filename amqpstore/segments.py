@@ -302,6 +302,11 @@ class Segment:
         """Create the file, to be appended to. Raises: OSError."""
         self._writer = self._descriptors.files.create(self.path)
 
+    def use(self, spare: File) -> None:
+        """Append to a file that has its path by now, and is filled."""
+        self._writer = spare
+        self.filled_end = spare.size()
+
     def write_to(self, file: File, size: int) -> None:
         """Append to a file that has its path by now, and that many bytes."""
         self._writer = file
@@ -317,7 +322,7 @@ class Segment:
     def trim(self) -> None:
         """Cut off the zeros behind its end, if there are any. Raises: OSError."""
         if self.filled_end > self.size:
-            self.writer.trim()
+            self.writer.truncate(self.size)
             self.filled_end = 0
 
     def seal(self) -> None:

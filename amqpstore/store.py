@@ -53,6 +53,7 @@ from amqpstore.records import (
 )
 from amqpstore.runs import Run, body_bytes, overhead_bytes
 from amqpstore.segments import Unread
+from amqpstore.spares import Spares
 from amqpstore.stored_runs import StoredRuns
 from amqpstore.tables import SegmentEndRow, StoreRows
 from amqpstore.transaction import Transaction
@@ -109,6 +110,7 @@ class Store(ClosableStore):
         self._is_memory_short = False
         self._disposal = Disposal(self._release)
         self._unacked = self._memory.unacked
+        self._spares = Spares(backing.files, backing.directory, options.segment_bytes, space, clock)
         self._log = Log(
             backing.descriptors,
             backing.directory,
@@ -123,9 +125,11 @@ class Store(ClosableStore):
             limits=options.limits,
             measures=measures,
             companion=companion,
+            spares=self._spares,
         )
         self._maintenance = Maintenance(
-            backing, self._log, queues, self._memory, space, recovered, options, worker, clock
+            *(backing, self._log, queues, self._memory, space, recovered, options, worker, clock),
+            spares=self._spares,
         )
         self._state = OpenState(backing.directory, self._log)
         self._definitions = GroupedDefinitions(
@@ -604,6 +608,7 @@ class Store(ClosableStore):
     def _finish(self) -> None:
         """Sync, make a checkpoint, and note in the catalog where the log ends."""
         self.sync()
+        self._spares.close()
         try:
             self.checkpoint()
         except OSError as error:

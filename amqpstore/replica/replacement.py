@@ -27,7 +27,7 @@ from amqpstore.filenames import (
     REPLACEMENT,
     SEGMENTS,
     index_key,
-    is_unfinished,
+    is_leftover,
     kept_segment,
     segment_number,
 )
@@ -121,7 +121,7 @@ def remove_unfinished(files: Files, directory: str) -> None:
     """Remove what was received of a copy that was never complete."""
     for folder in (SEGMENTS, INDEX):
         for name in files.list_directory(f"{directory}/{folder}"):
-            if is_unfinished(name):
+            if is_leftover(name):
                 attempt(files.remove, f"{directory}/{folder}/{name}")
 
 

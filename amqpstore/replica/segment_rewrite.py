@@ -25,7 +25,7 @@ from amqpstore.errors import DurabilityError
 from amqpstore.filenames import (
     QUARANTINE,
     SEGMENTS,
-    is_unfinished,
+    is_leftover,
     new_segment_path,
     rejoin_number,
     rejoin_path,
@@ -103,7 +103,7 @@ class SegmentRewrite:
 def remove_unfinished(files: Files, directory: str) -> None:
     """Remove what a crash left of a segment that was written anew."""
     for name in files.list_directory(f"{directory}/{SEGMENTS}"):
-        if is_unfinished(name):
+        if is_leftover(name):
             attempt(files.remove, f"{directory}/{SEGMENTS}/{name}")
 
 

@@ -162,15 +162,15 @@ def checksums_are_not_verified(patch: Patch) -> None:
 
 def a_segment_is_filled_further_than_it_is_written(patch: Patch) -> None:
     fill = MemoryFile.fill
-    patch.setattr(MemoryFile, "fill", lambda self, count: fill(self, count + 2000))
+    patch.setattr(MemoryFile, "fill", lambda self, start, stop: fill(self, start, stop + 2000))
 
 
 def a_segment_is_filled_with_the_sync_of_a_batch(patch: Patch) -> None:
     fill, datasync = MemoryFile.fill, MemoryFile.datasync
     filled: set[MemoryFile] = set()
 
-    def fill_unsynced(self: MemoryFile, count: int) -> None:
-        fill(self, count)
+    def fill_unsynced(self: MemoryFile, start: int, stop: int) -> None:
+        fill(self, start, stop)
         filled.add(self)
 
     def datasync_later(self: MemoryFile) -> None:

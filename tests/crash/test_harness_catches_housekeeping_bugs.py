@@ -26,6 +26,7 @@ from amqpstore.log import Log
 from amqpstore.queue import Queue
 from amqpstore.records import Operation
 from amqpstore.segment_accounts import SegmentAccount
+from amqpstore.spares import Spares
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 from tests.crash.histories import DIRECTORY, merging_history, short_history
 from tests.crash.violated import (
@@ -33,6 +34,7 @@ from tests.crash.violated import (
     after_recovery,
     first_of_each,
     housekept_history,
+    recycled_history,
     violated,
 )
 
@@ -119,11 +121,11 @@ def segments_are_removed_before_the_swap(patch: Patch) -> None:
 def a_segment_with_one_live_message_is_dropped(patch: Patch) -> None:
     account_changes = Checkpoint._account_changes
 
-    def drop_more(self: Checkpoint, changes: Any, gone: Any) -> Any:
+    def drop_more(self: Checkpoint, changes: Any) -> Any:
         for account in self._checkpoint_state.accounts:
             if account.live_count == 1:
                 account.live_count = 0
-        return account_changes(self, changes, gone)
+        return account_changes(self, changes)
 
     patch.setattr(Checkpoint, "_account_changes", drop_more)
 
@@ -265,6 +267,37 @@ def test_references_that_a_compaction_loses_are_missed(monkeypatch: Patch) -> No
 
     monkeypatch.setattr(SegmentAccount, "restrict", restrict_to_one_each)
     assert violated({"I8"}, short_history, images=1, stop_after=1) == {"I8"}
+
+
+# What the log may get wrong when it goes on in the files of dropped segments.
+
+
+def a_spare_segment_is_not_synced(patch: Patch) -> None:
+    not_synced(".spare")(patch)
+
+
+def a_spare_segment_keeps_its_length(patch: Patch) -> None:
+    """Zeros stay behind the last batch of a segment that another one follows."""
+    blank = Spares._blank
+
+    def blank_all(self: Spares, path: str, spare: str) -> None:
+        self._segment_bytes = 1 << 20
+        blank(self, path, spare)
+
+    patch.setattr(Spares, "_blank", blank_all)
+
+
+RECYCLING_BUGS: dict[Callable[[Patch], None], str] = {
+    a_spare_segment_is_not_synced: "I10",
+    a_spare_segment_keeps_its_length: "I10",
+}
+
+
+@pytest.mark.parametrize("bug", first_of_each(RECYCLING_BUGS), ids=lambda bug: bug.__name__)
+def test_a_bug_of_recycling_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    bug(monkeypatch)
+    invariant = RECYCLING_BUGS[bug]
+    assert violated({invariant}, recycled_history, images=40) == {invariant}
 
 
 # What the merging of index files may get wrong.

@@ -95,6 +95,21 @@ def housekept_history(outside: Outside) -> None:
     outside.sync()
 
 
+def recycled_history(outside: Outside) -> None:
+    """Segments are dropped, and the log goes on in what they were: in full and in small batches."""
+    outside.open()
+    outside.create_queue("q")
+    for number in range(6):
+        outside.publish(["q"], [bytes([number]) * 2100] * 2)
+        outside.sync()
+    outside.take("q", 12, acked=True)
+    outside.sync()
+    outside.checkpoint()
+    for number in range(6):
+        outside.publish(["q"], [b"anew %d" % number, bytes([number]) * 1200])
+        outside.sync()
+
+
 def violated(
     invariants: set[str],
     told: Callable[[Outside], None] = history,

@@ -149,7 +149,7 @@ def test_what_is_filled_is_zeros_behind_the_end_until_it_is_overwritten(
 ) -> None:
     file = files.create(f"{directory}/file")
     file.append([b"one"])
-    file.fill(5)
+    file.fill(3, 8)
     assert (file.end(), file.size()) == (3, 8)
     assert file.read(0, 100) == b"one\0\0\0\0\0"
     file.append([b"two", b"3"])
@@ -157,21 +157,21 @@ def test_what_is_filled_is_zeros_behind_the_end_until_it_is_overwritten(
     assert file.read(0, 100) == b"onetwo3\0"
     file.append([b"four"])
     assert (file.end(), file.size()) == (11, 11)
-    file.fill(0)
+    file.fill(11, 11)
     assert file.read(0, 100) == b"onetwo3four"
     file.close()
 
 
 def test_what_was_filled_and_not_used_is_cut_off(files: Files, directory: str) -> None:
     file = files.create(f"{directory}/file")
-    file.trim()
-    file.fill(4)
+    file.truncate(0)
+    file.fill(0, 4)
     file.append([b"one"])
-    file.fill(9)
-    file.trim()
+    file.fill(3, 12)
+    file.truncate(3)
     assert (file.end(), file.size()) == (3, 3)
     file.append([b"two"])
-    file.trim()
+    file.truncate(6)
     file.datasync()
     assert file.read(0, 100) == b"onetwo"
     file.close()
@@ -248,15 +248,35 @@ def test_reads_are_short_only_at_the_end(
     file.close()
 
 
+def test_a_recycled_file_is_written_from_its_start(files: Files, directory: str) -> None:
+    put(files, f"{directory}/old", b"as it was")
+    file = files.recycle(f"{directory}/old", f"{directory}/new")
+    assert files.list_directory(directory) == ["new"]
+    assert (file.path, file.end(), file.size()) == (f"{directory}/new", 0, 9)
+    file.append([b"now"])
+    file.fill(3, 5)
+    file.append([b","])
+    file.truncate(7)
+    assert (file.end(), file.size()) == (4, 7)
+    assert file.read(0, 100) == b"now,\0 w"
+    file.datasync()
+    file.close()
+
+
+def test_a_missing_file_cannot_be_recycled(files: Files, directory: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.recycle(f"{directory}/old", f"{directory}/new")
+
+
 def test_a_file_that_was_opened_is_not_written_to(files: Files, directory: str) -> None:
     put(files, f"{directory}/file", b"as it was")
     file = files.open(f"{directory}/file")
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.append([b"more"])
     with pytest.raises(OSError, match="Bad file descriptor"):
-        file.fill(4)
+        file.fill(0, 4)
     with pytest.raises(OSError, match=r"Bad file descriptor|Invalid argument"):
-        file.trim()
+        file.truncate(0)
     file.close()
     assert content_of(files, f"{directory}/file") == b"as it was"
 

@@ -80,7 +80,7 @@ def test_what_overwrites_zeros_survives_a_power_cut_in_any_part() -> None:
     file = files.create(PATH)
     files.sync_directory("/")
     file.append([b"a" * 500])
-    file.fill(1000)
+    file.fill(500, 1500)
     file.datasync()
     file.append([b"b" * 700])
     images = {one.files.content(PATH) for one in crash_images(files, random.Random(1), 500)}
@@ -99,10 +99,10 @@ def test_a_cut_survives_a_power_cut_or_does_not_whatever_was_written_before_it()
     file = files.create(PATH)
     files.sync_directory("/")
     file.append([b"one"])
-    file.fill(5)
+    file.fill(3, 8)
     file.datasync()
     file.append([b"two"])
-    file.trim()
+    file.truncate(6)
     assert file.size() == 6
     images = {one.files.content(PATH) for one in crash_images(files, random.Random(1), 500)}
     assert {b"onetwo", b"onetwo\0\0", b"one\0\0\0\0\0", b"one\0\0\0"} <= images
@@ -116,11 +116,11 @@ def test_filling_and_cutting_can_be_done_again() -> None:
     files.record = base.redo
     file = files.create(PATH)
     file.append([b"one"])
-    file.fill(5)
+    file.fill(3, 8)
     file.append([b"two"])
     assert base.digest() == files.digest()
     assert base.content(PATH) == b"onetwo\0\0"
-    file.trim()
+    file.truncate(6)
     assert base.digest() == files.digest()
     assert base.content(PATH) == b"onetwo"
 
@@ -131,7 +131,7 @@ def test_filled_bytes_are_overwritten_on_a_full_disk() -> None:
     file = files.create(PATH)
     file.append([b"one"])
     with pytest.raises(OSError, match="No space"):
-        file.fill(9)
+        file.fill(3, 12)
     file.append([b"12345"])
     assert (file.end(), file.size()) == (8, 8)
     with pytest.raises(OSError, match="No space"):

@@ -134,6 +134,10 @@ class FailingFiles(OsFiles):
         self._call("create")
         return FailingFile(self, super().create(path))
 
+    def recycle(self, old: str, new: str) -> File:
+        self._call("recycle")
+        return FailingFile(self, super().recycle(old, new))
+
     def open(self, path: str) -> File:
         return FailingFile(self, super().open(path))
 
@@ -158,9 +162,9 @@ class FailingFile(WrappedFile):
             raise
         self._file.append(buffers)
 
-    def fill(self, count: int) -> None:
+    def fill(self, start: int, stop: int) -> None:
         self._files._call("fill")
-        self._file.fill(count)
+        self._file.fill(start, stop)
 
     def datasync(self) -> None:
         self._files._call("datasync")

@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore import DurabilityError, Options, Queue, Store
 from amqpstore.checkpoint_state import CheckpointState
-from amqpstore.filenames import index_path
+from amqpstore.filenames import index_path, segment_numbers
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.log_batch import BatchSummary
 from tests.unit.engine.stores import (
@@ -35,8 +35,7 @@ def index_files(disk: Disk) -> list[str]:
 
 
 def segment_files(disk: Disk) -> list[int]:
-    names = os.listdir(os.path.join(disk.directory, "segments"))
-    return sorted(int(name[:10]) for name in names)
+    return segment_numbers(os.listdir(os.path.join(disk.directory, "segments")))
 
 
 def restarted(disk: Disk, name: str = "q") -> tuple[Store, Queue]:

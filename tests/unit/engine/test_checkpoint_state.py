@@ -15,7 +15,7 @@ from amqpstore import tables
 from amqpstore.backing import Backing
 from amqpstore.checkpoint import Checkpoint
 from amqpstore.checkpoint_state import CheckpointState, QueueIndex, Sizes
-from amqpstore.filenames import index_key
+from amqpstore.filenames import index_key, segment_path
 from amqpstore.files import OsFiles
 from amqpstore.index import IndexReader, IndexState, live_runs
 from amqpstore.index_writer import IndexWriter
@@ -128,7 +128,8 @@ class Subject:
             damaged=(),
             position=self.position,
         )
-        work.run()
+        for number in work.run().dropped:
+            os.remove(segment_path(self.backing.directory, number))
         self.created, self.deleted, self.batches = [], [], []
 
     def restart(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store, tables
 from amqpstore.compaction import choose
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.filenames import FIRST_COMPACTED, segment_numbers
 from amqpstore.files import OsFiles
 from amqpstore.records import Kind, Record, scan
 from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
@@ -86,8 +86,7 @@ def test_one_segment_is_written_anew_only_if_most_of_it_is_garbage() -> None:
 
 
 def segment_files(disk: Disk) -> list[int]:
-    names = os.listdir(os.path.join(disk.directory, "segments"))
-    return sorted(int(name[:10]) for name in names)
+    return segment_numbers(os.listdir(os.path.join(disk.directory, "segments")))
 
 
 def bodies_in(disk: Disk, number: int) -> list[tuple[int, bytes]]:

@@ -28,10 +28,10 @@ class BytesFile:
     def append(self, buffers: object) -> None:
         raise NotImplementedError
 
-    def fill(self, count: int) -> None:
+    def fill(self, start: int, stop: int) -> None:
         raise NotImplementedError
 
-    def trim(self) -> None:
+    def truncate(self, size: int) -> None:
         raise NotImplementedError
 
     def end(self) -> int:

@@ -30,7 +30,7 @@ from amqpstore.filenames import (
     SEGMENTS,
     TRANSIENT,
     index_key,
-    is_unfinished,
+    is_leftover,
     rejoin_number,
     repair_number,
     segment_number,
@@ -241,7 +241,7 @@ class PreparedStore:
                 elif directory == QUARANTINE and rejoin_number(name):
                     text = "what a follower discarded, as nobody had committed it, is kept here"
                     findings.add("rejoin-kept", f"{directory}/{name}", text)
-                elif is_unfinished(name):
+                elif is_leftover(name):
                     if not self._is_live:
                         text = "an unfinished copy of a file"
                         findings.add("file-left-over", f"{directory}/{name}", text)

@@ -16,10 +16,10 @@ class ReadOnlyFile(OsFile):
     def append(self, _buffers: Sequence[bytes]) -> NoReturn:
         _refuse(self.path)
 
-    def fill(self, _count: int) -> NoReturn:
+    def fill(self, _start: int, _stop: int) -> NoReturn:
         _refuse(self.path)
 
-    def trim(self) -> NoReturn:
+    def truncate(self, _size: int) -> NoReturn:
         _refuse(self.path)
 
     def datasync(self) -> None:
@@ -60,6 +60,9 @@ class ReadOnlyFiles(OsFiles):
 
     def create(self, path: str) -> File:
         _refuse(path)
+
+    def recycle(self, old: str, new: str) -> File:  # noqa: ARG002 - as in Files
+        _refuse(old)
 
     def rename(self, old: str, new: str) -> None:  # noqa: ARG002 - as in Files
         _refuse(old)

@@ -93,22 +93,22 @@ class FaultyFile(WrappedFile):
             self._file.append([content])
         raise self._faults.error(self.path)
 
-    def fill(self, count: int) -> None:
+    def fill(self, start: int, stop: int) -> None:
         if not self._faults.counts(f"fill {self.path}"):
-            self._file.fill(count)
+            self._file.fill(start, stop)
             return
         if self._faults.kind is FaultKind.SHORT_WRITE:
-            self._file.fill(count // 2)
+            self._file.fill(start, (start + stop) // 2)
         elif self._faults.kind is FaultKind.DONE_ANYWAY:
-            self._file.fill(count)
+            self._file.fill(start, stop)
         raise self._faults.error(self.path)
 
-    def trim(self) -> None:
-        if not self._faults.counts(f"trim {self.path}"):
-            self._file.trim()
+    def truncate(self, size: int) -> None:
+        if not self._faults.counts(f"truncate {self.path}"):
+            self._file.truncate(size)
             return
         if self._faults.kind is FaultKind.DONE_ANYWAY:
-            self._file.trim()
+            self._file.truncate(size)
         raise self._faults.error(self.path)
 
     def datasync(self) -> None:
@@ -155,6 +155,13 @@ class FaultyFiles(WrappedFiles):
     def open(self, path: str) -> File:
         self._faults.check("open", path)
         return super().open(path)
+
+    def recycle(self, old: str, new: str) -> File:
+        if self._faults.counts(f"recycle {old}"):
+            if self._faults.kind is FaultKind.DONE_ANYWAY:
+                super().rename(old, new)
+            raise self._faults.error(old)
+        return self.wrapped(super().recycle(old, new))
 
     def rename(self, old: str, new: str) -> None:
         self._faults.check("rename", old)

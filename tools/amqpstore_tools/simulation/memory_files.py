@@ -84,14 +84,14 @@ class MemoryFile:
                 raise
             self._end += len(content)
 
-    def fill(self, count: int) -> None:
+    def fill(self, start: int, stop: int) -> None:
         self._check(writing=True)
-        self._files.write(self.path, self._number, self._end, bytes(count))
+        self._files.write(self.path, self._number, start, bytes(stop - start))
 
-    def trim(self) -> None:
+    def truncate(self, size: int) -> None:
         self._check(writing=True)
-        if self.size() > self._end:
-            self._files.truncate(self.path, self._number, self._end)
+        if self.size() > size:
+            self._files.truncate(self.path, self._number, size)
 
     def end(self) -> int:
         self._check(writing=True)
@@ -159,6 +159,10 @@ class MemoryFiles:
 
     def open(self, path: str) -> MemoryFile:
         return MemoryFile(self, path, self._file(path), writable=False)
+
+    def recycle(self, old: str, new: str) -> MemoryFile:
+        self.rename(old, new)
+        return MemoryFile(self, new, self._file(new), writable=True)
 
     def rename(self, old: str, new: str) -> None:
         number = self._existing(old)

@@ -19,11 +19,11 @@ class WrappedFile:
     def append(self, buffers: Sequence[bytes]) -> None:
         self._file.append(buffers)
 
-    def fill(self, count: int) -> None:
-        self._file.fill(count)
+    def fill(self, start: int, stop: int) -> None:
+        self._file.fill(start, stop)
 
-    def trim(self) -> None:
-        self._file.trim()
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
 
     def end(self) -> int:
         return self._file.end()
@@ -68,6 +68,9 @@ class WrappedFiles:
 
     def open(self, path: str) -> File:
         return self.wrapped(self._files.open(path))
+
+    def recycle(self, old: str, new: str) -> File:
+        return self._files.recycle(old, new)
 
     def rename(self, old: str, new: str) -> None:
         self._files.rename(old, new)

@@ -1,0 +1,218 @@
+"""Files of dropped segments in which the log goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Store
+from amqpstore.clock import Clock
+from amqpstore.filenames import segment_path, spare_path
+from amqpstore.files import File, OsFiles
+from amqpstore.queue import Queue
+from amqpstore.space import Space
+from amqpstore.spares import Spares
+from tests.unit.engine.stores import Disk, drain, messages, queue_named, take
+
+SEGMENT_BYTES = 10_000
+CONTENT = b"\x01" * (SEGMENT_BYTES + 500)
+
+
+class Seconds(Clock):
+    """A clock by which each look is a second later."""
+
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def wall_ms(self) -> int:
+        return self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        self.seconds += 1
+        return 1000 * self.seconds
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    for number in (1, 2, 3):
+        path = Path(segment_path(str(tmp_path), number))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(CONTENT)
+    return str(tmp_path)
+
+
+@pytest.fixture
+def space(directory: str) -> Space:
+    return Space(OsFiles(), directory, least_free_bytes=0, reserve_bytes=0)
+
+
+@pytest.fixture
+def spares(directory: str, space: Space) -> Spares:
+    return Spares(OsFiles(), directory, SEGMENT_BYTES, space, Seconds())
+
+
+def names(directory: str) -> list[str]:
+    return sorted(os.listdir(os.path.join(directory, "segments")))
+
+
+def inode(path: str) -> int:
+    return os.stat(path).st_ino
+
+
+def test_a_dropped_segment_is_a_new_one_filled_with_zeros(spares: Spares, directory: str) -> None:
+    before = inode(segment_path(directory, 1))
+    spares.keep(1)
+    assert names(directory)[0] == "0000000001.spare"
+    path = segment_path(directory, 7)
+    file = spares.take(path)
+    assert file is not None
+    assert (file.path, file.end(), file.size()) == (path, 0, SEGMENT_BYTES)
+    assert file.read(0, SEGMENT_BYTES + 1) == bytes(SEGMENT_BYTES)
+    assert inode(path) == before
+    assert names(directory) == ["0000000002.segment", "0000000003.segment", "0000000007.segment"]
+    assert spares.take(segment_path(directory, 8)) is None
+    file.close()
+
+
+def test_two_are_kept_and_the_others_removed(spares: Spares, directory: str) -> None:
+    for number in (1, 2, 3):
+        spares.keep(number)
+    assert names(directory) == ["0000000001.spare", "0000000002.spare"]
+    spares.close()
+    assert names(directory) == []
+
+
+def test_none_is_made_after_the_end_nor_on_a_disk_that_is_nearly_full(
+    spares: Spares, space: Space, directory: str
+) -> None:
+    space.is_low = True
+    spares.keep(1)
+    space.is_low = False
+    spares.close()
+    spares.keep(2)
+    assert names(directory) == ["0000000003.segment"]
+
+
+def test_a_log_that_needs_many_gets_one_a_second(directory: str, space: Space) -> None:
+    class Still(Seconds):
+        def monotonic_ms(self) -> int:
+            return 5000
+
+    spares = Spares(OsFiles(), directory, SEGMENT_BYTES, space, Still())
+    spares.keep(1)
+    spares.keep(2)
+    assert names(directory) == ["0000000001.spare", "0000000003.segment"]
+
+
+def opened(directory: str) -> Callable[[], bytes]:
+    file = OsFiles().open(segment_path(directory, 1))
+
+    def content() -> bytes:
+        found = file.read(0, 1 << 20)
+        file.close()
+        return found
+
+    return content
+
+
+def linked(directory: str) -> Callable[[], bytes]:
+    path = os.path.join(directory, "link")
+    os.link(segment_path(directory, 1), path)
+    return Path(path).read_bytes
+
+
+@pytest.mark.parametrize("reader", [opened, linked])
+def test_what_somebody_reads_is_never_overwritten(
+    spares: Spares, directory: str, reader: Callable[[str], Callable[[], bytes]]
+) -> None:
+    """Another process may copy the store, or send a message of 64 MiB in parts."""
+    content = reader(directory)
+    spares.keep(1)
+    assert names(directory) == ["0000000002.segment", "0000000003.segment"]
+    assert content() == CONTENT
+
+
+class Failing(OsFiles):
+    """Files of which a call fails once, before or after it has renamed."""
+
+    def __init__(self) -> None:
+        self.fails_at = ""
+
+    def _fail(self, call: str) -> None:
+        if call == self.fails_at:
+            self.fails_at = ""
+            raise OSError(5, "Input/output error")
+
+    def recycle(self, old: str, new: str) -> File:
+        self._fail("recycle")
+        file = super().recycle(old, new)
+        try:
+            self._fail("after recycle")
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    def sync_directory(self, path: str) -> None:
+        self._fail("sync")
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("call", ["recycle", "after recycle", "sync"])
+def test_one_that_cannot_be_made_is_removed(directory: str, space: Space, call: str) -> None:
+    files = Failing()
+    spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
+    files.fails_at = call
+    spares.keep(1)
+    assert names(directory) == ["0000000002.segment", "0000000003.segment"]
+    assert spares.take(segment_path(directory, 7)) is None
+
+
+@pytest.mark.parametrize("call", ["recycle", "after recycle"])
+def test_one_that_cannot_be_taken_is_removed(directory: str, space: Space, call: str) -> None:
+    files = Failing()
+    spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
+    spares.keep(1)
+    files.fails_at = call
+    assert spares.take(segment_path(directory, 7)) is None
+    assert names(directory) == ["0000000002.segment", "0000000003.segment"]
+
+
+def flow(store: Store, queue: Queue, bodies: list[bytes]) -> None:
+    """Publish messages, each a batch of its own, and ack all but the last one."""
+    for body in bodies:
+        store.publish([queue], messages(body))
+        store.sync()
+    store.ack(queue, take(store, queue, len(bodies) - 1))
+    store.sync()
+
+
+def test_a_store_goes_on_in_the_segments_it_dropped(tmp_path: Path) -> None:
+    disk = Disk(str(tmp_path / "store"), segment_bytes=SEGMENT_BYTES)
+    disk.clock = Seconds()
+    store = disk.open()
+    queue = store.create_queue("q")
+    flow(store, queue, [b"a" * 1000] * 30)
+    store.checkpoint()
+    spare = [name for name in names(disk.directory) if name.endswith(".spare")]
+    assert len(spare) == 2
+    inodes = {inode(f"{disk.directory}/segments/{name}") for name in spare}
+    rest = [b"%02d" % number * 500 for number in range(30)]
+    flow(store, queue, rest)
+    segments = f"{disk.directory}/segments"
+    assert inodes <= {inode(f"{segments}/{name}") for name in names(disk.directory)}
+    # A crash leaves zeros behind the last batch, and spares, which the next start removes.
+    path = spare_path(disk.directory, 1)
+    store.abandon()
+    Path(path).write_bytes(bytes(100))
+    store = disk.open()
+    report = store.recovery_report
+    assert report.is_clean
+    assert (report.torn_bytes, report.unknown_files) == (0, [])
+    assert not os.path.exists(path)
+    assert drain(store, queue_named(store, "q")) == rest[-2:]
+    store.close()
+    assert not [name for name in names(disk.directory) if name.endswith(".spare")]
