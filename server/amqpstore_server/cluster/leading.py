@@ -242,6 +242,9 @@ class Leader:
             self._names.pop(follower.link, None)
             self._effects.append(HangUp(follower.link))
         follower.link, follower.is_streaming, follower.heard_at = link, False, now
+        # It may have acked a batch that this leader's own disk has not yet, and is about to discard
+        # it: without this the batch would be committed when that disk goes on.
+        follower.acked = 0
         self._names[link] = hello.member
         common = next((one.position for one in hello.tail if self._log.has(one)), START)
         if hello.member in self.members and common.number < self._committed_number:
@@ -282,7 +285,7 @@ class Leader:
         be elected without what was confirmed.
         """
         follower = self._followers[name]
-        follower.has_lost, follower.acked = True, 0
+        follower.has_lost = True
         self._effects.append(
             TellOperator(
                 f"{name} has acked batch {self._committed_number} and has no more than "
@@ -327,7 +330,9 @@ class Leader:
             follower.promised_until = max(follower.promised_until, until)
 
     def disconnected(self, link: int) -> None:
-        """A follower's connection is gone. What it has acked and promised stays true."""
+        """A follower's connection is gone. What it has acked stays true until it connects again,
+        and what it has promised in any case.
+        """
         name = self._names.pop(link, None)
         if name is not None:
             self._followers[name].link = None

@@ -14,11 +14,12 @@ import pytest
 from amqpstore_server.cluster import electing, in_sync, keys
 from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following, Stream
-from amqpstore_server.cluster.frames import HeldBatch, Promise, Welcome
+from amqpstore_server.cluster.frames import HeldBatch, Hello, Promise, Welcome
 from amqpstore_server.cluster.in_sync import InSyncList
 from amqpstore_server.cluster.keys import EtcdTransaction, View
 from amqpstore_server.cluster.leading import Leader
 from amqpstore_server.cluster.member import GroupMember
+from amqpstore_server.cluster.progress import FollowerProgress
 from amqpstore_server.cluster.timing import Health
 from amqpstore_tools.simulation.cluster.disk import ReplicaDisk
 from amqpstore_tools.simulation.cluster.nemesis import Story
@@ -41,6 +42,18 @@ def without(*keys_compared: str) -> Callable[[Callable[..., EtcdTransaction]], A
 
 
 # Acks and confirms.
+
+
+def counts_acks_of_another_connection(patch: pytest.MonkeyPatch) -> None:
+    hello = Leader.hello
+
+    def and_remember(self: Leader, link: int, said: Hello, now: float) -> None:
+        known = self._followers.get(said.member, FollowerProgress())
+        acked = known.acked
+        hello(self, link, said, now)
+        known.acked = 0 if known.has_lost else acked
+
+    patch.setattr(Leader, "hello", and_remember)
 
 
 def acks_before_its_sync(patch: pytest.MonkeyPatch) -> None:
@@ -327,7 +340,7 @@ MUTANTS: tuple[tuple[Mutant, Story | None], ...] = (
     (ships_a_definition_behind_its_first_batch, None),
     (grows_before_it_waits, None),
     (offers_before_it_has_caught_up, None),
-    (counts_promises_for_longer, None),
+    (counts_promises_for_longer, Story.CUT_OFF),
     (shrinks_before_the_answer, Story.LATE_CHANGES),
     (forgets_an_offer, Story.LATE_CHANGES),
     (changes_the_list_with_its_fence_only, Story.LATE_CHANGES),
@@ -341,6 +354,7 @@ MUTANTS: tuple[tuple[Mutant, Story | None], ...] = (
         pair(takes_its_key_back_in_the_same_term, compares_batches_by_position_only),
         Story.LOST_TAIL,
     ),
+    (counts_acks_of_another_connection, Story.LOST_LINKS),
     (pair(keeps_no_term, discards_without_asking_etcd), Story.TWO_LEADERS),
     (pair(takes_lower_terms, discards_without_asking_etcd), Story.TWO_LEADERS),
 )

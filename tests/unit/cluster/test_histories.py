@@ -46,6 +46,11 @@ def test_a_member_that_hears_too_late_that_it_has_won_does_not_open_its_store() 
     assert history(10890).violations == ()
 
 
+def test_what_a_follower_acked_on_another_connection_commits_nothing() -> None:
+    """It had discarded it meanwhile: the leader's own disk did not have it when it connected."""
+    assert history(500001757).violations == ()
+
+
 def test_a_leader_that_has_resigned_lets_others_stand_first() -> None:
     """It was the first to know, and the oldest in the list, so it was elected again and again."""
     _, group = drill(3, sees_etcd_only)

@@ -26,6 +26,8 @@ class Story(Enum):
     LATE_ELECTION = "an election is carried out when the former leader has come back"
     LOST_TAIL = "a leader loses what its followers have, and takes its key back"
     TWO_LEADERS = "a deposed leader knows nothing of it, and followers come to it"
+    CUT_OFF = "a leader is cut off from everybody but its clients"
+    LOST_LINKS = "followers connect again and again while the leader's disk hangs"
 
 
 class Nemesis:
@@ -127,6 +129,11 @@ class Nemesis:
                 self._lost_tail(machine)
             case Story.TWO_LEADERS:
                 self._two_leaders(machine)
+            case Story.CUT_OFF:
+                self._isolate(machine)
+                self._events.after(self._random.uniform(3.0, 8.0), self._mend_story)
+            case Story.LOST_LINKS:
+                self._lost_links(machine)
 
     def _late_changes(self, machine: SimulatedMachine) -> None:
         """Changes of the list are carried out late; a follower that is added may die soon."""
@@ -226,6 +233,24 @@ class Nemesis:
         for at in (6.0, 8.0, 10.0, 12.0):
             self._events.after(at + random.uniform(0.0, 1.0), meet)
         self._events.after(16.0, self._mend_story)
+
+    def _lost_links(self, machine: SimulatedMachine) -> None:
+        """Followers have a batch that the leader's disk has not: when they connect again, it takes
+        the batch back, and sends it once more. Meanwhile the disk goes on.
+        """
+        random = self._random
+        machine.is_disk_stuck = True
+
+        def lose_links() -> None:
+            if machine.is_disk_stuck:
+                self._network.drop(random.choice(self._machines))
+                self._events.after(random.uniform(0.05, 0.5), lose_links)
+
+        def go_on() -> None:
+            machine.is_disk_stuck = False
+
+        self._events.after(random.uniform(0.2, 0.5), lose_links)
+        self._events.after(random.uniform(0.5, 2.5), go_on)
 
     def _mend_story(self) -> None:
         self._network.blocked.clear()
