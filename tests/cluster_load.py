@@ -1,92 +1,300 @@
-"""A publisher that goes on whatever happens to a group, and remembers what was confirmed to it."""
+"""Clients that go on whatever happens to a group, and what they were told.
 
+Publishers send numbered messages to one of two queues, or to both by an exchange, each with a
+confirm or some of them in a transaction; consumers ack most of what they get, and requeue the rest.
+"""
+
+import contextlib
+import itertools
 import random
 import threading
 import time
-from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from tests.cluster_processes import GroupProcesses
+from tests.waiting import wait_until
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-PAUSE_S = 0.05
-KEPT, DRAINED = "kept", "drained"
-"""What is published to one queue stays there; nearly all of the other one is acked at once."""
+QUEUES = ("left", "right")
+BOTH = "both"
+_ROUTES = (QUEUES[:1], QUEUES[1:], QUEUES)
+_FILLERS = (0, 10, 2000, 20_000)
+_TRANSACTION = 3
+"""How many messages are published in one transaction."""
+
+_PAUSE_S = 0.05
+_PREFETCH = 20
+
+Placed = tuple[str, int]
+"""A queue, and the number of a message that goes there."""
 
 
-class Load(threading.Thread):
-    """Publishes numbers to two queues of whichever member leads, each with a confirm."""
+class Source(NamedTuple):
+    """A connection: the member behind it, and since when. A leader that is deposed closes all of
+    its clients, so what comes on one connection comes from one leader of one term.
+    """
 
-    def __init__(self, group: GroupProcesses, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.confirmed: set[int] = set()
-        self.tried: set[int] = set()
-        self.acked: set[int] = set()
+    member: str
+    connected_at: float
+
+
+class History:
+    """What clients tried, and what they were told. `faults` says what should not have been.
+
+    What a leader delivers need not be in its log yet, or be committed, and is forgotten if it dies.
+    It is known to be there if the same leader has confirmed what was published later.
+    """
+
+    def __init__(self) -> None:
+        self.confirms = 0
         self.longest_s = 0.0
         """The longest time between two confirms since it was set to 0."""
-        self._group = group
-        self._random = random.Random(seed)
-        self._number = 0
+        self.forgotten = 0
+        """Messages that came again, and not as redelivered, as a leader was lost in between."""
+        self._faults: list[str] = []
+        self._attempts: list[tuple[Placed, ...]] = []
+        """What is in its queues as a whole, or not at all: a message, or a transaction."""
+        self._confirmed: set[Placed] = set()
+        self._delivered: dict[Placed, tuple[str, float]] = {}
+        """The member that delivered a message first, and when."""
+        self._logged: dict[Source, float] = {}
+        """When the last message was sent that was confirmed on a connection."""
         self._confirmed_at = time.monotonic()
-        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+
+    def attempted(self, whole: tuple[Placed, ...]) -> None:
+        """Note what is about to be published."""
+        with self._lock:
+            self._attempts.append(whole)
+
+    def confirmed(self, whole: tuple[Placed, ...], source: Source, sent_at: float) -> None:
+        """Note a confirm."""
+        with self._lock:
+            self.confirms += 1
+            self._confirmed.update(whole)
+            self._logged[source] = sent_at
+            now = time.monotonic()
+            self.longest_s = max(self.longest_s, now - self._confirmed_at)
+            self._confirmed_at = now
+
+    def delivered(self, placed: Placed, source: Source, *, is_redelivered: bool) -> None:
+        """Note a delivery: it is flagged if the log has one before it."""
+        with self._lock:
+            before = self._delivered.get(placed)
+            if before is None:
+                self._delivered[placed] = source.member, time.monotonic()
+            elif not is_redelivered:
+                # A leader that was deposed may still deliver, and not know what the next one does.
+                if self._is_logged(before) and source.connected_at > before[1]:
+                    self._faults.append(f"{placed} was delivered before, and is not flagged")
+                self.forgotten += 1
+
+    def _is_logged(self, delivery: tuple[str, float]) -> bool:
+        member, at = delivery
+        return any(
+            source.member == member and source.connected_at < at < sent_at
+            for source, sent_at in self._logged.items()
+        )
+
+    def faults(self) -> list[str]:
+        """Return what is wrong, once all queues are empty."""
+        with self._lock:
+            found = list(self._faults)
+            there = self._delivered.keys()
+            if lost := sorted(self._confirmed - there):
+                found.append(f"{len(lost)} confirmed messages are lost: {lost[:5]}")
+            if strange := sorted(there - {one for whole in self._attempts for one in whole}):
+                found.append(f"{len(strange)} were never published: {strange[:5]}")
+            parts = [
+                whole
+                for whole in self._attempts
+                if not there.isdisjoint(whole)
+                and not there >= set(whole)
+                and any(one in there and self._is_logged(self._delivered[one]) for one in whole)
+            ]
+            if parts:
+                found.append(f"{len(parts)} are there in part: {parts[:5]}")
+            return found
+
+
+class _Client(threading.Thread):
+    """Connects to whichever member takes it, again and again."""
+
+    def __init__(self, load: "Load", seed: int) -> None:
+        super().__init__(daemon=True)
+        self.failure = ""
+        self.load = load
+        self.random = random.Random(seed)
 
     def run(self) -> None:
-        while not self._stopped.is_set():
+        while not self.load.is_stopped(self):
+            connection = None
             try:
-                leader = self._group.leader()
-                if leader is not None:
-                    self._publish(leader.connect())
+                connection, source = self.load.connect(self.random)
+                if connection is not None:
+                    self.work(connection, source)
             except (AMQPError, OSError):
                 pass  # it was closed, or killed: what was not confirmed is unknown
-            self._stopped.wait(PAUSE_S)
+            except Exception as error:  # whatever it is, it is the finding
+                self.failure = repr(error)
+                raise
+            finally:
+                _abandon(connection)
+            self.load.stopped.wait(_PAUSE_S)
 
-    def _publish(self, connection: pika.BlockingConnection) -> None:
+    def work(self, connection: pika.BlockingConnection, source: Source) -> None:
+        """Use a connection until it is lost, or the load is stopped."""
+        raise NotImplementedError
+
+
+def _abandon(connection: pika.BlockingConnection | None) -> None:
+    if connection is not None and connection.is_open:
+        with contextlib.suppress(AMQPError, OSError):
+            connection.close()
+
+
+class _Publisher(_Client):
+    def work(self, connection: pika.BlockingConnection, source: Source) -> None:
         channel = connection.channel()
         channel.confirm_delivery()
-        for queue in (KEPT, DRAINED):
+        while not self.load.stopped.wait(self.load.pace_s):
+            number = next(self.load.numbers)
+            routes = self.random.choice(_ROUTES)
+            whole = tuple((queue, number) for queue in routes)
+            self.load.history.attempted(whole)
+            sent_at = time.monotonic()
+            _publish(channel, number, routes, self.random)
+            self.load.history.confirmed(whole, source, sent_at)
+
+
+class _Transactor(_Client):
+    def work(self, connection: pika.BlockingConnection, source: Source) -> None:
+        channel = connection.channel()
+        channel.tx_select()
+        while not self.load.stopped.wait(self.load.pace_s):
+            messages = [
+                (next(self.load.numbers), self.random.choice(_ROUTES)) for _ in range(_TRANSACTION)
+            ]
+            whole = tuple((queue, number) for number, routes in messages for queue in routes)
+            self.load.history.attempted(whole)
+            sent_at = time.monotonic()
+            for number, routes in messages:
+                _publish(channel, number, routes, self.random)
+            channel.tx_commit()
+            self.load.history.confirmed(whole, source, sent_at)
+
+
+def _publish(
+    channel: BlockingChannel, number: int, routes: tuple[str, ...], rng: random.Random
+) -> None:
+    body = b"%d%s" % (number, b"." * rng.choice(_FILLERS))
+    exchange, key = (BOTH, "") if routes == QUEUES else ("", routes[0])
+    channel.basic_publish(exchange, key, body, PERSISTENT)
+
+
+class _Consumer(_Client):
+    def __init__(self, load: "Load", seed: int, queue: str) -> None:
+        super().__init__(load, seed)
+        self._queue = queue
+
+    def work(self, connection: pika.BlockingConnection, source: Source) -> None:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=_PREFETCH)
+        for method, _, body in channel.consume(self._queue, inactivity_timeout=0.1):
+            if method is not None and method.delivery_tag is not None and body is not None:
+                placed = (self._queue, int(body.rstrip(b".")))
+                self.load.history.delivered(placed, source, is_redelivered=method.redelivered)
+                if self.random.random() < 0.8:
+                    channel.basic_ack(method.delivery_tag)
+                else:
+                    channel.basic_nack(method.delivery_tag)
+            if self.load.is_stopped(self):
+                return
+
+
+class Load:
+    """Publishers, a tenth of them with transactions, and consumers.
+
+    Args: pace_s, for how long a publisher waits behind each confirm.
+    """
+
+    def __init__(
+        self, group: GroupProcesses, seed: int, publishers: int = 4, pace_s: float = 0.0
+    ) -> None:
+        self.history = History()
+        self.connections = 0
+        """How many were made, by all clients."""
+        self.numbers: Iterator[int] = itertools.count()
+        self.pace_s = pace_s
+        self.stopped = threading.Event()
+        self._is_drained = threading.Event()
+        self._group = group
+        self._consumers = [
+            _Consumer(self, seed + number, queue) for number, queue in enumerate(QUEUES * 2)
+        ]
+        self._publishers: list[_Client] = [
+            _Publisher(self, seed + number) if number % 10 else _Transactor(self, seed + number)
+            for number in range(publishers)
+        ]
+
+    def start(self) -> None:
+        channel = self._group.wait_for_leader().connect().channel()
+        channel.exchange_declare(BOTH, "fanout", durable=True)
+        for queue in QUEUES:
             channel.queue_declare(queue, durable=True)
-        while not self._stopped.is_set():
-            for queue in (KEPT, DRAINED):
-                self._number += 1
-                if queue == KEPT:
-                    self.tried.add(self._number)
-                filler = b"." * self._random.choice((0, 10, 2000, 20_000))
-                channel.basic_publish("", queue, b"%d%s" % (self._number, filler), PERSISTENT)
-                self._note(self._number if queue == KEPT else 0)
-            method, _, _ = channel.basic_get(DRAINED)
-            if method is not None and method.delivery_tag is not None:
-                channel.basic_ack(method.delivery_tag)
-        connection.close()
+            channel.queue_bind(queue, BOTH)
+        channel.connection.close()
+        for client in self._clients:
+            client.start()
 
-    def _note(self, number: int) -> None:
-        now = time.monotonic()
-        self.longest_s = max(self.longest_s, now - self._confirmed_at)
-        self._confirmed_at = now
-        if number:
-            self.confirmed.add(number)
+    @property
+    def _clients(self) -> Iterable[_Client]:
+        return (*self._publishers, *self._consumers)
 
-    def wait_for_confirms(self, count: int) -> None:
-        """Wait until so many more are confirmed."""
-        target = len(self.confirmed) + count
-        self._group.wait(lambda: len(self.confirmed) >= target)
+    def is_stopped(self, client: _Client) -> bool:
+        return (self._is_drained if client in self._consumers else self.stopped).is_set()
 
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
+    def connect(self, rng: random.Random) -> tuple[pika.BlockingConnection | None, Source]:
+        """Try all members, in any order, as client libraries do with a list of hosts."""
+        members = list(self._group.members)
+        rng.shuffle(members)
+        for one in members:
+            # The next one may lead.
+            with contextlib.suppress(AMQPError, AMQPConnectorException, OSError):
+                connection = pika.BlockingConnection(one.parameters(timeout_s=2.0, heartbeat_s=4))
+                self.connections += 1
+                # Behind a proxy it is anybody.
+                return connection, Source("" if one.proxy else one.id, time.monotonic())
+        return None, Source("", 0.0)
+
+    def wait_for_confirms(self, count: int, timeout_s: float = 60.0) -> None:
+        """Wait until so many more have come."""
+        target = self.history.confirms + count
+        wait_until(lambda: self.history.confirms >= target, self._group.logs, timeout_s)
 
     def verify(self) -> None:
-        """Compare what the leader has with what was confirmed."""
-        connection = self._group.wait_for_leader().connect()
-        channel = connection.channel()
-        found: Counter[int] = Counter()
-        order = []
-        while (body := channel.basic_get(KEPT)[2]) is not None:
-            order.append(int(body.rstrip(b".")))
-            found[order[-1]] += 1
-        connection.close()
-        assert not self.confirmed - found.keys(), "confirmed and lost"
-        assert not found.keys() - self.tried, "never published"
-        assert not [one for one, count in found.items() if count > 1], "twice"
-        assert order == sorted(order)
+        """Stop, take all that is there, and compare it with what was confirmed."""
+        self.stopped.set()
+        for one in self._publishers:
+            one.join()
+        channel = self._group.wait_for_leader().connect().channel()
+        for queue in QUEUES:
+            self._group.wait(lambda: _ready(channel, queue) == 0)  # noqa: B023 (it is called here)
+        self._is_drained.set()
+        for one in self._consumers:
+            one.join()
+        channel.connection.close()
+        failures = [one.failure for one in self._clients if one.failure]
+        assert not failures, failures
+        faults = self.history.faults()
+        assert not faults, f"{faults}\n{self._group.logs()}"
+
+
+def _ready(channel: BlockingChannel, queue: str) -> int:
+    return int(channel.queue_declare(queue, passive=True).method.message_count)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import pika
@@ -21,7 +22,10 @@ from amqpstore_server.cluster.keys import member_key as key_of
 from amqpstore_server.etcd.client import EtcdClient
 from tests.broker_process import REPOSITORY
 from tests.etcd_process import PATIENT_S, EtcdCluster
+from tests.network_namespaces import LOOPBACK, Host
 from tests.waiting import wait_until
+
+_LOGIN = re.compile(r"user (\w+) added, password (\S+)")
 
 
 def listening_port() -> int:
@@ -37,12 +41,16 @@ def listening_port() -> int:
 class MemberProcess:
     """One member: its directory, its ports, and between start and end its process."""
 
-    def __init__(self, place: str, number: int, etcd: EtcdCluster, *, proxy: bool) -> None:
+    def __init__(
+        self, place: str, number: int, etcd: EtcdCluster, host: Host, *, proxy: bool
+    ) -> None:
         self.proxy = proxy
+        self.host = host
         self.id = f"{number:016x}"
         self.directory = os.path.join(place, f"member-{number}")
         self.log_path = os.path.join(place, f"member-{number}.log")
         self.port, self.replicate = listening_port(), listening_port()
+        self.login = pika.PlainCredentials("guest", "guest")
         self.settings: dict[str, str] = {}
         """Environment variables of the process."""
         self._etcd = etcd
@@ -50,7 +58,7 @@ class MemberProcess:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.replicate}"
+        return f"{self.host.address}:{self.replicate}"
 
     def create(self, store_id: uuid.UUID, cluster: int) -> None:
         """Make its directory that of a new member."""
@@ -73,9 +81,9 @@ class MemberProcess:
     def start(self) -> None:
         """Start the process; it follows before it does anything else."""
         command = [sys.executable, "-m", "amqpstore_tools", "serve", "--data", self.directory]
-        with open(self.log_path, "ab") as log:
+        with open(self.log_path, "ab") as log, self.host.entered():
             self._process = subprocess.Popen(
-                [*command, "--listen", f"127.0.0.1:{self.port}"],
+                [*command, "--listen", f"{self.host.address}:{self.port}"],
                 cwd=REPOSITORY,
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
@@ -108,18 +116,35 @@ class MemberProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a process that has ended by itself."""
+        return self._process.poll() if self._process is not None else None
+
     def serves(self) -> bool:
         """Whether clients can connect."""
         with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", self.port), 0.2).close()
+            socket.create_connection((self.host.address, self.port), 0.2).close()
             return True
         return False
 
+    def parameters(
+        self, timeout_s: float = PATIENT_S, heartbeat_s: int | None = None
+    ) -> pika.ConnectionParameters:
+        """How clients connect."""
+        return pika.ConnectionParameters(
+            self.host.address,
+            self.port,
+            credentials=self.login,
+            socket_timeout=timeout_s,
+            stack_timeout=2 * timeout_s,
+            blocked_connection_timeout=60,
+            heartbeat=heartbeat_s,
+        )
+
     def connect(self) -> pika.BlockingConnection:
         """Connect as clients do: a leader that has just changed may close the first connection."""
-        parameters = pika.ConnectionParameters(
-            "127.0.0.1", self.port, socket_timeout=PATIENT_S, blocked_connection_timeout=60
-        )
+        parameters = self.parameters()
         connections: list[pika.BlockingConnection] = []
 
         def connects() -> bool:
@@ -140,17 +165,31 @@ class MemberProcess:
 class GroupProcesses:
     """An etcd, and members of which the first one is in the list from the beginning.
 
-    Args: proxy, whether followers take clients: else who accepts some leads.
+    Args: proxy, whether followers take clients: else who accepts some leads. hosts, etcd_hosts:
+    where they run; etcd has as many members as hosts. disks: a directory for each member.
     """
 
-    def __init__(self, place: str, size: int, min_in_sync: int = 1, *, proxy: bool = False) -> None:
+    def __init__(
+        self,
+        place: str,
+        size: int,
+        min_in_sync: int = 1,
+        *,
+        proxy: bool = False,
+        hosts: Sequence[Host] = (),
+        etcd_hosts: Sequence[Host] = (LOOPBACK,),
+        disks: Sequence[str] = (),
+    ) -> None:
         self._stack = contextlib.ExitStack()
-        self.etcd = self._stack.enter_context(EtcdCluster(place))
+        self.etcd = self._stack.enter_context(EtcdCluster(place, len(etcd_hosts), hosts=etcd_hosts))
         self.client = self._stack.enter_context(
             EtcdClient(self.etcd.settings, "/amqpstore/test/main/", timeout_s=PATIENT_S)
         )
         self.members = [
-            MemberProcess(place, number, self.etcd, proxy=proxy) for number in range(1, size + 1)
+            MemberProcess(disk, number, self.etcd, host, proxy=proxy)
+            for number, (host, disk) in enumerate(
+                zip(hosts or [LOOPBACK] * size, disks or [place] * size, strict=True), 1
+            )
         ]
         store_id = uuid.uuid4()
         first = self.members[0].id
@@ -178,6 +217,18 @@ class GroupProcesses:
         for one in self.members:
             one.start()
         self.wait_until_in_sync(len(self.members))
+        if self.members[0].host is not LOOPBACK:
+            self.wait(self._knows_login)
+
+    def _knows_login(self) -> bool:
+        """Find the login of the administrator, which a leader that is reachable has made: guest may
+        log in from loopback only.
+        """
+        found = _LOGIN.search(self.logs())
+        if found is not None:
+            for one in self.members:
+                one.login = pika.PlainCredentials(found[1], found[2])
+        return found is not None
 
     def view(self) -> View:
         return self.client.read()

@@ -15,6 +15,7 @@ import urllib3
 
 from amqpstore_server.etcd.settings import EtcdSettings
 from tests.interop.external_client import need
+from tests.network_namespaces import LOOPBACK, Host
 from tests.waiting import wait_until
 
 START_TRIES = 3
@@ -39,8 +40,11 @@ def free_port() -> int:
 class EtcdProcess:
     """One member of an etcd. Its ports and its data outlive the process."""
 
-    def __init__(self, directory: str, name: str, arguments: Sequence[str], scheme: str) -> None:
+    def __init__(
+        self, directory: str, name: str, arguments: Sequence[str], scheme: str, host: Host
+    ) -> None:
         self.name = name
+        self.host = host
         self.directory = os.path.join(directory, name)
         self.client_port, self.peer_port = free_port(), free_port()
         self._scheme = scheme
@@ -52,11 +56,11 @@ class EtcdProcess:
 
     @property
     def url(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self.client_port}"
+        return f"{self._scheme}://{self.host.address}:{self.client_port}"
 
     @property
     def peer_url(self) -> str:
-        return f"http://127.0.0.1:{self.peer_port}"
+        return f"http://{self.host.address}:{self.peer_port}"
 
     def begin(self) -> None:
         """Start the process, and do not wait until it answers."""
@@ -70,7 +74,7 @@ class EtcdProcess:
             *["--logger", "zap", "--log-level", "warn"],
             *self._arguments,
         ]
-        with open(self._log_path, "ab") as log:
+        with open(self._log_path, "ab") as log, self.host.entered():
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
@@ -110,7 +114,9 @@ class EtcdProcess:
 
 
 class EtcdCluster:
-    """One member or several, each with ports of its own."""
+    """One member or several, each with ports of its own, and each on a host of its own if there
+    are that many.
+    """
 
     def __init__(
         self,
@@ -118,6 +124,7 @@ class EtcdCluster:
         size: int = 1,
         arguments: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
+        hosts: Sequence[Host] = (),
     ) -> None:
         if size == 1:
             arguments = (*ALONE, *arguments)
@@ -126,7 +133,13 @@ class EtcdCluster:
             place = os.path.join(directory, f"etcd-{attempt}")
             os.makedirs(place)
             self.members = [
-                EtcdProcess(place, f"member-{number}", arguments, "https" if tls else "http")
+                EtcdProcess(
+                    place,
+                    f"member-{number}",
+                    arguments,
+                    "https" if tls else "http",
+                    hosts[number] if hosts else LOOPBACK,
+                )
                 for number in range(size)
             ]
             for one in self.members:

@@ -1,112 +1,137 @@
-"""A group of real processes under load, while its members are killed, stopped and paused: nothing
-that was confirmed is lost.
+"""A group of real processes under load, while members, etcd, network and disks fail: nothing that
+was confirmed is lost, and nothing comes twice without saying so.
 """
 
-import random
-import signal
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import trustme
 from pika.exceptions import AMQPError
 
 from amqpstore_tools.__main__ import main
-from tests.cluster_load import KEPT, PERSISTENT, Load
-from tests.cluster_processes import GroupProcesses, MemberProcess
+from tests.cluster_load import PERSISTENT, QUEUES, Load
+from tests.cluster_processes import GroupProcesses
 from tests.interop.test_replication import FAILOVER_S, publish
+from tests.nemesis import Nemesis
+from tests.network_namespaces import HostNetwork
+from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.long
 
 STALL_S = 2.5
 SEGMENT_BYTES = "1048576"
+LEAST_FREE_BYTES = "2097152"
+DISK_MIB = 192
+OUTAGE_S = 20.0
+"""Longer than all leases."""
 
 
-class Nemesis:
-    """What happens to a group. Each returns the member that was gone."""
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMQPSTORE_SEGMENT_BYTES", SEGMENT_BYTES)
 
-    def __init__(self, group: GroupProcesses, seed: int) -> None:
-        self._group = group
-        self._random = random.Random(seed)
 
-    def strike(self) -> str:
-        """Let something happen, and return once all members are in sync again."""
-        whats: list[Callable[[MemberProcess], None]] = [
-            self.kill_leader,
-            self.kill_and_restart_leader,
-            self.stop_leader,
-            self.pause_leader,
-            self.kill_follower,
-            self.pause_follower,
-        ]
-        what = self._random.choice(whats)
-        what(self._group.wait_for_leader())
-        self._group.wait_until_in_sync(len(self._group.members))
-        return what.__name__
-
-    def kill_leader(self, leader: MemberProcess) -> None:
-        leader.kill()
-        self._group.wait_for_leader(but=leader)
-        leader.start()
-
-    def kill_and_restart_leader(self, leader: MemberProcess) -> None:
-        leader.kill()
-        leader.start()
-
-    def stop_leader(self, leader: MemberProcess) -> None:
-        assert leader.terminate() == 0, leader.log()
-        self._group.wait_for_leader(but=leader)
-        leader.start()
-
-    def pause_leader(self, leader: MemberProcess) -> None:
-        leader.signal(signal.SIGSTOP)
-        self._group.wait_for_leader(but=leader)
-        leader.signal(signal.SIGCONT)
-
-    def kill_follower(self, leader: MemberProcess) -> None:
-        follower = self._follower(leader)
-        follower.kill()
-        self._wait_until_dropped(follower)
-        follower.start()
-
-    def pause_follower(self, leader: MemberProcess) -> None:
-        follower = self._follower(leader)
-        follower.signal(signal.SIGSTOP)
-        self._wait_until_dropped(follower)
-        follower.signal(signal.SIGCONT)
-
-    def _follower(self, leader: MemberProcess) -> MemberProcess:
-        return self._random.choice([one for one in self._group.members if one is not leader])
-
-    def _wait_until_dropped(self, follower: MemberProcess) -> None:
-        self._group.wait(lambda: follower.id not in self._group.view().in_sync)
+def end(group: GroupProcesses, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stop all members in order, and check what each has on disk."""
+    group.wait_until_in_sync(len(group.members))
+    for one in group.members:
+        assert one.terminate() == 0, one.log()
+    for one in group.members:
+        assert main(["check", one.directory]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("size", "min_in_sync", "seed"), [(2, 1, 1), (3, 2, 2)])
 def test_nothing_that_was_confirmed_is_lost(
-    tmp_path: Path,
-    size: int,
-    min_in_sync: int,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, size: int, min_in_sync: int, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("AMQPSTORE_SEGMENT_BYTES", SEGMENT_BYTES)
     with GroupProcesses(str(tmp_path), size, min_in_sync) as group:
         group.start()
-        load = Load(group, seed)
-        nemesis = Nemesis(group, seed)
+        load, nemesis = Load(group, seed), Nemesis(group, seed)
         load.start()
-        for _ in range(8):
+        for fault in nemesis.faults:
             load.wait_for_confirms(20)
-            nemesis.strike()
+            nemesis.strike(fault)
         load.wait_for_confirms(20)
-        load.stop()
         load.verify()
+        end(group, capsys)
+
+
+@pytest.fixture
+def scattered(tmp_path: Path) -> Generator[tuple[GroupProcesses, HostNetwork]]:
+    """Three members, three of etcd and the clients, each on a host of its own, and each member
+    with a disk of its own. Members show each other certificates.
+    """
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(HostNetwork(("a", "b", "c", "x", "y", "z", "clients")))
+        stack.enter_context(network.hosts["clients"].entered())
+        disks = [
+            stack.enter_context(small_disk(str(tmp_path / f"disk-{name}"), DISK_MIB))
+            for name in "abc"
+        ]
+        group = stack.enter_context(
+            GroupProcesses(
+                str(tmp_path),
+                3,
+                2,
+                hosts=[network.hosts[name] for name in "abc"],
+                etcd_hosts=[network.hosts[name] for name in "xyz"],
+                disks=disks,
+            )
+        )
+        ca = trustme.CA()
+        ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
         for one in group.members:
-            assert one.terminate() == 0, one.log()
-        for one in group.members:
-            assert main(["check", one.directory]) == 0, capsys.readouterr().out
+            path = tmp_path / f"{one.id}.pem"
+            leaf = ca.issue_cert(one.host.address)
+            leaf.private_key_and_cert_chain_pem.write_to_path(str(path))
+            one.settings = {
+                "AMQPSTORE_CLUSTER_CERTIFICATE": str(path),
+                "AMQPSTORE_CLUSTER_CA": str(tmp_path / "ca.pem"),
+                "AMQPSTORE_LEAST_FREE_BYTES": LEAST_FREE_BYTES,
+            }
+        group.start()
+        yield group, network
+
+
+def test_nothing_is_lost_whatever_is_cut_off_killed_or_full(
+    scattered: tuple[GroupProcesses, HostNetwork], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each fault once, and some of them two at a time."""
+    group, network = scattered
+    load = Load(group, 3, publishers=20, pace_s=0.2)
+    nemesis = Nemesis(group, 3, network)
+    load.start()
+    for strike in [(one,) for one in nemesis.faults] + [nemesis.pair() for _ in range(8)]:
+        load.wait_for_confirms(20)
+        nemesis.strike(*strike)
+    load.wait_for_confirms(20)
+    load.verify()
+    end(group, capsys)
+
+
+def test_nobody_notices_that_etcd_is_away(
+    scattered: tuple[GroupProcesses, HostNetwork],
+) -> None:
+    """Members go on by their promises: no client is disconnected, and nobody else leads."""
+    group, _ = scattered
+    load = Load(group, 4, publishers=4, pace_s=0.1)
+    load.start()
+    load.wait_for_confirms(20)
+    leader, term, connections = group.wait_for_leader(), group.view().term, load.connections
+    group.etcd.kill()
+    until = time.monotonic() + OUTAGE_S
+    while time.monotonic() < until:
+        load.wait_for_confirms(20)
+    assert load.connections == connections, group.logs()
+    group.etcd.start()
+    assert group.wait_for_leader() is leader
+    assert group.view().term == term
+    load.wait_for_confirms(20)
+    assert load.connections == connections, group.logs()
+    load.verify()
 
 
 def test_a_leader_without_enough_replicas_confirms_nothing(tmp_path: Path) -> None:
@@ -118,11 +143,11 @@ def test_a_leader_without_enough_replicas_confirms_nothing(tmp_path: Path) -> No
         load = Load(group, 0)
         load.start()
         load.wait_for_confirms(5)
-        load.longest_s = 0.0
+        load.history.longest_s = 0.0
         first.kill()
         load.wait_for_confirms(20)
-        assert load.longest_s <= STALL_S, group.logs()
-        load.stop()
+        assert load.history.longest_s <= STALL_S, group.logs()
+        load.verify()
         second.kill()
         blocked: list[str] = []
         connection = leader.connect()
@@ -133,7 +158,7 @@ def test_a_leader_without_enough_replicas_confirms_nothing(tmp_path: Path) -> No
 
         def is_blocked() -> bool:
             if not blocked:
-                channel.basic_publish("", KEPT, b"0", PERSISTENT)
+                channel.basic_publish("", QUEUES[0], b"0", PERSISTENT)
             connection.process_data_events(0.1)
             return bool(blocked)
 

@@ -15,6 +15,7 @@ from amqpstore_tools.__main__ import main
 from tests.cluster_processes import GroupProcesses, MemberProcess
 from tests.etcd_process import EtcdCluster
 from tests.interop.test_replication import PERSISTENT, numbers, pass_on, publish
+from tests.network_namespaces import LOOPBACK
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -140,7 +141,8 @@ def test_a_new_machine_joins_a_broker_with_many_messages(
     """
     with EtcdCluster(str(tmp_path)) as etcd:
         first, second, observer = members = [
-            MemberProcess(str(tmp_path), number, etcd, proxy=False) for number in (1, 2, 3)
+            MemberProcess(str(tmp_path), number, etcd, LOOPBACK, proxy=False)
+            for number in (1, 2, 3)
         ]
         try:
             _grow(first)

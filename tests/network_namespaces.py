@@ -1,0 +1,141 @@
+"""Hosts with a network of their own on this machine, which can be cut in pieces.
+
+Each host is a network namespace with one address. A router between them, a namespace too, drops
+what a cut host sends, or what one sends to another: nobody is told, as with a real partition.
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol, Self
+
+import pytest
+
+_NEW_NETWORK = 0x40000000
+"""CLONE_NEWNET, for setns(2)."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Host(Protocol):
+    """Where a process runs."""
+
+    @property
+    def address(self) -> str: ...
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Let this thread, and the threads and processes that it starts, be on this host."""
+
+
+class _Loopback:
+    address = "127.0.0.1"
+
+    def entered(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+LOOPBACK = _Loopback()
+"""This machine itself."""
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)}: {done.stderr.decode().strip()}")
+
+
+class NetworkHost:
+    """One host, with a cable to the router."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.namespace = name
+        self.address = f"10.77.{number}.2"
+        self.gateway = f"10.77.{number}.1"
+        self.interface = f"host{number}"
+        """Its end of the cable at the router."""
+
+    @contextlib.contextmanager
+    def entered(self) -> Generator[None]:
+        with (
+            open("/proc/thread-self/ns/net", "rb") as outside,
+            open(f"/run/netns/{self.namespace}", "rb") as inside,
+        ):
+            _enter(inside.fileno())
+            try:
+                yield
+            finally:
+                _enter(outside.fileno())
+
+
+def _enter(namespace: int) -> None:
+    if _LIBC.setns(namespace, _NEW_NETWORK):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+class HostNetwork:
+    """Hosts and the router between them. Skips the test where namespaces cannot be made."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        prefix = f"amqpstore-{os.getpid()}"
+        self._router = f"{prefix}-router"
+        self.hosts = {
+            name: NetworkHost(f"{prefix}-{name}", number) for number, name in enumerate(names, 1)
+        }
+        try:
+            _run("ip", "netns", "add", self._router)
+        except OSError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error}")
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            forwards = ("sysctl", "-qw", "net.ipv4.ip_forward=1")
+            _run("ip", "netns", "exec", self._router, *forwards)
+            for one in self.hosts.values():
+                self._connect(one)
+            stack.pop_all()
+
+    def _connect(self, host: NetworkHost) -> None:
+        inside = ("ip", "-n", host.namespace)
+        router = ("ip", "-n", self._router)
+        cable = ("link", "add", host.interface, "type", "veth")
+        _run("ip", "netns", "add", host.namespace)
+        _run(*router, *cable, "peer", "name", "eth0", "netns", host.namespace)
+        _run(*router, "address", "add", f"{host.gateway}/24", "dev", host.interface)
+        _run(*router, "link", "set", host.interface, "up")
+        _run(*inside, "link", "set", "lo", "up")
+        _run(*inside, "address", "add", f"{host.address}/24", "dev", "eth0")
+        _run(*inside, "link", "set", "eth0", "up")
+        _run(*inside, "route", "add", "default", "via", host.gateway)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take all of it away; processes that run there keep a network without any cable."""
+        for name in (*(one.namespace for one in self.hosts.values()), self._router):
+            with contextlib.suppress(OSError):
+                _run("ip", "netns", "delete", name)
+
+    def cut(self, sender: NetworkHost, receiver: NetworkHost) -> None:
+        """Let nothing that one host sends arrive at another."""
+        self._rule("add", sender.address, receiver.address)
+
+    def mend(self, sender: NetworkHost, receiver: NetworkHost) -> None:
+        """Undo `cut`."""
+        self._rule("delete", sender.address, receiver.address)
+
+    def _rule(self, action: str, sender: str, receiver: str) -> None:
+        _run("ip", "-n", self._router, "rule", action, "from", sender, "to", receiver, "blackhole")
+
+    def unplug(self, host: NetworkHost) -> None:
+        """Pull a host's cable."""
+        _run("ip", "-n", self._router, "link", "set", host.interface, "down")
+
+    def plug_in(self, host: NetworkHost) -> None:
+        """Undo `unplug`."""
+        _run("ip", "-n", self._router, "link", "set", host.interface, "up")
