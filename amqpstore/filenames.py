@@ -31,6 +31,8 @@ TRANSIENT = "transient"
 KEPT = "kept"
 """Segments that a member of a group keeps for others that are away."""
 
+TRAILS = "trails"
+"""Who published messages and who got them."""
 
 FIRST_COMPACTED = 1 << 31
 """Numbers from here on are those of compacted segments."""
@@ -43,6 +45,7 @@ _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 _REPAIR = re.compile(r"repair-([0-9]{10})")
 _REJOIN = re.compile(r"rejoin-([0-9]{10})")
 _KEPT = re.compile(r"([0-9]{10})-([0-9]{1,19})\.segment")
+_TRAIL = re.compile(r"([0-9]{10})\.trail")
 _LEFTOVER = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new|[0-9]{10}\.spare")
 
 
@@ -130,4 +133,15 @@ def kept_segment(name: str) -> tuple[int, int] | None:
 def rejoin_number(name: str) -> int | None:
     """Return the number in the name of such a directory; None for any other name."""
     match = _REJOIN.fullmatch(name)
+    return int(match[1]) if match and int(match[1]) else None
+
+
+def trail_name(number: int) -> str:
+    """Return the name of file `number` of client trails."""
+    return f"{number:010}.trail"
+
+
+def trail_number(name: str) -> int | None:
+    """Return the number in the name of such a file; None for any other name."""
+    match = _TRAIL.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None

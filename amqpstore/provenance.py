@@ -6,7 +6,8 @@ batch in which it left has another message with its body, and that one is follow
 
 The log is read forwards, once, from the segment that the message was published in. Nothing is
 locked: a broker may write the log meanwhile, and remove segments. What it has removed cannot be
-told any more: once a message is acked, that is soon the case.
+told any more: once a message is acked, that is soon the case. Which clients had to do with the
+message is not in the log but beside it, and stays longer: see `client_trails`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpstore.batches import StoredBatch, batches, written_end
+from amqpstore.client_trails import Note, read_notes
 from amqpstore.filenames import SEGMENTS, is_compacted, segment_numbers, segment_path
 from amqpstore.files import File, Files
 from amqpstore.message import Message
@@ -97,10 +99,12 @@ class Provenance:
 
     `first_lsn` is that of the first batch that the log still has, 0 if there is none. `read_bytes`
     were read; the answer `is_cut` if there was more. `damaged` batches and records could not be
-    used; `missing` segments were removed while they were read.
+    used; `missing` segments were removed while they were read. `clients` are those that had to do
+    with it in any of its places, each as a note of one message, oldest first.
     """
 
     trails: list[Trail] = field(default_factory=list)
+    clients: list[Note] = field(default_factory=list)
     first_lsn: int = 0
     last_lsn: int = 0
     read_bytes: int = 0
@@ -142,15 +146,38 @@ class ProvenanceReader:
 
     def of_message(self, message_id: int, places: Iterable[QueuePlace] = ()) -> Provenance:
         """Return what is known of the message of an id. Args: places, that it is known to have."""
-        self._follow(Trail(message_id), places)
-        return self._read(message_id)
+        known = [*places]
+        self._follow(Trail(message_id), known)
+        found = self._read(message_id)
+        self._find_clients(known)
+        return found
 
     def of_place(self, place: QueuePlace) -> Provenance:
         """Return what is known of the message in a place; without a trail, if the log does not say
         which one that is.
         """
         self._wanted = place
-        return self._read(0)
+        found = self._read(0)
+        self._find_clients([place])
+        return found
+
+    def _find_clients(self, known: list[QueuePlace]) -> None:
+        """Find the clients that had to do with the message, or with what it became."""
+        found = self._found
+        wanted: dict[int, set[int]] = {}
+        steps = [step.place for trail in found.trails for step in trail.steps]
+        for queue_id, sequence in [*known, *steps]:
+            wanted.setdefault(queue_id, set()).add(sequence)
+        for notes in read_notes(self._files, self._directory, self._seed):
+            if not self._goes_on():
+                found.is_cut = True
+                return
+            for note in notes:
+                first, end = note.first_sequence, note.first_sequence + note.message_count
+                for sequence in wanted.get(note.queue_id, ()):
+                    if first <= sequence < end and len(found.clients) < MAX_STEPS:
+                        of_one = note._replace(first_sequence=sequence, message_count=1)
+                        found.clients.append(of_one)
 
     # Which segments.
 

@@ -20,6 +20,7 @@ from amqpstore import marker, tables
 from amqpstore.acks import GatheredAcks
 from amqpstore.arguments import check_messages, publish_bytes
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.client_trails import FILE_BYTES, ClientTrails
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.compaction import Compacted
 from amqpstore.companion import Companion
@@ -643,6 +644,19 @@ class Store(ClosableStore):
         decoder = MessageDecoder({}, Decompressor(dict(self._log.dictionaries)).decompress)
         return ProvenanceReader(
             backing.files, backing.directory, backing.seed, decoder, is_copy, goes_on=goes_on
+        )
+
+    def client_trails(self, max_files: int, file_bytes: int = FILE_BYTES) -> ClientTrails:
+        """Return what notes who published messages of this store, and who got them.
+
+        Args, raises: as `ClientTrails`.
+        """
+        backing = self._backing
+        return ClientTrails(
+            *(backing.files, backing.directory, backing.seed, self._log, self.clock),
+            may_write=lambda: not self.is_disk_low,
+            max_files=max_files,
+            file_bytes=file_bytes,
         )
 
     def shrink_memory(self, *, is_short: bool) -> None:

@@ -35,7 +35,12 @@ from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.committer import Committer
 from amqpstore_server.config import Config
 from amqpstore_server.config_checks import host_and_port
-from amqpstore_server.config_values import client_limits, memory_watermark_bytes, store_options
+from amqpstore_server.config_values import (
+    client_limits,
+    memory_watermark_bytes,
+    store_options,
+    trails_of,
+)
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_guest
@@ -218,6 +223,7 @@ class App:
             consumer_timeout_ms=config.consumer_timeout_s * 1000,
             purge_undo_s=config.purge_undo_s,
             cpu_s=time.thread_time,
+            trails=trails_of(config, store),
         )
         self.context = context
         # Created first: it checks whether the store belongs to a broker.
@@ -401,6 +407,8 @@ class App:
                 clients.start_soon(self._stop_clients, clients.cancel_scope)
                 clients.start_soon(self._stop_at_once, signals, clients.cancel_scope)
             self.committer.stop()
+            if self.context.trails is not None:
+                self.context.trails.close()
             service.cancel_scope.cancel()
 
     async def _wait_for_stop(self, signals: AsyncIterator[int]) -> None:
@@ -532,6 +540,8 @@ class App:
             if self.broker.context.store.is_disk_low:
                 self.broker.end_purges()
             self._alarms.look(trio.current_time())
+            if self.context.trails is not None:
+                self.context.trails.flush()
             self.broker.read_again()
             self.broker.close_late_channels()
             if self.broker.has_work:

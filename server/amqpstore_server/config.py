@@ -492,6 +492,16 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             live=True,
         ),
     ] = 60
+    provenance_bytes: Annotated[
+        int,
+        key(
+            "about how much disk space may be used to note who published each persistent message, "
+            "who got it and who acked it (`amqpstore inspect message`, and the page of a message): "
+            "the oldest notes are removed first; 0 means that nothing is noted",
+            ge=0,
+            le=1 << 30,
+        ),
+    ] = 64 << 20
 
 
 KEYS = keys_of(Config)

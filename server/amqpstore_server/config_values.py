@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 
-from amqpstore import Options
+from amqpstore import Options, Store
+from amqpstore.client_trails import FILE_BYTES, ClientTrails
 from amqpstore_server.alarms import available_bytes, watermark_bytes
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.config import Config
+
+_log = logging.getLogger(__name__)
 
 _FREE_BYTES = 1 << 30
 
@@ -39,6 +43,17 @@ def least_free_bytes(config: Config) -> int:
 def memory_watermark_bytes(config: Config) -> int:
     """Return the memory above which publishers are blocked; 0 means never."""
     return watermark_bytes(config.memory_watermark, available_bytes())
+
+
+def trails_of(config: Config, store: Store) -> ClientTrails | None:
+    """Return what notes who published messages and who got them; None if nobody wants to know."""
+    if not config.provenance_bytes:
+        return None
+    try:
+        return store.client_trails(max(2, config.provenance_bytes // FILE_BYTES))
+    except OSError as error:
+        _log.warning("who publishes and receives messages is not noted: %s", error)
+        return None
 
 
 def client_limits(config: Config) -> Limits:

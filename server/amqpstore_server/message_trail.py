@@ -14,6 +14,10 @@ It knows nothing of a running broker. What an answer says:
   `deliveries`, how often it had been delivered by then, `expires_ms`. `what` is "enqueued",
   "delivered", "left" (it was acked, or went on as another message) or "removed" (purged, or
   unreadable);
+- `clients`: the clients that had to do with the message in any of its queues, oldest first:
+  `at_ms`, `what` ("published", "delivered", "acked", "rejected" or "requeued"), `connection`,
+  `channel`, `user` and `consumer_tag` (None for basic.get, and for a publisher), `vhost`, `queue`,
+  `queue_id` and `sequence`;
 - `deaths`: what its header x-death says, if there is one;
 - `log`: what was read; `notes`: what the answer cannot know.
 """
@@ -24,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from amqpstore import Message
+from amqpstore.client_trails import Note
 from amqpstore.provenance import Provenance, QueuePlace, Trail, TrailStep
 from amqpstore.records import OperationKind
 from amqpstore_server.protocol.content import decode_properties
@@ -77,6 +82,7 @@ def trail_answer(found: Provenance, names: Names, properties: Callable[[bytes], 
     """Return an answer. Args: properties, decodes properties for JSON; raises ValueError."""
     return {
         "trail": [_trail(trail, names, properties) for trail in found.trails],
+        "clients": [_client(note, names) for note in found.clients],
         "log": {
             "first_lsn": found.first_lsn or None,
             "last_lsn": found.last_lsn or None,
@@ -129,6 +135,16 @@ def _step(step: TrailStep, names: Names) -> Row:
     return row
 
 
+def _client(note: Note, names: Names) -> Row:
+    return {
+        "at_ms": note.at_ms,
+        "what": note.what.name.lower(),
+        **note.client._asdict(),
+        "consumer_tag": note.consumer_tag or None,
+        **_place(QueuePlace(note.queue_id, note.first_sequence), names),
+    }
+
+
 def _place(place: QueuePlace, names: Names) -> Row:
     name = names(place.queue_id)
     return {
@@ -141,9 +157,14 @@ def _place(place: QueuePlace, names: Names) -> Row:
 
 def _notes(found: Provenance) -> list[str]:
     notes = [
-        "the log does not have who published a message or acked it, nor the exchanges on its way",
+        "the exchanges on its way to its queues are not noted: only the one it was published to",
         "a message that was acked before its delivery was written has no step for the delivery",
     ]
+    if not found.clients:
+        notes.append(
+            "no clients are noted: that is only done for persistent messages, up to "
+            "provenance_bytes on the disk, and a crash loses what was noted last"
+        )
     if not found.trails:
         notes.append("the log does not say which message was there: the batch is gone")
     if any(not trail.lsn for trail in found.trails):

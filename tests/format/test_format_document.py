@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import get_origin, get_type_hints
 
+import msgpack
 import pytest
 
-from amqpstore import Message, Run, definitions, filenames, rows, shapes, tables
+from amqpstore import Message, Run, client_trails, definitions, filenames, rows, shapes, tables
 from amqpstore.catalog import TABLES, LmdbCatalog
 from amqpstore.compression import decompress_columns
 from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
@@ -113,6 +114,32 @@ COLUMN_FIELDS = {
 }
 
 
+TRAIL_NOTES = [
+    (1, SEALED_MS, ("here", 1, "ann"), "", 7, 5, 2),
+    (2, SEALED_MS + 1, ("there", 2, "bob"), "worker", 7, 5, 1),
+]
+
+
+TRAIL_FIELDS: dict[str, object] = {
+    "magic": client_trails.MAGIC,
+    "number": 3,
+    "count": 2,
+    "names_length": 34,
+}
+
+
+TRAIL_COLUMN_FIELDS = {
+    "times_ms": SEALED_MS.to_bytes(8, "big") + (SEALED_MS + 1).to_bytes(8, "big"),
+    "queue_ids": 2 * (7).to_bytes(8, "big"),
+    "first_sequences": 2 * (5).to_bytes(8, "big"),
+    "message_counts": bytes.fromhex("00000002 00000001"),
+    "clients": bytes.fromhex("0000 0001"),
+    "consumer_tags": bytes.fromhex("0000 0001"),
+    "what": b"\1\2",
+    "names": msgpack.packb([[["here", 1, "ann"], ["there", 2, "bob"]], ["", "worker"]]),
+}
+
+
 def encoded_examples() -> list[bytes]:
     """The examples' segment, index file and catalog row, as the engine writes them."""
     buffers = [encode_segment_header(3, FORMAT_VERSION, STORE_ID.bytes, CREATED_MS)]
@@ -202,6 +229,21 @@ def check_layouts(text: str) -> None:
     check_layout(text, "INDEX payload", BLOCK, payload, INDEX_FIELDS | {"columns": frame}, sizes)
     content = decompress_columns(frame, 2 * 38)
     check_layout(text, "INDEX columns", struct.Struct(">"), content, COLUMN_FIELDS, {"c": 2})
+    trail = client_trails.encode_block(TRAIL_NOTES, 3, checksum_seed(STORE_ID.bytes))
+    frame = trail[client_trails.BLOCK_HEADER.size :]
+    sizes = {"n": len(trail)}
+    fields = TRAIL_FIELDS | {
+        "payload_length": len(frame),
+        "header_checksum": decoder.crc32c(STORE_ID.bytes + trail[:20]),
+        "payload_checksum": decoder.crc32c(STORE_ID.bytes + trail[:20] + frame),
+        "payload": frame,
+    }
+    check_layout(text, "Trail block", client_trails.BLOCK_HEADER, trail, fields, sizes)
+    names = TRAIL_COLUMN_FIELDS["names"]
+    content = decompress_columns(frame, 2 * client_trails.NOTE_BYTES + len(names))
+    sizes = {"n": len(content), "c": 2}
+    no_struct = struct.Struct(">")
+    check_layout(text, "Trail columns", no_struct, content, TRAIL_COLUMN_FIELDS, sizes)
     columns = [one.cells["size"] for one in document.table(text, "INDEX columns")]
     widths = [array(code).itemsize for code in COLUMNS]
     assert columns == [f"{width}c" if width > 1 else "c" for width in widths]
@@ -217,7 +259,11 @@ def check_layouts(text: str) -> None:
 
 
 def check_kinds(text: str) -> None:
-    for heading, kinds in (("Record kinds", Kind), ("Operation kinds", OperationKind)):
+    for heading, kinds in (
+        ("Record kinds", Kind),
+        ("Operation kinds", OperationKind),
+        ("Trail kinds", client_trails.What),
+    ):
         rows = [row.cells for row in document.table(text, heading)]
         listed = [(int(row["kind"]), document.code(row["name"])) for row in rows]
         assert listed == [(kind.value, kind.name) for kind in kinds], heading
@@ -241,6 +287,7 @@ def check_files(text: str) -> None:
         f"{filenames.CATALOG}/lock.mdb",
         f"{filenames.SEGMENTS}/%010d.segment",
         f"{filenames.SEGMENTS}/%010d.segment.new",
+        f"{filenames.SEGMENTS}/%010d.spare",
         f"{filenames.INDEX}/%020d-%010d.index",
         f"{filenames.INDEX}/%020d-%010d.index.new",
         f"{filenames.QUARANTINE}/%010d.segment",
@@ -250,14 +297,22 @@ def check_files(text: str) -> None:
         f"{filenames.TRANSIENT}/%010d.segment",
         f"{filenames.KEPT}/%010d-%d.segment",
         f"{filenames.KEPT}/copies/%d/",
+        f"{filenames.TRAILS}/%010d.trail",
         filenames.RESERVE,
     ]
     assert listed == known
-    assert filenames.segment_path("", 12) == listed[11] % 12
-    assert filenames.new_segment_path("", 12) == listed[12] % 12
-    assert f"{filenames.rejoin_path('', 12)}/" == listed[18] % 12
-    assert filenames.kept_path("", 12, 345) == listed[20] % (12, 345)
-    assert filenames.index_path("", 7, 12) == listed[13] % (7, 12)
+    for path in (
+        filenames.segment_path("", 12),
+        filenames.new_segment_path("", 12),
+        filenames.spare_path("", 12),
+        filenames.index_path("", 7, 12),
+        f"{filenames.rejoin_path('', 12)}/",
+        filenames.kept_path("", 12, 345),
+        f"{filenames.TRAILS}/{filenames.trail_name(12)}",
+    ):
+        numbers = (7, 12) if path.startswith("index") else (12, 345)
+        forms = [form % numbers[: form.count("%")] for form in listed]
+        assert path in forms
     assert f"compacted ones from {filenames.FIRST_COMPACTED} (2^31)" in text
     assert f"A file has up to {ENTRIES_A_FILE} entries." in text
 
@@ -429,8 +484,10 @@ CHECKED_CELLS = {
     "TRANSACTION payload": ["offset", "size", "field"],
     "Operation": ["offset", "size", "field"],
     "INDEX payload": ["offset", "size", "field"],
+    "Trail block": ["offset", "size", "field"],
     "Record kinds": ["kind", "name"],
     "Operation kinds": ["kind", "name"],
+    "Trail kinds": ["kind", "name"],
     "The data directory": ["name"],
     "Catalog tables": ["table", "value"],
     "Catalog maps": ["table", "key", "type"],

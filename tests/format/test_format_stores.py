@@ -53,9 +53,11 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
         "quarantine/repair-0/",
         "quarantine/rejoin-0/",
         "segments/0.segment.new",
+        "segments/0.spare",
         "index/0-0.index.new",
         "kept/0-%d.segment",
         "kept/copies/%d/",
+        "trails/0.trail",
     }
     assert found == names - made_later
 

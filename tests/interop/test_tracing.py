@@ -307,6 +307,25 @@ def test_the_api_explains_and_tells_where_a_message_came_from(traced: Traced) ->
         assert [step["what"] for step in trail["steps"]] == ["enqueued"]
         assert trail["route_now"]["queues"][0]["name"] == "shown"
         assert api.get(f"/messages/{trail['id']}/provenance")["trail"][0]["body_bytes"] == 4
+
+        def ack(channel: BlockingChannel, method: Any, _properties: object, _body: bytes) -> None:
+            channel.basic_ack(method.delivery_tag)
+
+        traced.channel.basic_consume("shown", ack, consumer_tag="worker")
+
+        def clients() -> list[tuple[str, str, str, str | None]]:
+            found = api.get("/queues/%2F/shown/messages/1/provenance")["clients"]
+            return [
+                (one["what"], one["user"], one["connection"], one["consumer_tag"]) for one in found
+            ]
+
+        wait_until(traced.channel, lambda: len(clients()) == 3)
+        name = traced.name_of(traced.connection)
+        assert clients() == [
+            ("published", "guest", name, None),
+            ("delivered", "guest", name, "worker"),
+            ("acked", "guest", name, "worker"),
+        ]
         api.expect(404, "GET", "/queues/%2F/shown/messages/99/provenance")
         api.expect(400, "GET", "/queues/%2F/shown/messages/x/provenance")
         api.expect(400, "GET", "/messages/x/provenance")

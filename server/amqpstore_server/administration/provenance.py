@@ -9,7 +9,7 @@ from typing import Any
 
 from amqpstore import ReadLaterError
 from amqpstore.browsing import Browser
-from amqpstore.provenance import Provenance, QueuePlace
+from amqpstore.provenance import Provenance, ProvenanceReader, QueuePlace
 from amqpstore_server.administration.operations import (
     Administration,
     AdministrationError,
@@ -68,7 +68,7 @@ def of_message(administration: Administration, message_id: int) -> Work[dict[str
         raise AdministrationError(f"{message_id} is not the id of a message")
     broker = administration.broker
     names = _names(broker)
-    reader = broker.context.store.provenance(is_copy_in(names), ReadingPace())
+    reader = _reader(broker, names)
     found = yield from _reading(administration, lambda: reader.of_message(message_id))
     return (yield from _answer(broker, found, names))
 
@@ -97,7 +97,7 @@ def of_position(
     except ReadLaterError as error:
         raise AdministrationError(str(error)) from None
     names = _names(broker)
-    reader = store.provenance(is_copy_in(names), ReadingPace())
+    reader = _reader(broker, names)
     if message_id:
         read = partial(reader.of_message, message_id, [place])
     else:
@@ -118,6 +118,12 @@ def _reading(administration: Administration, read: Callable[[], Provenance]) -> 
     finally:
         administration.provenance_reads -= 1
     return found
+
+
+def _reader(broker: Broker, names: Names) -> ProvenanceReader:
+    if broker.context.trails is not None:
+        broker.context.trails.flush()
+    return broker.context.store.provenance(is_copy_in(names), ReadingPace())
 
 
 def _names(broker: Broker) -> Names:

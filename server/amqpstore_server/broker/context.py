@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from amqpstore import Store
+from amqpstore.client_trails import ClientTrails
 from amqpstore.clock import Clock
 from amqpstore.measures import BucketHistogram
 from amqpstore_server.broker.ack_timeouts import AckTimeouts
@@ -70,7 +71,8 @@ class BrokerContext:
     from the read that brought them, which began at `read_s`, to their confirms, `probes` the same
     for deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
     reason and by whether they went to an exchange. `column` has the publishes of a round of reads
-    until they are placed.
+    until they are placed. `trails` notes who publishes messages and who gets them, if that is
+    wanted.
     """
 
     store: Store
@@ -98,6 +100,7 @@ class BrokerContext:
     churn: ChurnCounters = field(default_factory=ChurnCounters)
     octets: OctetCounters = field(default_factory=OctetCounters)
     message_sizes: MessageSizes = field(default_factory=MessageSizes)
+    trails: ClientTrails | None = None
     confirm_s: BucketHistogram = field(default_factory=BucketHistogram.of_seconds)
     read_s: float = 0.0
     joins_reads: bool = False

@@ -40,6 +40,21 @@ class DeliveryCounters:
         self.redeliver = 0
         self.ack = self.reject = self.requeue = 0
 
+    def fetched(self, *, no_ack: bool, redelivered: bool) -> None:
+        """Count a message that was fetched."""
+        if no_ack:
+            self.get_no_ack += 1
+        else:
+            self.get += 1
+        self.redeliver += redelivered
+
+    def rejected(self, count: int, *, requeue: bool) -> None:
+        """Count messages that were rejected, or requeued."""
+        if requeue:
+            self.requeue += count
+        else:
+            self.reject += count
+
 
 class ChannelCounters(DeliveryCounters):
     """What passed through a channel, or all channels of a virtual host.

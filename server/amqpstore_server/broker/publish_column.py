@@ -12,11 +12,13 @@ placed first. Outside a round of reads none is waiting.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol
 
 from amqpstore import DiskFullError, Message, Queue, Store
+from amqpstore.client_trails import ClientTrails
 from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.faults import FATAL, called
@@ -55,6 +57,7 @@ class ColumnContext(Protocol):
     read_s: float
     confirm_s: Any
     probes: Any
+    trails: ClientTrails | None
 
 
 Routed = Sequence[tuple[SimpleRoute, Sequence[int]]]
@@ -66,6 +69,10 @@ WaitingConfirm = tuple["ColumnPublisher", int, int]
 
 class ColumnPublisher(Protocol):
     """The publishing half of a channel."""
+
+    @property
+    def origin(self) -> tuple[str, int, str]:
+        """Who publishes: the name of the connection, the number of the channel, and the user."""
 
     @property
     def is_open(self) -> bool:
@@ -196,6 +203,8 @@ class PublishColumn:
         probes = self._context.probes
         if probes.is_due:
             probes.begin(next(iter(places)), self._context.read_s)
+        if is_logged and self._context.trails is not None:
+            _note(self._context.trails, entries, places, persistent=envelope.persistent)
         return is_logged
 
     def _refuse(self, entries: list[_Entry], error: DiskFullError) -> None:
@@ -223,6 +232,32 @@ class PublishColumn:
                 _cannot_confirm(publisher)
         context = self._context
         context.confirm_s.observe(context.store.log.completed_s - read_s, count)
+
+
+def _note(
+    trails: ClientTrails,
+    entries: list[_Entry],
+    places: Mapping[Queue, Sequence[int]],
+    *,
+    persistent: bool,
+) -> None:
+    """Note who published what was just put in queues."""
+    first_origin = entries[0][0].origin
+    if len(entries) == 1 or len({id(entry[0].origin) for entry in entries}) == 1:
+        for queue, indexes in places.items():
+            count = len(indexes)
+            first = queue.next_sequence - count
+            trails.published(first_origin, queue, first, count, persistent=persistent)
+        return
+    origins: list[tuple[str, int, str]] = []
+    for publisher, _, messages, _ in entries:
+        origins += [publisher.origin] * len(messages)
+    for queue, indexes in places.items():
+        first = queue.next_sequence - len(indexes)
+        for origin, of_origin in groupby(map(origins.__getitem__, indexes)):
+            count = len(list(of_origin))
+            trails.published(origin, queue, first, count, persistent=persistent)
+            first += count
 
 
 def _cannot_confirm(publisher: ColumnPublisher) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.topology import Topology
+from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.names import without_line_ends
 from amqpstore_server.definitions import check_numbers
 from amqpstore_server.management.call import DOOR, Call
@@ -32,6 +33,13 @@ def topology_of(call: Call) -> Topology:
     client = call.request.client
     peer = f"{client.host}:{client.port}" if client else ""
     return Topology(call.vhost, access, object(), ClientLog(peer), lambda _method: None, DOOR)
+
+
+def origin_of(call: Call) -> Origin:
+    """Return who publishes or gets messages by a call."""
+    client = call.request.client
+    peer = f"{client.host}:{client.port} " if client else ""
+    return Origin(f"{peer}(HTTP)", 0, call.identity.user)
 
 
 async def carry_out(call: Call, method: methods.Method) -> None:

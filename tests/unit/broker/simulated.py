@@ -4,6 +4,7 @@ from typing import Any
 
 from amqpstore import Message, Run
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.firehose import NOWHERE, Origin
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
@@ -25,9 +26,9 @@ from tests.simulated_broker import SimulatedBroker
 class Client(RecordingOutlet):
     """One channel, and what its client was sent. It is the channel's outlet."""
 
-    def __init__(self, simulated: SimulatedBroker) -> None:
+    def __init__(self, simulated: SimulatedBroker, origin: Origin = NOWHERE) -> None:
         super().__init__()
-        self.channel = Channel(simulated.vhost, self, self)
+        self.channel = Channel(simulated.vhost, self, self, origin=origin)
         self.got: list[tuple[str, str]] = []
         """Consumer tag and body of each delivery."""
         self.redelivered: list[bool] = []

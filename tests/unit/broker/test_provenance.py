@@ -21,15 +21,25 @@ from amqpstore_server.administration.provenance import (
 )
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.channels.firehose import Origin
+from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.message_trail import UNKNOWN, trail_answer
 from amqpstore_server.users import Users
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client
 
 
+class NotingBroker(SimulatedBroker):
+    """A broker that notes its clients."""
+
+    def make_context(self) -> BrokerContext:
+        context = super().make_context()
+        context.trails = self.store.client_trails(max_files=2)
+        return context
+
+
 @pytest.fixture
 def simulated() -> SimulatedBroker:
-    simulated = SimulatedBroker()
+    simulated = NotingBroker()
     simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="morgue")
     simulated.queue("morgue")
     return simulated
@@ -128,6 +138,111 @@ def test_who_has_got_a_message_and_has_not_acked_it(simulated: SimulatedBroker) 
     assert holder("3") is None
     getter.requeue("one")
     assert holder("1") is None
+
+
+def clients(answer: dict[str, Any]) -> list[tuple[str, str, str, str | None]]:
+    return [
+        (one["what"], one["user"], one["queue"], one["consumer_tag"]) for one in answer["clients"]
+    ]
+
+
+def client(simulated: SimulatedBroker, user: str) -> Client:
+    return Client(simulated, Origin(f"{user}'s connection", 1, user))
+
+
+def test_who_published_a_message_and_who_got_it(simulated: SimulatedBroker) -> None:
+    """Also once the message is acked and its batch is gone from the log."""
+    ann, bob, carl = (client(simulated, user) for user in ("ann", "bob", "carl"))
+    ann.publish("", "q", "first", "second")
+    bob.publish("", "q", "third")
+    bob.consume("q", "worker", prefetch=2)
+    simulated.settle()
+    bob.requeue("second")
+    bob.channel.close()
+    simulated.clock.advance(1000)
+    assert carl.get("q") == "first"
+    assert carl.get("q") == "second"
+    carl.ack("first")
+    carl.reject("second")
+    assert at(simulated, "q", "1")["clients"][-1] == {
+        "at_ms": START_MS + 1000,
+        "what": "acked",
+        "connection": "carl's connection",
+        "channel": 1,
+        "user": "carl",
+        "consumer_tag": None,
+        "vhost": "/",
+        "queue": "q",
+        "queue_id": 1,
+        "sequence": 1,
+    }
+    assert clients(at(simulated, "q", "1")) == [
+        ("published", "ann", "q", None),
+        ("delivered", "bob", "q", "worker"),
+        ("requeued", "bob", "q", "worker"),
+        ("delivered", "carl", "q", None),
+        ("acked", "carl", "q", None),
+    ]
+    of_second = [
+        ("published", "ann", "q", None),
+        ("delivered", "bob", "q", "worker"),
+        ("requeued", "bob", "q", "worker"),
+        ("delivered", "carl", "q", None),
+        ("rejected", "carl", "q", None),
+    ]
+    assert clients(at(simulated, "q", "2")) == of_second
+    assert clients(at(simulated, "q", "3")) == [("published", "bob", "q", None)]
+    dead = simulated.vhost.queue("morgue").priorities.lowest
+    assert dead.ready_count == 1
+    assert client(simulated, "dora").get("morgue") == "second"
+    assert clients(at(simulated, "q", "2")) == [*of_second, ("delivered", "dora", "morgue", None)]
+
+
+def test_who_published_what_in_a_transaction(simulated: SimulatedBroker) -> None:
+    ann, bob = client(simulated, "ann"), client(simulated, "bob")
+    bob.publish("", "morgue", "before")
+    bob.publish("", "q", "rejected")
+    simulated.settle()
+    assert ann.get("q") == "rejected"
+    ann.channel.select_transactions()
+    ann.publish("", "morgue", "undone")
+    ann.channel.rollback()
+    ann.publish("", "morgue", "one")
+    ann.publish("", "morgue", "transient", delivery_mode=1)
+    ann.publish("", "morgue", "two", expiration="60000")
+    ann.reject("rejected")
+    ann.publish("", "q", "three")
+    ann.channel.commit()
+    bob.publish("", "morgue", "after")
+    simulated.settle()
+    who = [clients(at(simulated, "morgue", str(position)))[:1] for position in range(1, 7)]
+    assert [one and one[0][:2] for one in who] == [
+        ("published", "bob"),
+        ("published", "ann"),
+        [],
+        ("published", "ann"),
+        [],
+        ("published", "bob"),
+    ]
+    assert clients(at(simulated, "q", "2")) == [("published", "ann", "q", None)]
+    assert clients(at(simulated, "q", "1"))[-1] == ("rejected", "ann", "q", None)
+
+
+def test_nothing_is_noted_of_what_does_not_survive(simulated: SimulatedBroker) -> None:
+    simulated.queue("short", durable=False)
+    simulated.bind("amq.fanout", "short")
+    simulated.bind("amq.fanout", "q")
+    ann = client(simulated, "ann")
+    ann.publish("", "q", "transient", delivery_mode=1)
+    ann.publish("amq.fanout", "", "both")
+    for queue in ("q", "q", "short"):
+        assert ann.get(queue)
+    assert clients(at(simulated, "q", "1")) == []
+    assert [what for what, _, queue, _ in clients(at(simulated, "q", "2")) if queue == "q"] == [
+        "published",
+        "delivered",
+    ]
+    assert clients(at(simulated, "short", "1")) == []
 
 
 def test_who_has_got_a_message_of_another_priority_is_not_meant(simulated: SimulatedBroker) -> None:

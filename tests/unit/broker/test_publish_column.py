@@ -3,6 +3,9 @@
 import pytest
 
 from amqpstore import Options, Store
+from amqpstore.client_trails import read_notes
+from amqpstore.records import checksum_seed
+from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol import methods
@@ -14,6 +17,7 @@ from amqpstore_server.protocol.content import (
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.spec import ReplyCode
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
+from tests.simulated_broker import DIRECTORY
 
 WARM = 3
 LEAST_FREE_BYTES = 1 << 20
@@ -453,3 +457,40 @@ def test_one_read_of_several_kinds_is_confirmed_kind_by_kind() -> None:
             [b"1", b"2", b"4", b"6", b"7"],
             [b"3", b"5"],
         )
+
+
+def test_who_published_each_message_of_a_round_is_noted() -> None:
+    with SimulatedServer() as server:
+        some = clients(server)
+        server.queue("r")
+        for client in some:
+            client.send(publish(b"warm", "r"))
+        server.context.trails = server.store.client_trails(max_files=2)
+        for queue in ("q", "r"):
+            server.vhost.queue(queue).backlog.purge()
+        octets = publish(b"1", "r") + publish(b"2") + publish(b"3", "r")
+        for client in some:
+            receive(client, octets)
+        receive(some[0], publish(b"alone"))
+        users = ["ann", "bob", "carl"]
+        waiting = [entry[0] for entry in server.context.column.entries]
+        for publisher, user in zip(waiting, [*users, users[0]], strict=True):
+            publisher.origin = Origin(user, 1, user)  # type: ignore[misc]
+        server.settle()
+        server.context.trails.flush()
+        server.store.sync()
+        seed = checksum_seed(server.store.store_id)
+        notes = [note for part in read_notes(server.disk, DIRECTORY, seed) for note in part]
+        found = {
+            (queue, sequence): note.client.connection
+            for queue in ("q", "r")
+            for note in notes
+            for sequence in range(note.first_sequence, note.first_sequence + note.message_count)
+            if note.queue_id == server.vhost.queue(queue).priorities.lowest.id
+        }
+        first = {name: 3 * WARM + 1 if name == "q" else 4 for name in ("q", "r")}
+        assert [found["q", first["q"] + place] for place in range(4)] == [*users, users[0]]
+        assert [found["r", first["r"] + place] for place in range(6)] == [
+            user for user in users for _ in range(2)
+        ]
+        assert len(found) == 10

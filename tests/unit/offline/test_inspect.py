@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options
+from amqpstore.client_trails import What
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from tests.unit.offline.stores import (
     FIXTURES,
@@ -314,6 +315,31 @@ def test_what_is_not_there(arguments: list[str], reason: str, busy: str, command
     assert found.out == ""
     assert any(one in found.err for one in reason.split("|"))
     assert "Traceback" not in found.err
+
+
+def test_the_clients_of_a_message_that_is_acked(data_directory: str, command: Command) -> None:
+    with open_store(data_directory) as store:
+        queue = create(store, "orders")
+        trails = store.client_trails(max_files=2)
+        publish(store, queue, 2)
+        trails.published(("here", 1, "ann"), queue, 1, 2, persistent=True)
+        (run,) = take(store, queue, 1)
+        bob = ("there", 7, "bob")
+        for what in (What.DELIVERED, What.ACKED):
+            trails.note(what, bob, "worker", queue.id, run)
+        store.ack(queue, run)
+        store.sync()
+        trails.close()
+    found = facts(command, data_directory, "message", "--queue", "orders", "--position", "1")
+    told = [(one["what"], one["user"], one["queue"]) for one in found["provenance"]["clients"]]
+    assert told == [(what, user, "orders") for what, user in TOLD]
+    out = command("inspect", data_directory, "message", "1").out
+    assert all(text in out for text in ("acked", "there (7)", "bob", "worker"))
+    gone = command("inspect", data_directory, "message", "--queue", "orders", "--position", "9")
+    assert "no message at position 9" in gone.err
+
+
+TOLD = [("published", "ann"), ("delivered", "bob"), ("acked", "bob")]
 
 
 def test_a_message_whose_record_is_damaged(tmp_path: Path, command: Command) -> None:

@@ -12,7 +12,7 @@ from amqpstore_tools.inspect.queue import find_queues
 from amqpstore_tools.offline.contents import StoredMessage, properties_of
 from amqpstore_tools.offline.exits import NotFoundError, UsageError
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.provenance import provenance
+from amqpstore_tools.offline.provenance import id_in_log, provenance
 from amqpstore_tools.offline.queues import Entry
 from amqpstore_tools.offline.terminal import console, heading, shown, shown_lines, table, when
 
@@ -58,19 +58,27 @@ def facts(image: StoreImage, message_id: int, form: str | None) -> Facts:
 
 def id_at(image: StoreImage, name: str, vhost: str | None, position: str) -> int:
     """Return the id of the message at a position of a queue: its sequence, after `PRIORITY:` if it
-    has one. Raises: NotFoundError, UsageError, OSError.
+    has one. Of one that has left the queue, as long as the log says which it was.
+
+    Raises: NotFoundError, UsageError, OSError.
     """
     priority, _, sequence = position.rpartition(":")
     if not (sequence.isascii() and sequence.isdigit() and (priority or "0").isdigit()):
         raise UsageError(f"'{position}' is not a position: a sequence, or PRIORITY:SEQUENCE")
-    for queue in find_queues(image, name, vhost):
-        if (queue.level or 0) != int(priority or 0):
-            continue
+    levels = [
+        one for one in find_queues(image, name, vhost) if (one.level or 0) == int(priority or 0)
+    ]
+    for queue in levels:
         for columns in queue.columns():
             sequences = columns.sequences
             if int(sequence) in sequences:
                 return int(columns.ids[list(sequences).index(int(sequence))])
-    raise NotFoundError(f"queue {name} has no message at position {position} now")
+    for queue in levels:
+        if message_id := id_in_log(image, queue.id, int(sequence)):
+            return message_id
+    raise NotFoundError(
+        f"queue {name} has no message at position {position}, and the log does not have it any more"
+    )
 
 
 def _why_not(image: StoreImage, message_id: int, holders: int) -> str:
@@ -308,6 +316,15 @@ def _show_provenance(found: Facts) -> None:
                     f"  died in {shown(death.get('queue'))}: {shown(death.get('reason'))}, "
                     f"{shown(death.get('count'))} times"
                 )
+    if found["clients"]:
+        rows = table("when (UTC)", "what", "queue", "user", "connection", "consumer")
+        for one in found["clients"]:
+            queue = shown(one["queue"] or f"#{one['queue_id']} (deleted)")
+            connection = shown(f"{one['connection']} ({one['channel']})")
+            tag = shown(one["consumer_tag"] or "", 40)
+            user = shown(one["user"], 40)
+            rows.add_row(when(one["at_ms"]), one["what"], queue, user, connection, tag)
+        out.print(rows)
     for note in found["notes"]:
         out.print(f"  {note}", style="dim")
 

@@ -7,6 +7,7 @@ from typing import Any
 from amqpstore.provenance import ProvenanceReader, QueuePlace
 from amqpstore_server.message_trail import (
     UNKNOWN,
+    Names,
     TrailQueue,
     is_copy_in,
     trail_answer,
@@ -20,13 +21,27 @@ def provenance(image: StoreImage, message_id: int) -> dict[str, Any]:
 
     Raises: OSError.
     """
-    queues = {queue.id: TrailQueue(queue.vhost, queue.name) for queue in image.queues}
-
-    def name_of(queue_id: int) -> TrailQueue:
-        return queues.get(queue_id, UNKNOWN)
-
+    name_of = _names(image)
     places = [QueuePlace(queue.id, entry.sequence) for queue, entry in image.holders(message_id)]
-    reader = ProvenanceReader(
-        image.files, image.directory, image.seed, image.decoder, is_copy_in(name_of)
+    found = _reader(image, name_of).of_message(message_id, places)
+    return trail_answer(found, name_of, properties_of)
+
+
+def id_in_log(image: StoreImage, queue_id: int, sequence: int) -> int:
+    """Return the id of the message that was at a place, if the log says that; else 0.
+
+    Raises: OSError.
+    """
+    found = _reader(image, _names(image)).of_place(QueuePlace(queue_id, sequence))
+    return found.trails[0].id if found.trails else 0
+
+
+def _names(image: StoreImage) -> Names:
+    queues = {queue.id: TrailQueue(queue.vhost, queue.name) for queue in image.queues}
+    return lambda queue_id: queues.get(queue_id, UNKNOWN)
+
+
+def _reader(image: StoreImage, names: Names) -> ProvenanceReader:
+    return ProvenanceReader(
+        image.files, image.directory, image.seed, image.decoder, is_copy_in(names)
     )
-    return trail_answer(reader.of_message(message_id, places), name_of, properties_of)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, RESERVE, SEGMENTS, TRANSIENT
+from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, RESERVE, SEGMENTS, TRAILS, TRANSIENT
 from amqpstore.identity import SegmentHeader
 from amqpstore.index import Entries
 from amqpstore_tools.inspect.overview import store_facts
@@ -27,7 +27,7 @@ SIZES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20)
 AGES_MS = (60_000, 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000)
 """Bounds of the age classes of live bytes."""
 
-_PARTS = (SEGMENTS, INDEX, CATALOG, QUARANTINE, TRANSIENT, RESERVE, "reports")
+_PARTS = (SEGMENTS, INDEX, CATALOG, QUARANTINE, TRANSIENT, TRAILS, RESERVE, "reports")
 
 
 def figures(image: StoreImage) -> Facts:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from amqpstore import Message, Run
+from amqpstore.client_trails import What
 from amqpstore_server.broker.ack_timeouts import TagNotes
 from amqpstore_server.broker.channels import unacked
 from amqpstore_server.broker.channels.branches import Branches
@@ -34,6 +35,8 @@ from amqpstore_server.broker.transactions.replay import Replays
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.permissions import Access
+
+_SETTLED = {None: What.ACKED, True: What.REQUEUED, False: What.REJECTED}
 
 
 class ChannelHost(Protocol):
@@ -93,8 +96,10 @@ class Channel:
         self.counters = ChannelCounters()
         self.totals = vhost.counters
         self._probes = vhost.context.probes
+        self._trails = vhost.context.trails
         self.publisher = Publisher(
-            vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals
+            *(vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals),
+            origin=origin,
         )
         self._unacked = UnackedDeliveries()
         self.next_delivery_tag = 1
@@ -223,8 +228,11 @@ class Channel:
         queue = consumer.queue
         if store_queue.id in self._probes.waiting:
             self._probes.delivered(store_queue, run)
+        if self._trails is not None:
+            self._trails.note(What.DELIVERED, self.origin, consumer.tag, store_queue.id, run)
         if run.delivery_count:
-            self._count_redelivered(queue, count)
+            for counters in (self.counters, self.totals, queue.counters):
+                counters.redeliver += count
         if consumer.no_ack:
             self.counters.deliver_no_ack += count
             self.totals.deliver_no_ack += count
@@ -244,10 +252,6 @@ class Channel:
         self.outlet.deliver(consumer, first_tag, run)
         if self.firehose.is_on:
             self.firehose.delivered(self.origin, queue.name, run)
-
-    def _count_redelivered(self, queue: Queue, count: int) -> None:
-        for counters in (self.counters, self.totals, queue.counters):
-            counters.redeliver += count
 
     def get(self, queue: Queue, *, no_ack: bool, in_parts: bool = False) -> tuple[int, Run] | None:
         """Take one message, with its delivery tag; None if no message is ready.
@@ -270,13 +274,10 @@ class Channel:
             queue.touch()  # the next message may be small enough for one of them
         tag = self.next_delivery_tag
         self.next_delivery_tag += 1
-        if taken.run.delivery_count:
-            self._count_redelivered(queue, 1)
         for counters in (self.counters, self.totals, queue.counters):
-            if no_ack:
-                counters.get_no_ack += 1
-            else:
-                counters.get += 1
+            counters.fetched(no_ack=no_ack, redelivered=taken.run.delivery_count > 0)
+        if self._trails is not None:
+            self._trails.note(What.DELIVERED, self.origin, "", taken.store_queue.id, taken.run)
         if not no_ack:
             queue.unacked_count += 1
             self._unacked.append(Delivery(tag, queue, None, *taken))
@@ -563,13 +564,19 @@ class Channel:
     def forget(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Stop counting a delivery as unacked: it was acked, requeued or dropped."""
         queue, count = delivery.queue, delivery.run.count
+        if self._trails is not None:
+            tag, queue_id = delivery.consumer_tag or "", delivery.store_queue.id
+            self._trails.note(_SETTLED[requeue], self.origin, tag, queue_id, delivery.run)
         queue.unacked_count -= count
         if requeue is None:
             self.counters.ack += count
             self.totals.ack += count
             queue.counters.ack += count
         else:
-            self._count_rejected(queue, count, requeue=requeue)
+            for counters in (self.counters, self.totals, queue.counters):
+                counters.rejected(count, requeue=requeue)
+            if not requeue:
+                self.vhost.context.dead_letters[Reason.REJECTED, queue.sends_on] += count
         if consumer := delivery.consumer:
             own, shared, body_bytes = consumer.window, self.window, delivery.run.body_bytes
             was_full = own.size or (own.messages and own.unacked >= own.messages)
@@ -588,12 +595,3 @@ class Channel:
     def count_published(self, route: Route, count: int, flags: Flags) -> None:
         """Count messages of one route that were published in its transaction."""
         self.publisher.count(route, count, flags)
-
-    def _count_rejected(self, queue: Queue, count: int, *, requeue: bool) -> None:
-        for counters in (self.counters, self.totals, queue.counters):
-            if requeue:
-                counters.requeue += count
-            else:
-                counters.reject += count
-        if not requeue:
-            self.vhost.context.dead_letters[Reason.REJECTED, queue.sends_on] += count

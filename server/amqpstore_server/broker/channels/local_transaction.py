@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import amqpstore
 from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
@@ -129,6 +130,10 @@ class LocalTransaction:
         self._settled: list[Delivery] = []
         self._requeues: list[bool | None] = []
         """How each of them is settled; None is an ack."""
+        self._placed: list[tuple[amqpstore.Queue, int, bool]] = []
+        """What the commit puts in queues, in this order: how many messages, and whether they are
+        persistent.
+        """
         self._cost = 0
         """What the last step of the commit has moved: see `affordable`."""
 
@@ -207,7 +212,15 @@ class LocalTransaction:
         except BaseException:
             transaction.undo()
             raise
+        placed, self._placed = self._placed, []
+        sequences = {queue: queue.next_sequence for queue, _, _ in placed}
         transaction.commit(channel.outlet.committed, channel.outlet.failed)
+        if (trails := self._context.trails) is not None:
+            # They are the first in each queue: what the transaction rejects goes there after them.
+            for queue, count, persistent in placed:
+                first = sequences[queue]
+                sequences[queue] = first + count
+                trails.published(channel.origin, queue, first, count, persistent=persistent)
         self.trace()
         yield from self.finishing()
 
@@ -228,11 +241,15 @@ class LocalTransaction:
         sent_by_client = self._sent
         plans = []
         count = 0
+        self._placed = []
         for sent in sent_by_client:
             planned = self._plan(sent)
             refuse_if_full(planned)
             transaction.publish(planned)
             plans.append(planned)
+            for queue, _, most in planned.placements:
+                placed = len(sent.messages) if most is None else min(most, len(sent.messages))
+                self._placed.append((queue, placed, planned.envelope.persistent))
             count += len(sent.messages) * len(planned.queues)
             if count > _MAX_ADDED:
                 count = 0

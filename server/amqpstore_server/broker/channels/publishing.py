@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement
 from amqpstore.runs import body_bytes
+from amqpstore_server.broker.channels.firehose import NOWHERE, Origin
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet, Returned
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
@@ -21,6 +22,11 @@ from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import plan
+
+MAX_NOTED = 8
+"""In how many of its queues it is noted who published a message: the log knows the others as long
+as it has the message.
+"""
 
 
 class Flags(NamedTuple):
@@ -50,7 +56,8 @@ class Publisher:
     """The publishing half of a channel. With `confirms`, it reports the outcome of each publish to
     its `outlet`.
 
-    Args: counters, of the channel, and totals, of its virtual host, in which messages are counted.
+    Args: counters, of the channel, and totals, of its virtual host, in which messages are counted;
+    origin, who publishes.
     """
 
     def __init__(
@@ -61,12 +68,15 @@ class Publisher:
         outlet: Outlet,
         counters: ChannelCounters,
         totals: ChannelCounters,
+        origin: Origin = NOWHERE,
     ) -> None:
         self.confirms = False
+        self.origin = origin
         self.outlet = outlet
         self._context = context
         self._log = context.store.log
         self._probes = context.probes
+        self._trails = context.trails
         self._dead_letters = dead_letters
         self._replays = replays
         self._counters = counters
@@ -221,6 +231,12 @@ class Publisher:
             logged = store.enqueue(placements, messages, priority=envelope.priority)
         except DiskFullError as error:
             raise ResourceExhaustedError(str(error)) from None
+        if logged and self._trails is not None:
+            persistent = envelope.persistent
+            for queue, _, most in placements[:MAX_NOTED]:
+                count = len(messages) if most is None else min(most, len(messages))
+                first = queue.next_sequence - count
+                self._trails.published(self.origin, queue, first, count, persistent=persistent)
         return _Promise.WHEN_DURABLE if logged else _Promise.NOW
 
     def confirm_published(self) -> None:

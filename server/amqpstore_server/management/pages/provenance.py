@@ -18,6 +18,14 @@ _WHAT = {
     "removed": "was removed: purged, or unreadable",
 }
 
+_DID = {
+    "published": "published it",
+    "delivered": "got it",
+    "acked": "acked it",
+    "rejected": "rejected it",
+    "requeued": "gave it back",
+}
+
 
 async def read(api: PageApi, asked: PageAddress) -> Values:
     """Read what the page shows; the message itself may be gone."""
@@ -32,13 +40,14 @@ async def read_trails(api: PageApi, asked: PageAddress) -> Values:
     """Read where the message came from, which the page asks for once it is shown."""
     vhost, name, position = (asked.path[key] for key in ("vhost", "name", "position"))
     problem = ""
-    provenance: Mapping[str, Any] = {"trail": [], "notes": []}
+    provenance: Mapping[str, Any] = {"trail": [], "clients": [], "notes": []}
     try:
         provenance = await api.get("queues", vhost, name, "messages", position, "provenance")
     except HttpError as error:
         problem = error.reason
     return {
         "trails": [_trail(trail, vhost) for trail in provenance["trail"]],
+        "clients": [{**one, "what": _DID[one["what"]]} for one in provenance["clients"]],
         "notes": provenance["notes"],
         "problem": problem,
     }

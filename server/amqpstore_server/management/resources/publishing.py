@@ -32,6 +32,7 @@ from amqpstore_server.management.topology import (
     checked_arguments,
     exchange_in,
     name_in,
+    origin_of,
     topology_of,
 )
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
@@ -125,7 +126,7 @@ async def publish(call: Call) -> Answer:
         reason = f"no exchange '{exchange}' in vhost '{call.vhost.name}'"
         raise HttpError(404, "not_found", reason)
     outlet = _Confirmed()
-    channel = Channel(call.vhost, object(), outlet)
+    channel = Channel(call.vhost, object(), outlet, origin=origin_of(call))
     try:
         channel.select_confirms()
         call.context.broker.context.message_sizes.observe(len(payload))
@@ -207,7 +208,7 @@ async def get(call: Call) -> Answer:
     name = name_in(call, "queue")
     check_queue_exists(call, name)
     queue = topology_of(call).queue(name, "read")
-    channel = Channel(call.vhost, object(), ClosedOutlet())
+    channel = Channel(call.vhost, object(), ClosedOutlet(), origin=origin_of(call))
     found: list[dict[str, Any]] = []
     size = 0
     try:
