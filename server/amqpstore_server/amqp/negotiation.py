@@ -62,14 +62,15 @@ class Negotiation:
             self._capabilities = capabilities
         self.client_properties = method.client_properties
         self.mechanism = method.mechanism
-        login = None
-        if method.mechanism in self.mechanisms:
-            login = login_of(method.mechanism, method.response, self.certificate_user)
-        if login is None:
-            extra = {"mechanism": method.mechanism}
+        extra = {"mechanism": method.mechanism}
+        if method.mechanism not in self.mechanisms:
             self._log.warning(
                 "the client chose a login mechanism that was not offered", extra=extra
             )
+            return False
+        login = login_of(method.mechanism, method.response, self.certificate_user)
+        if login is None:
+            self._log.warning("the client sent a malformed login", extra=extra)
             return False
         self.login = login
         return True

@@ -1,5 +1,6 @@
 """A connection without its socket: what a client reads, in which order, and what is left of it."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,6 +55,38 @@ def published(
 def qos(count: int) -> Method:
     """Return how many messages a channel may have unacked."""
     return methods.BasicQos(prefetch_size=0, prefetch_count=count, global_=True)
+
+
+LOGIN = b"\5LOGINS\0\0\0\5guest"
+PASSWORD = b"\x08PASSWORDS\0\0\0\5guest"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "said"),
+    [
+        ("AMQPLAIN", LOGIN + PASSWORD, ""),
+        ("AMQPLAIN", b"\1Xt\1" + PASSWORD + LOGIN, ""),
+        ("AMQPLAIN", LOGIN, "the client sent a malformed login"),
+        ("AMQPLAIN", b"\0\0\0\x20" + LOGIN + PASSWORD, "the client sent a malformed login"),
+        ("PLAIN", b"guest\0guest", "the client sent a malformed login"),
+        ("EXTERNAL", b"", "the client chose a login mechanism that was not offered"),
+    ],
+)
+def test_why_a_login_cannot_be_read_is_logged(
+    server: SimulatedServer,
+    caplog: pytest.LogCaptureFixture,
+    mechanism: str,
+    response: bytes,
+    said: str,
+) -> None:
+    client = SimulatedClient(server)
+    client.send(b"AMQP\0\0\x09\x01")
+    client.send(
+        sent(dataclasses.replace(client.start_ok(), mechanism=mechanism, response=response), 0)
+    )
+    assert client.connection.is_finished == bool(said)
+    lines = [one.getMessage() for one in caplog.records if "mechanism" in vars(one)]
+    assert [one for one in lines if one != "login"] == ([said] if said else [])
 
 
 def names(answers: list[Answer]) -> list[str]:
