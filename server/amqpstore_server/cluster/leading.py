@@ -237,11 +237,14 @@ class Leader:
         if not self.is_open:
             self._waiting.append((link, hello))
             return
-        follower = self._followers.setdefault(hello.member, FollowerProgress())
+        is_known = hello.member in self._followers
+        follower = self._followers.setdefault(hello.member, FollowerProgress(now))
         if follower.link is not None:
             self._names.pop(follower.link, None)
             self._effects.append(HangUp(follower.link))
-        follower.link, follower.is_streaming, follower.heard_at = link, False, now
+        follower.link, follower.is_streaming = link, False
+        # One whose disk is full connects each second, and must not seem well because of that.
+        follower.is_retrying = is_known and not follower.acked
         # It may have acked a batch that this leader's own disk has not yet, and is about to discard
         # it: without this the batch would be committed when that disk goes on.
         follower.acked = 0
@@ -293,12 +296,11 @@ class Leader:
             )
         )
 
-    def ready(self, link: int, ready: Ready, now: float) -> None:
+    def ready(self, link: int, ready: Ready) -> None:
         """A follower wants what it lacks, and then all that comes."""
         follower = self._follower(link)
         if follower is None or follower.is_streaming or ready.term != self.term:
             return
-        follower.heard_at = now
         if ready.join is Join.COPY:
             # It has less than it acked, unless nobody waits for it: then it leaves the list first.
             is_waited_for = self._names[link] in self.waits_for
@@ -318,7 +320,8 @@ class Leader:
         if follower is None or ack.term != self.term or ack.seq > self._seq:
             return
         follower.acked = max(follower.acked, ack.seq)
-        follower.heard_at = now
+        if follower.acked or not follower.is_retrying:
+            follower.heard_at = now
         self._commit(now)
 
     def promise(self, link: int, promise: Promise) -> None:

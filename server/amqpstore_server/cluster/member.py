@@ -372,7 +372,7 @@ class GroupMember:
             case Hello():
                 leader.hello(link, frame, now)
             case Ready():
-                leader.ready(link, frame, now)
+                leader.ready(link, frame)
             case Ack():
                 leader.ack(link, frame, now)
             case Promise():

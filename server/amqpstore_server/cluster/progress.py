@@ -16,20 +16,25 @@ class FollowerProgress:
         "dropped_at",
         "has_lost",
         "heard_at",
+        "is_retrying",
         "is_streaming",
         "link",
         "may_enter_at",
         "promised_until",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, heard_at: float = -inf) -> None:
         self.link: int | None = None
         self.common = START
         """Behind it the follower lacks all, or has to replace it."""
         self.is_streaming = False
         self.acked = 0
-        self.heard_at = -inf
-        """When it last acked something, or a part of a frame."""
+        self.is_retrying = False
+        """Whether it has acked nothing on this connection nor on the one before: then it does not
+        count that it receives something.
+        """
+        self.heard_at = heard_at
+        """When it last acked something, or a part of a frame, or connected for the first time."""
         self.promised_until = -inf
         self.has_lost = False
         """Whether it came back with less than it had acked."""

@@ -21,6 +21,7 @@ CASES: dict[Fault, float] = {
     drills.sees_etcd_only: 10.0,
     drills.stops_in_order: 1.0,
     drills.loses_a_follower: 2.5,
+    drills.disk_of_a_follower_is_full: 2.5,
     drills.etcd_is_away: 0.5,
     drills.etcd_loses_leases: 0.5,
 }

@@ -74,6 +74,11 @@ def loses_a_follower(group: Group, leader: SimulatedMachine) -> None:
     _others(group, leader)[0].kill(with_power=False)
 
 
+def disk_of_a_follower_is_full(group: Group, leader: SimulatedMachine) -> None:
+    """It connects again each second."""
+    _others(group, leader)[0].is_disk_full = True
+
+
 def sees_etcd_only(group: Group, leader: SimulatedMachine) -> None:
     for other in _others(group, leader):
         group.network.blocked |= {(leader.name, other.name), (other.name, leader.name)}

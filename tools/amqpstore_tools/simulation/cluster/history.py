@@ -93,7 +93,7 @@ class Group:
         self.etcd.hold = keep_none
         self.etcd.loss, self.etcd.slow_s = 0.0, 0.02
         for one in self.machines:
-            one.is_disk_stuck = one.is_loop_stuck = False
+            one.is_disk_stuck = one.is_disk_full = one.is_loop_stuck = False
             one.mend_clock()
             one.restart()
 

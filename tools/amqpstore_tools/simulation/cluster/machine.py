@@ -107,6 +107,8 @@ class SimulatedMachine:
         self.name = name
         self.is_up = False
         self.is_disk_stuck = False
+        self.is_disk_full = False
+        """Whether what a leader sends cannot be written."""
         self.is_loop_stuck = False
         self.is_damaged = False
         self.store_id = "store"
@@ -130,6 +132,8 @@ class SimulatedMachine:
         self._turned_at = 0.0
         self._pending: dict[int, LogEntry | bytes] = {}
         self._is_blocked = False
+        self._is_broken = False
+        """Whether the stream of a leader could not be written: nothing more of it is."""
         self._requests = 0
         network.ends[name] = self
 
@@ -151,7 +155,7 @@ class SimulatedMachine:
         self._busy_since = None
         self._turned_at = self.now
         self._pending.clear()
-        self._is_blocked = False
+        self._is_blocked = self._is_broken = False
         identity = MemberIdentity(
             self.name,
             f"{self.name}.{self._starts}",
@@ -269,9 +273,9 @@ class SimulatedMachine:
             case Send(link, frame):
                 self._network.send(self, link, frame)
             case Sync(term, seq):
-                self._job(lambda: None, lambda: self._synced(term, seq))
+                self._stream_job(lambda: None, lambda: self._synced(term, seq))
             case CheckpointUpTo(number):
-                self._job(lambda: None, lambda: self._checkpoint(number))
+                self._stream_job(lambda: None, lambda: self._checkpoint(number))
             case Committed(seq, number):
                 self._confirm(seq, number)
             case ReadKeys():
@@ -310,7 +314,7 @@ class SimulatedMachine:
 
                 self._etcd.attempt(self.name, transaction, answered)
             case Dial(name):
-                self._job(lambda: None, lambda: self._network.dial(self, name))
+                self._job(lambda: None, lambda: self._dial(name))
             case HangUp(link):
                 self._network.close(self, link)
             case CatchUp(link, behind, number):
@@ -322,18 +326,18 @@ class SimulatedMachine:
             case Append(batch):
                 self._append(batch)
             case Define(definition):
-                self._job(
+                self._stream_job(
                     lambda: None,
                     lambda: self._define(definition.content, definition.term, definition.seq),
                 )
             case Restore(snapshot):
-                self._job(lambda: None, lambda: self._restore(snapshot))
+                self._stream_job(lambda: None, lambda: self._restore(snapshot))
             case Receive():
                 self._job(lambda: None, lambda: None)
             case Adopt(copy):
                 self._job(lambda: None, lambda: self._adopt(copy))
             case Discard(behind):
-                self._job(lambda: None, lambda: self._discard(behind))
+                self._stream_job(lambda: None, lambda: self._discard(behind))
             case Open():
                 self._job(lambda: None, self._open)
             case BlockPublishers(is_blocked):
@@ -355,6 +359,23 @@ class SimulatedMachine:
         if self._busy_since is None:
             self._busy_since = self.now
             self._work(self._starts)
+
+    def _stream_job(self, begin: Callable[[], None], finish: Callable[[], None]) -> None:
+        """Do what a stream asks for, unless it is broken by then."""
+
+        def begin_unbroken() -> None:
+            if not self._is_broken:
+                begin()
+
+        def finish_unbroken() -> None:
+            if not self._is_broken:
+                finish()
+
+        self._job(begin_unbroken, finish_unbroken)
+
+    def _dial(self, name: str) -> None:
+        self._is_broken = False
+        self._network.dial(self, name)
 
     def _work(self, start: int) -> None:
         if start != self._starts or self.member is None:
@@ -388,6 +409,10 @@ class SimulatedMachine:
         disk = self.disk
 
         def write() -> None:
+            if self.is_disk_full and self.member is not None and self.member.leader is None:
+                self._is_broken = True
+                self._network.drop(self)
+                return
             if disk.last().number + 1 != batch.position.number:
                 self._witness.broken(f"{self.name} has {disk.last()} and is given {batch.position}")
             disk.log.append(LogEntry(batch.position, batch.content))
@@ -396,7 +421,7 @@ class SimulatedMachine:
             disk.durable = len(disk.log)
             self._synced(batch.term, batch.seq)
 
-        self._job(write, sync)
+        self._stream_job(write, sync)
 
     def _persist(self, term: int) -> None:
         self.disk.term = max(self.disk.term, term)
@@ -443,7 +468,7 @@ class SimulatedMachine:
 
     def _open(self) -> None:
         self.disk.durable = len(self.disk.log)
-        self._is_blocked = False
+        self._is_blocked = self._is_broken = False
         self._witness.opened(self)
         self._alone(self._starts, lambda one: one.opened(self.now))
 

@@ -47,7 +47,7 @@ class Nemesis:
         leaders = self._group.leaders
         if leaders and random.random() < 0.5:
             machine = random.choice(leaders)
-        match random.randrange(20):
+        match random.randrange(21):
             case 0 | 1:
                 self._kill(machine)
             case 2:
@@ -79,6 +79,8 @@ class Nemesis:
                 self._network.astray = 0.2
             case 15:
                 self.tell(random.choice(tuple(Story)))
+            case 16:
+                machine.is_disk_full = True
             case _:
                 self._mend_one()
 
@@ -109,7 +111,7 @@ class Nemesis:
                 self._etcd.cut_off.clear()
             case _:
                 for one in self._machines:
-                    one.is_disk_stuck = one.is_loop_stuck = False
+                    one.is_disk_stuck = one.is_disk_full = one.is_loop_stuck = False
                     one.mend_clock()
 
     # Stories.
