@@ -7,10 +7,11 @@
   `config_values`: what follows from them; `small_files`: how files that an operator wrote are read.
 - `reloading`: what SIGHUP changes in a running broker; `stopping`: what SIGTERM does with clients;
   `service_manager`: what systemd is told of both.
-- `listening`, `management_sockets`: the sockets on which clients arrive; `admission`: how fast they
-  are admitted, and in which order; `doors`: how many clients may connect; `peers`: which addresses
-  are one; `socket_connection`: one client's socket; `tls`: TLS on it; `certificates`: those of the
-  server.
+- `listening`, `management_sockets`: the sockets on which clients arrive; `proxied_listening`: where
+  proxies pass them on; `proxy_protocol`: with which headers; `proxied_sockets`: what such clients
+  are accepted from; `admission`: how fast clients are admitted, and in which order; `doors`: how
+  many may connect; `peers`: which addresses are one; `socket_connection`: one client's socket;
+  `tls`: TLS on it; `certificates`: those of the server.
 - `sockets`: all clients' sockets in one set, read together; `read_size`: how much is read at once;
   `turn`: the work to do after a round of reads; `share`: how much of the time costly work has
   beside others; `switching`: how soon a turn gets the interpreter back; `holds`: how long its

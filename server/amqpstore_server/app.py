@@ -54,6 +54,7 @@ from amqpstore_server.management_sockets import (
     listen_for_management,
     url_of,
 )
+from amqpstore_server.proxied_listening import behind_headers
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.service_manager import ServiceManager
@@ -162,8 +163,9 @@ class Parts(NamedTuple):
 
 async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
     config, load_config, definitions, certificates, on_ready, manager = parts
-    plain = await listen([host_and_port(one) for one in config.listen])
-    tls = await listen([host_and_port(one) for one in config.tls_listen])
+    proxies = [host_and_port(one) for one in config.proxy_protocol]
+    plain = await listen([host_and_port(one) for one in config.listen], proxies)
+    tls = await listen([host_and_port(one) for one in config.tls_listen], proxies)
     management = await listen_for_management(config)
     if any(management):
         # Now, and not while clients wait.
@@ -396,10 +398,10 @@ class App:
             async with trio.open_nursery() as clients:
                 async with trio.open_nursery() as doors:
                     plain, tls = self._term.with_passed_on(plain, tls)
-                    for listener in plain:
-                        doors.start_soon(self._accept, listener, clients)
-                    for listener in tls:
-                        doors.start_soon(self._accept, listener, clients, self._certificates)
+                    for opened, certificates in ((plain, None), (tls, self._certificates)):
+                        for listener in opened:
+                            behind = behind_headers(listener, doors)
+                            doors.start_soon(self._accept, behind, clients, certificates)
                     if not self._term.is_stopping:
                         await self._wait_for_stop(signals)
                     await self._term.stop()

@@ -66,6 +66,15 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             check=check_addresses,
         ),
     ] = msgspec.field(default_factory=list)
+    proxy_protocol: Annotated[
+        list[str],
+        key(
+            "those addresses of `listen` and `tls_listen` that only proxies can reach: each "
+            "connection begins with a header of the PROXY protocol, version 1 or 2",
+            expected="a list of addresses that are in listen or tls_listen, without cluster_name",
+            check=check_addresses,
+        ),
+    ] = msgspec.field(default_factory=list)
     tls_certificate: Annotated[
         str,
         file_key(
@@ -512,6 +521,10 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the keys whose values do not fit those of others, each with the valid values."""
     if config.connections_bytes < config.connection_bytes:
         yield "connections_bytes", f"at least connection_bytes, {config.connection_bytes}"
+    if set(config.proxy_protocol) - {*config.listen, *config.tls_listen}:
+        yield "proxy_protocol", "a list of addresses that are in listen or tls_listen"
+    if config.proxy_protocol and config.cluster_name:
+        yield "proxy_protocol", "empty, as there is cluster_name: members do not pass headers on"
     if config.tls_listen and not config.tls_certificate:
         yield "tls_certificate", "the path of a file, as there is tls_listen"
     if config.management_tls_listen and not config.tls_certificate:

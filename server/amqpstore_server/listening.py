@@ -6,11 +6,13 @@ import contextlib
 import logging
 import math
 import socket
+from collections.abc import Collection, Sequence
 
 import trio
 
 from amqpstore_server.admission import AdmissionLine, Admit
 from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.proxied_listening import ProxyProtocolListener
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 32
@@ -22,10 +24,17 @@ _ACCEPT_AGAIN_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
-    """Open the sockets on which `App.run` accepts clients. Raises: ConfigError."""
+async def listen(
+    addresses: Sequence[tuple[str, int]], behind_proxies: Collection[tuple[str, int]] = ()
+) -> list[socket.socket]:
+    """Open the sockets on which `App.run` accepts clients. Raises: ConfigError.
+
+    Args: behind_proxies, those addresses where connections begin with a header of the PROXY
+    protocol.
+    """
     listeners = []
     for host, port in addresses:
+        kind = ProxyProtocolListener if (host, port) in behind_proxies else socket.socket
         try:
             opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
         except OSError as error:
@@ -33,7 +42,7 @@ async def listen(addresses: list[tuple[str, int]]) -> list[socket.socket]:
         except UnicodeError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
         for listener in opened:
-            plain = socket.socket(fileno=listener.socket.detach())
+            plain = kind(fileno=listener.socket.detach())
             plain.setblocking(False)
             listeners.append(plain)
     return listeners

@@ -171,6 +171,11 @@ def test_variables_that_are_no_keys_are_told(tmp_path: Path) -> None:
             "connection_bytes = 2147483648",
             "connections_bytes = 1073741824, but it must be at least",
         ),
+        ('proxy_protocol = ["127.0.0.1:9"]', "addresses that are in listen or tls_listen"),
+        (
+            'proxy_protocol = ["127.0.0.1:5672"]\ncluster_name = "a"\ncluster_etcd = ["http://a:1"]',
+            "it must be empty, as there is cluster_name",
+        ),
         ('cluster_name = "a/b"', "must be letters, digits, `.`, `_` and `-`, at most 64, or empty"),
         ('cluster_group = ""', "at least one"),
         ('cluster_etcd = ["10.0.0.1:2379"]', "'10.0.0.1:2379' is not http://HOST:PORT"),

@@ -56,6 +56,7 @@ from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.cluster.timing import Health
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.driver import EtcdDriver
+from amqpstore_server.proxy_protocol import ProxyHeaderError
 from amqpstore_server.replication.catching_up import catch_up
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.copying import CopyCounts, send_copy
@@ -67,7 +68,6 @@ from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.orders import Orders
 from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader
-from amqpstore_server.replication.proxy_header import ProxyHeaderError
 from amqpstore_server.replication.settings import ClusterSettings
 
 _log = logging.getLogger(__name__)

@@ -7,12 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqpstore_server.replication.proxy_header import (
-    ClientAddress,
-    ProxyHeaderError,
-    encode_header,
-    read_header,
-)
+from amqpstore_server.proxy_protocol import ProxyHeaderError
+from amqpstore_server.replication.proxy_header import ClientAddress, encode_header, read_header
 
 PORTS = st.integers(0, 65_535)
 HOSTS = st.ip_addresses().map(str)

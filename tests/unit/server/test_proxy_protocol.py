@@ -1,0 +1,171 @@
+"""Headers of the PROXY protocol: whom they name, and where they end."""
+
+import ipaddress
+import socket
+import struct
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from amqpstore_server.proxied_listening import (
+    HEADER_S,
+    ProxyProtocolListener,
+    _addresses,
+    behind_headers,
+)
+from amqpstore_server.proxy_protocol import (
+    SIGNATURE,
+    Addresses,
+    ProxyHeaderError,
+    missing_bytes,
+    parsed,
+)
+from tests.attack.attacker import is_closed
+
+CLIENT = Addresses("203.0.113.7", 41_000, "10.0.0.1", 5672)
+CLIENT_6 = Addresses("2001:db8::7", 65_535, "::1", 0)
+LINE = b"PROXY TCP4 203.0.113.7 10.0.0.1 41000 5672\r\n"
+LINE_6 = b"PROXY TCP6 2001:db8::7 ::1 65535 0\r\n"
+
+
+def version_2(command: int, family: int, body: bytes) -> bytes:
+    return SIGNATURE + struct.pack(">BBH", command, family, len(body)) + body
+
+
+BODY = b"\xcb\x00\x71\x07\x0a\x00\x00\x01\xa0\x28\x16\x28"
+BODY_6 = (
+    ipaddress.ip_address("2001:db8::7").packed
+    + ipaddress.ip_address("::1").packed
+    + b"\xff\xff\x00\x00"
+)
+FIELD = b"\x04\x00\x03abc"
+MAPPED = ipaddress.ip_address("::ffff:203.0.113.7").packed + bytes(16) + BODY[8:]
+HEADERS = {
+    LINE: CLIENT,
+    LINE_6: CLIENT_6,
+    b"PROXY TCP6 ::ffff:203.0.113.7 ::ffff:10.0.0.1 41000 5672\r\n": CLIENT,
+    b"PROXY UNKNOWN\r\n": None,
+    b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n": None,
+    b"PROXY UNKNOWN " + b"x" * 91 + b"\r\n": None,
+    version_2(0x21, 0x11, BODY): CLIENT,
+    version_2(0x21, 0x11, BODY + FIELD): CLIENT,
+    version_2(0x21, 0x21, BODY_6 + FIELD): CLIENT_6,
+    version_2(0x21, 0x21, MAPPED): CLIENT._replace(to_host="::"),
+    version_2(0x21, 0x00, b"whatever"): None,
+    version_2(0x20, 0x00, b""): None,
+    version_2(0x20, 0x11, BODY): None,
+}
+
+
+def read(content: bytes) -> tuple[Addresses | None, bytes]:
+    """Read a header as from a socket. Returns whom it names, and what is left."""
+    header = b""
+    while count := missing_bytes(header):
+        if not (piece := content[len(header) :][:count]):
+            raise EOFError
+        header += piece
+    return parsed(header)[0], content[len(header) :]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_whom_a_header_names_and_nothing_behind_it(header: bytes) -> None:
+    for behind in (b"", b"AMQP\0\0\x09\x01", b"\r\n", header):
+        assert read(header + behind) == (HEADERS[header], behind)
+    for size in range(len(header)):
+        with pytest.raises(EOFError):
+            read(header[:size])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"AMQP\0\0\x09\x01",
+        b"\x16\x03\x01",
+        b"PROXX ",
+        b"proxy TCP4 203.0.113.7 10.0.0.1 41000 5672\r\n",
+        b"PROXY TCP4\n203.0.113.7 10.0.0.1 41000 5672\r\n",
+        LINE.replace(b"\r\n", b"\n"),
+        LINE.replace(b"TCP4", b"TCP6"),
+        LINE.replace(b"TCP4", b"UDP4"),
+        LINE.replace(b" 41000", b"  41000"),
+        LINE.replace(b"41000", b"65536"),
+        LINE.replace(b"41000", b"-1"),
+        LINE.replace(b"41000", b"0000041000"),
+        LINE.replace(b"41000", b"\xb2"),
+        LINE.replace(b"203.0.113.7", b"203.0.113.256"),
+        LINE.replace(b"203.0.113.7", b"localhost"),
+        LINE.replace(b" 5672", b""),
+        LINE.replace(b" 5672", b" 5672 1"),
+        LINE_6.replace(b"::7", b"::7%eth0"),
+        b"PROXY UNKNOWN " + b"x" * 93 + b"\r\n",
+        version_2(0x21, 0x11, BODY[:-1]),
+        version_2(0x21, 0x21, BODY),
+        version_2(0x21, 0x12, BODY),
+        version_2(0x21, 0x31, bytes(216)),
+        version_2(0x22, 0x11, BODY),
+        version_2(0x11, 0x11, BODY),
+        version_2(0x21, 0x11, BODY + bytes(4085)),
+        SIGNATURE[:-1] + b"\r" + version_2(0x21, 0x11, BODY)[12:],
+    ],
+)
+def test_what_is_not_a_header_is_refused(content: bytes) -> None:
+    with pytest.raises(ProxyHeaderError):
+        read(content)
+
+
+@given(
+    st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE, SIGNATURE + b"\x21\x11"]),
+    st.binary(max_size=150),
+)
+@example(b"PROXY ", b"\xff\r\n")
+@example(b"PROXY ", b"\r\n")
+def test_anything_is_read_or_refused(start: bytes, rest: bytes) -> None:
+    try:
+        found, _ = read(start + rest)
+    except (ProxyHeaderError, EOFError):
+        return
+    if found is not None:
+        ipaddress.ip_address(found.host)
+
+
+async def client_of(content: bytes, host: str) -> Addresses:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.sendall(content)
+        return await _addresses(ours, host)
+
+
+@pytest.mark.trio
+async def test_loopback_is_believed_from_loopback_only() -> None:
+    """Or anybody who reaches the port could log in as guest."""
+    for claimed in (b"127.0.0.1", b"127.9.9.9"):
+        line = LINE.replace(b"203.0.113.7", claimed)
+        assert (await client_of(line, "127.0.0.1")).host == claimed.decode()
+        with pytest.raises(ProxyHeaderError, match="from another one"):
+            await client_of(line, "192.0.2.1")
+    assert await client_of(LINE, "192.0.2.1") == CLIENT
+
+
+@pytest.mark.trio
+async def test_who_sends_no_header_in_time_is_closed(
+    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = ProxyProtocolListener()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    listener.setblocking(False)
+    async with trio.open_nursery() as nursery:
+        behind = behind_headers(listener, nursery)
+        with behind, socket.create_connection(listener.getsockname()) as slow:
+            slow.sendall(LINE[:20])
+            slow.setblocking(False)
+            while not is_closed(slow):
+                mock_clock.jump(HEADER_S / 10)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            assert trio.current_time() >= HEADER_S
+        nursery.cancel_scope.cancel()
+    assert [one.getMessage() for one in caplog.records] == ["no header of the PROXY protocol"]
