@@ -34,6 +34,17 @@ class Envelope:
         self.persistent = persistent
         self.head = encode_head(exchange, routing_key, properties)
 
+    @classmethod
+    def restored(cls, exchange: str, routing_key: str, properties: bytes, head: bytes) -> Envelope:
+        """Return an envelope whose encoded form is known: what it was read from."""
+        envelope = cls.__new__(cls)
+        envelope.exchange = exchange
+        envelope.routing_key = routing_key
+        envelope.properties = properties
+        envelope.persistent = True
+        envelope.head = head
+        return envelope
+
     def head_with(self, properties: bytes) -> bytes:
         """Return the encoded form of an envelope that differs in its properties alone."""
         head = self.head

@@ -274,10 +274,11 @@ def envelope_of(head: bytes) -> Envelope:
     exchange_size, routing_key_size, _ = HEAD.unpack_from(head)
     exchange_end = HEAD.size + exchange_size
     routing_key_end = exchange_end + routing_key_size
-    return Envelope(
+    return Envelope.restored(
         head[HEAD.size : exchange_end].decode(),
         head[exchange_end:routing_key_end].decode(),
         head[routing_key_end:],
+        head,
     )
 
 
@@ -426,8 +427,10 @@ def read_messages(
     decompressed_bytes = 0
     size = len(content)
     unpack = HEADER.unpack_from
-    head = b""
+    head = names = b""
+    head_end = names_end = 0
     envelope: Envelope | None = None
+    restored = Envelope.restored
     wanted = first_id
     last_id = first_id + count
     while wanted < last_id and offset + 32 <= size:
@@ -451,8 +454,19 @@ def read_messages(
             payload = content[payload_offset:end]
             if crc32c(payload, header_checksum) != payload_checksum:
                 return messages, offset, "the payload's checksum does not match"
-            if envelope is not None and not flags and payload.startswith(head):
-                messages.append(Message(envelope, payload[len(head) :]))
+            if (
+                envelope is not None
+                and not flags
+                and head_end <= length
+                and payload.startswith(names)
+            ):
+                # It differs from the one before in its properties at most, and not in their size.
+                if not payload.startswith(head):
+                    head = payload[:head_end]
+                    envelope = restored(
+                        envelope.exchange, envelope.routing_key, head[names_end:], head
+                    )
+                messages.append(Message(envelope, payload[head_end:]))
             else:
                 try:
                     message = decode_message(payload, flags, decoder)
@@ -461,6 +475,9 @@ def read_messages(
                 messages.append(message)
                 envelope = message.envelope
                 head = envelope.head
+                head_end = len(head)
+                names_end = head_end - len(envelope.properties)
+                names = head[:names_end]
                 if flags:
                     decompressed_bytes += len(message.body)
             wanted += 1
