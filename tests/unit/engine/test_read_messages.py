@@ -11,8 +11,8 @@ from amqpstore.records import Kind, MessageDecoder, encode_messages, encode_reco
 
 SEGMENT, SEED = 3, 12345
 
-names = st.sampled_from(["", "a", "orders", "orders.eu", "ordérs"])
-properties = st.sampled_from([b"", b"1", b"2", b"one", b"two", b"x" * 300])
+names = st.sampled_from(["", "ordérs"])
+properties = st.sampled_from([b"", b"one", b"two", b"x" * 300])
 envelopes = st.builds(Envelope, names, names, properties)
 stored = st.lists(st.builds(Message, envelopes, st.binary(max_size=20)), min_size=1, max_size=12)
 
