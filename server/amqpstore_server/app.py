@@ -369,7 +369,8 @@ class App:
             certificates=self._certificates,
             listeners=tuple(listeners),
         )
-        return ManagementDoor(context, sockets.plain, sockets.tls, sockets.metrics, self._doors)
+        passed_on = self._term.passed_on_requests(sockets)
+        return ManagementDoor(context, sockets, passed_on, self._doors)
 
     async def _serve(
         self,

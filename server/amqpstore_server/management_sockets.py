@@ -26,7 +26,14 @@ class ManagementSockets(NamedTuple):
 
 
 async def listen_for_management(config: Config) -> ManagementSockets:
-    """Open the sockets of the management API. Raises: ConfigError.
+    """Open the sockets of the management API and of metrics. Raises: ConfigError."""
+    sockets = await listen_for_requests(config)
+    metrics = await listen([host_and_port(one) for one in config.metrics_listen])
+    return sockets._replace(metrics=metrics)
+
+
+async def listen_for_requests(config: Config) -> ManagementSockets:
+    """Open the sockets of the management API, without those of metrics. Raises: ConfigError.
 
     The default address may be that of another broker on this machine: messages are served all the
     same. An address that somebody has configured has to be free.
@@ -39,8 +46,7 @@ async def listen_for_management(config: Config) -> ManagementSockets:
         _log.error("no management API", extra={"reason": str(error), "key": "management_listen"})
         plain = []
     tls = await listen([host_and_port(one) for one in config.management_tls_listen])
-    metrics = await listen([host_and_port(one) for one in config.metrics_listen])
-    return ManagementSockets(plain, tls, metrics)
+    return ManagementSockets(plain, tls)
 
 
 def url_of(scheme: str, listener: socket.socket) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from amqpstore_server.config import Config
+from amqpstore_server.management_sockets import ManagementSockets
 from amqpstore_server.stopping import ClientConnection
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class ServingTerm(Protocol):
         self, plain: Sequence[socket.socket], tls: Sequence[socket.socket]
     ) -> tuple[Sequence[socket.socket], Sequence[socket.socket]]:
         """Add listeners for the clients that followers pass on to those without TLS and with it."""
+
+    def passed_on_requests(self, sockets: ManagementSockets, /) -> ManagementSockets:
+        """Return listeners for the requests that followers pass on, where there are any here."""
 
     def reloaded(self, config: Config) -> None:
         """Take over a new configuration; its live keys are in force from now on."""
@@ -82,6 +86,9 @@ class SingleNode:
         self, plain: Sequence[socket.socket], tls: Sequence[socket.socket]
     ) -> tuple[Sequence[socket.socket], Sequence[socket.socket]]:
         return plain, tls
+
+    def passed_on_requests(self, _sockets: ManagementSockets, /) -> ManagementSockets:
+        return ManagementSockets()
 
     def reloaded(self, config: Config) -> None:
         pass

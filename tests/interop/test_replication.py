@@ -13,12 +13,13 @@ from pathlib import Path
 import pika
 import pika.exceptions
 import pytest
+import requests
 
 from amqpstore.filenames import is_compacted, segment_numbers
 from amqpstore_server.cluster.keys import IN_SYNC
 from amqpstore_server.cluster.timing import Timing
 from amqpstore_tools.__main__ import main
-from tests.cluster_processes import GroupProcesses, MemberProcess
+from tests.cluster_processes import GroupProcesses, MemberProcess, listening_port
 from tests.interop.relay import Relay
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -224,10 +225,14 @@ def test_a_reload_reaches_a_member_in_each_of_its_roles(tmp_path: Path) -> None:
 def test_a_follower_takes_clients_for_the_leader(tmp_path: Path) -> None:
     """They are the leader's, with their own addresses, and end with its leadership."""
     with GroupProcesses(str(tmp_path), 2, proxy=True) as group:
+        ports = {member: listening_port() for member in group.members}
+        for member, port in ports.items():
+            member.settings["AMQPSTORE_MANAGEMENT_LISTEN"] = f"{member.host.address}:{port}"
         group.start()
         leader = group.wait_for_leader()
         (follower,) = (one for one in group.members if one is not leader)
         group.wait(lambda: _is_served(follower))
+        _manage_through(follower, ports[follower], leader, ports[leader])
         publish(follower, 0, 20)
         assert numbers(leader) == list(range(20))
         connection = follower.connect()
@@ -245,6 +250,33 @@ def test_a_follower_takes_clients_for_the_leader(tmp_path: Path) -> None:
         group.wait(lambda: _is_served(leader))
         publish(leader, 20, 20)
         assert sorted(numbers(follower)) == list(range(40))
+
+
+def _manage_through(
+    follower: MemberProcess, port: int, leader: MemberProcess, leaders_port: int
+) -> None:
+    """What a follower is asked, the leader answers."""
+    url, leaders = (
+        f"http://{member.host.address}:{its_port}"
+        for member, its_port in ((follower, port), (leader, leaders_port))
+    )
+    login = (leader.login.username, leader.login.password)
+    with requests.Session() as session:
+        session.auth = login
+        found = session.put(f"{url}/api/queues/%2F/through", json={"durable": True})
+        assert found.status_code == 201
+        names = [one["name"] for one in session.get(f"{leaders}/api/queues").json()]
+        assert "through" in names
+        assert session.get(f"{leaders}/health/leader").status_code == 200
+        refused = session.get(f"{url}/health/leader")
+        node = session.get(f"{url}/api/overview").json()["node"]
+        assert (refused.status_code, refused.json()["reason"]) == (
+            503,
+            f"this member follows: {node} leads",
+        )
+        assert session.get(f"{url}/metrics").status_code == 503
+        assert session.get(f"{leaders}/metrics").status_code == 200
+        assert session.delete(f"{url}/api/queues/%2F/through").status_code == 204
 
 
 def _is_served(member: MemberProcess) -> bool:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 DOOR = "HTTP API"
 """The name of this door in the audit log."""
 
+PASSED_ON = "is_passed_on"
+"""In the state of a connection: whether it comes through a follower."""
+
 T = TypeVar("T")
 BodyT = TypeVar("BodyT")
 ResultT = TypeVar("ResultT")
@@ -59,6 +62,11 @@ class Call:
     def vhost(self) -> VirtualHost:
         """The virtual host in the path. Raises: NotFoundError."""
         return self.context.broker.vhost(self.path["vhost"])
+
+    @property
+    def is_passed_on(self) -> bool:
+        """Whether a follower has passed the request on to this broker, which leads."""
+        return bool((self.request.scope.get("state") or {}).get(PASSED_ON))
 
     @property
     def ranges(self) -> SampleRanges:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 from hypercorn.config import Config as ServerConfig
@@ -22,6 +21,7 @@ from hypercorn.utils import wrap_app
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.listening import accept_clients
 from amqpstore_server.management.app import ManagementApp
+from amqpstore_server.management.call import PASSED_ON
 from amqpstore_server.management.http_server import HttpServer
 from amqpstore_server.management.pages.render import compile_templates
 from amqpstore_server.management.resources import ROUTES
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
     from amqpstore_server.management.context import ManagementContext
     from amqpstore_server.management.routes import ApiRoute
+    from amqpstore_server.management_sockets import ManagementSockets
 
 _log = logging.getLogger(__name__)
 
@@ -43,19 +44,27 @@ _FINISH_S = 3.0
 """How long requests may take to finish when the broker stops."""
 
 
+class _Listener(NamedTuple):
+    """A socket on which requests come, with TLS if there are certificates."""
+
+    socket: socket.socket
+    certificates: Certificates | None
+    app: AppWrapper
+    is_passed_on: bool = False
+
+
 class ManagementDoor:
     """Serves requests on listening sockets.
 
-    Args: plain, tls, the sockets without TLS and with it; metrics, those on which metrics are read
-    without a login; doors, which limit all clients.
+    Args: sockets, those of this broker; passed_on, those on which it gets the requests that its
+    followers pass on; doors, which limit all clients.
     """
 
     def __init__(
         self,
         context: ManagementContext,
-        plain: Iterable[socket.socket],
-        tls: Iterable[socket.socket],
-        metrics: Iterable[socket.socket],
+        sockets: ManagementSockets,
+        passed_on: ManagementSockets,
         doors: Doors,
     ) -> None:
         self._context = context
@@ -63,9 +72,11 @@ class ManagementDoor:
         served = self._application(ROUTES, has_pages=True)
         metered = self._application(OPEN_ROUTES, has_pages=False)
         self._listeners = [
-            *((one, None, served) for one in plain),
-            *((one, context.certificates, served) for one in tls),
-            *((one, None, metered) for one in metrics),
+            *(_Listener(one, None, served) for one in sockets.plain),
+            *(_Listener(one, context.certificates, served) for one in sockets.tls),
+            *(_Listener(one, None, metered) for one in sockets.metrics),
+            *(_Listener(one, None, served, True) for one in passed_on.plain),
+            *(_Listener(one, context.certificates, served, True) for one in passed_on.tls),
         ]
         self._config = _server_config()
         self._worker = WorkerContext(None)
@@ -88,8 +99,8 @@ class ManagementDoor:
             await trio.to_thread.run_sync(compile_templates)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
-                    for listener, tls, app in self._listeners:
-                        accepting.start_soon(self._accept, listener, tls, app, nursery)
+                    for listener in self._listeners:
+                        accepting.start_soon(self._accept, listener, nursery)
 
     async def stop(self) -> None:
         """Accept nobody any more, and end what may take long; requests may finish."""
@@ -115,33 +126,29 @@ class ManagementDoor:
         if self._error is not None:
             raise self._error
 
-    async def _accept(
-        self,
-        listener: socket.socket,
-        tls: Certificates | None,
-        app: AppWrapper,
-        clients: trio.Nursery,
-    ) -> None:
+    async def _accept(self, listener: _Listener, clients: trio.Nursery) -> None:
         def admit(client: socket.socket, host: str) -> bool:
             had_room = self._doors.has_room
-            self._admit(client, host, tls.context if tls else None, app, clients)
+            self._admit(client, host, listener, clients)
             return had_room
 
-        await accept_clients(listener, self._doors.admission, admit)
+        await accept_clients(listener.socket, self._doors.admission, admit)
 
     def _admit(
-        self,
-        accepted: socket.socket,
-        host: str,
-        tls: ssl.SSLContext | None,
-        app: AppWrapper,
-        clients: trio.Nursery,
+        self, accepted: socket.socket, host: str, listener: _Listener, clients: trio.Nursery
     ) -> None:
         """Start serving a client, or refuse it."""
-        accepted.setblocking(False)
-        client = trio.socket.from_stdlib_socket(accepted)
         try:
-            stream = _Stream(client)
+            names = _Names(accepted.family, accepted.getpeername(), accepted.getsockname())
+        except OSError:
+            accepted.close()  # it closed before it was served
+            return
+        # Trio takes no subclass, such as that of a client that a follower passes on.
+        plain = socket.socket(fileno=accepted.detach())
+        plain.setblocking(False)
+        client = trio.socket.from_stdlib_socket(plain)
+        try:
+            stream = _Stream(client, names)
         except OSError:
             client.close()  # it closed before it was served
             return
@@ -153,19 +160,19 @@ class ManagementDoor:
             client.close()
             return
         self._streams.add(stream)
-        clients.start_soon(self._serve, stream, tls, app, visitor)
+        clients.start_soon(self._serve, stream, listener, visitor)
 
-    async def _serve(
-        self, stream: _Stream, tls: ssl.SSLContext | None, app: AppWrapper, visitor: Visitor
-    ) -> None:
+    async def _serve(self, stream: _Stream, listener: _Listener, visitor: Visitor) -> None:
         serving = trio.CancelScope()
-        state: Any = ConnectionState({"visitor": visitor, "serving": serving})
+        about = {"visitor": visitor, "serving": serving, PASSED_ON: listener.is_passed_on}
+        state: Any = ConnectionState(about)
         served: Any = stream
-        if tls is not None:
+        if listener.certificates is not None:
+            tls = listener.certificates.context
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
             with serving:
-                await HttpServer(app, self._config, self._worker, state, served).run()
+                await HttpServer(listener.app, self._config, self._worker, state, served).run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* Exception:  # noqa: BLE001
@@ -179,14 +186,29 @@ class ManagementDoor:
                 self._has_none.set()
 
 
+class _Names(NamedTuple):
+    """Who a connection is between, as a server asks a socket: a follower may be in between."""
+
+    family: int
+    peer: Any
+    own: Any
+
+    def getpeername(self) -> Any:
+        return self.peer
+
+    def getsockname(self) -> Any:
+        return self.own
+
+
 class _Stream(trio.abc.HalfCloseableStream):
     """The stream of a client. What it is sent has to move on: neither a client that does not read,
     nor a stop, waits for ever.
     """
 
-    def __init__(self, client: trio.socket.SocketType) -> None:
+    def __init__(self, client: trio.socket.SocketType, names: _Names) -> None:
         self._stream = trio.SocketStream(client)
-        self.socket = client
+        self._client = client
+        self.socket = names
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send some bytes. Raises: trio.BrokenResourceError."""
@@ -217,7 +239,7 @@ class _Stream(trio.abc.HalfCloseableStream):
 
     def close_now(self) -> None:
         """Close the socket; whoever waits for it is told."""
-        self.socket.close()
+        self._client.close()
 
 
 def _logged_in(state: Any) -> None:

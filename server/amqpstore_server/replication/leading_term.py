@@ -10,6 +10,7 @@ import trio
 
 from amqpstore import DeposedError
 from amqpstore_server.config import Config
+from amqpstore_server.management_sockets import ManagementSockets
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication_figures import ReplicationFigures
@@ -90,6 +91,14 @@ class LeadingTerm:
         doors = self._controller.doors
         with_tls = [*tls, doors.open("amqps")] if tls else []
         return [*plain, doors.open("amqp")], with_tls
+
+    def passed_on_requests(self, sockets: ManagementSockets, /) -> ManagementSockets:
+        """Return listeners for the requests that followers pass on, where there are any here."""
+        doors = self._controller.doors
+        return ManagementSockets(
+            [doors.open("http")] if sockets.plain else [],
+            [doors.open("https")] if sockets.tls else [],
+        )
 
     async def defined(self) -> None:
         """Return once all definitions until now are committed."""

@@ -24,8 +24,8 @@ from amqpstore_server.proxy_protocol import (
     parsed,
 )
 
-Door: TypeAlias = Literal["amqp", "amqps"]
-"""Whether the client speaks TLS, with the leader, after this header."""
+Door: TypeAlias = Literal["amqp", "amqps", "http", "https"]
+"""What the client speaks after this header: with the leader, TLS included."""
 
 _TLV = struct.Struct(">BH")
 _ALPN = 1

@@ -35,6 +35,7 @@ from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.identity import EtcdIdentity
 from amqpstore_server.listening import listen
+from amqpstore_server.management_sockets import listen_for_requests
 from amqpstore_server.reloading import Reloader, member_parts
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
@@ -68,28 +69,31 @@ def serve_member(
     runtime = MemberRuntime(settings, config, load_config, manager)
     # Where members speak TLS, clients are not passed on yet.
     passes_on = settings.proxy and settings.certificates is None
-    doors = Doorways(config.listen, config.tls_listen) if passes_on else Doorways([], [])
-    runtime.run(serve, doors)
+    runtime.run(serve, Doorways(config if passes_on else None))
     _log.info("stopped")
 
 
 class Doorways(NamedTuple):
-    """Where a follower takes clients, each HOST:PORT: those of AMQP, and of AMQP over TLS."""
+    """Where a follower takes clients and requests to the management API: as `config` says; nowhere
+    without it.
+    """
 
-    amqp: Sequence[str]
-    amqps: Sequence[str]
+    config: Config | None
 
     async def open(self) -> list[tuple[Door, socket.socket]]:
         """Open the sockets. Raises: ConfigError."""
-        doors: tuple[tuple[Door, Sequence[str]], ...] = (
-            ("amqp", self.amqp),
-            ("amqps", self.amqps),
+        if self.config is None:
+            return []
+        plain = await listen([host_and_port(one) for one in self.config.listen])
+        tls = await listen([host_and_port(one) for one in self.config.tls_listen])
+        management = await listen_for_requests(self.config)
+        doors: tuple[tuple[Door, Sequence[socket.socket]], ...] = (
+            ("amqp", plain),
+            ("amqps", tls),
+            ("http", management.plain),
+            ("https", management.tls),
         )
-        return [
-            (door, listener)
-            for door, addresses in doors
-            for listener in await listen([host_and_port(one) for one in addresses])
-        ]
+        return [(door, listener) for door, listeners in doors for listener in listeners]
 
 
 class _Next(Enum):

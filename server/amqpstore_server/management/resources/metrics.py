@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import wraps
 from itertools import chain
 
 from amqpstore_server.management.answers import Answer, Pieces
 from amqpstore_server.management.call import Call
+from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.routes import ApiRoute, Needs
 from amqpstore_server.management.steps import InSteps
 from amqpstore_server.metrics import objects, rabbitmq, replicas, store
@@ -65,22 +67,40 @@ async def get_ready(call: Call) -> Answer:
 
 
 async def get_leader(call: Call) -> Answer:
-    """Return whether this broker leads: 503 when it stops. A member of a group answers requests
-    only while it leads, and a single node always does.
+    """Return whether this broker leads: 503 when it stops. A single node always leads, and a
+    follower passes requests on to the leader, which answers 503 for it.
     """
+    if call.is_passed_on:
+        return await call.json({"status": "failed", "reason": _follows(call)}, 503)
     if call.context.stopping.is_set():
         return await call.json({"status": "failed", "reason": "the broker stops"}, 503)
     return await call.json({"status": "ok"})
 
 
+def _follows(call: Call) -> str:
+    return f"this member follows: {call.context.node} leads"
+
+
+def _own(handler: Callable[[Call], Awaitable[Answer]]) -> Callable[[Call], Awaitable[Answer]]:
+    """Refuse what follows through another member: those are not its metrics."""
+
+    @wraps(handler)
+    async def answer(call: Call) -> Answer:
+        if call.is_passed_on:
+            raise HttpError(503, "service_unavailable", _follows(call))
+        return await handler(call)
+
+    return answer
+
+
 def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
     text = "text/plain"
     return (
-        ApiRoute("GET", "/metrics", get_metrics, "Metrics", needs, media_type=text),
+        ApiRoute("GET", "/metrics", _own(get_metrics), "Metrics", needs, media_type=text),
         ApiRoute(
             "GET",
             "/metrics/per-object",
-            get_per_object,
+            _own(get_per_object),
             "Metrics of each queue, exchange, connection and channel",
             needs,
             media_type=text,
@@ -88,7 +108,7 @@ def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
         ApiRoute(
             "GET",
             "/metrics/detailed",
-            get_detailed,
+            _own(get_detailed),
             "Metrics of some families and virtual hosts",
             needs,
             query=("family", "vhost"),
