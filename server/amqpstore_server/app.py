@@ -369,8 +369,7 @@ class App:
             certificates=self._certificates,
             listeners=tuple(listeners),
         )
-        passed_on = self._term.passed_on_requests(sockets)
-        return ManagementDoor(context, sockets, passed_on, self._doors)
+        return ManagementDoor(context, sockets, self._term.passed_on_requests(sockets), self._doors)
 
     async def _serve(
         self,

@@ -281,7 +281,11 @@ def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
         ("shovel/%2F/s", {"src-uri": "amqp://"}, "component shovel not found"),
         ("policy/%2F/p", policy, "policies may not be set using this method"),
         ("operator_policy/%2F/p", {"pattern": "x"}, "missing required field `definition`"),
-        ("operator_policy/%2F/p", {**policy, "definition": {"x": 1}}, "no policy key 'x'"),
+        (
+            "operator_policy/%2F/p",
+            {**policy, "definition": {"x": 1}},
+            "Validation failed\n\nno operator policy key 'x'",
+        ),
         ("vhost-limits/%2F/limits", {"max-x": 1}, "no limit 'max-x'"),
         ("vhost-limits/%2F/limits", 7, "Expected `object`"),
         ("vhost-limits/%2F/limits", {"max-queues": 1 << 63}, "64 bits"),
@@ -322,5 +326,26 @@ def test_a_global_parameter_is_set_and_cleared(api: ManagementClient) -> None:
         api.put(path, {"value": value}, status)
         assert api.get(path) == {"name": "made", "value": value}
     assert api.get(path) in api.get("/global-parameters")
+    (own,) = [one for one in api.get("/global-parameters") if one["name"] == "internal_cluster_id"]
+    assert own == api.get("/global-parameters/internal_cluster_id")
+    assert own["value"].startswith("amqpstore-cluster-id-")
+    assert own not in api.get("/definitions")["global_parameters"]
     api.delete(path)
     api.expect(404, "GET", path)
+
+
+def test_what_rabbitmq_refuses_is_refused(api: ManagementClient) -> None:
+    for key in ("dead-letter-exchange", "alternate-exchange"):
+        policy = {"pattern": "^p", "definition": {key: "x"}}
+        reason = api.put("/operator-policies/%2F/p", policy, 400)["reason"]
+        assert reason.startswith(f"Validation failed\n\nno operator policy key '{key}'")
+        api.put("/policies/%2F/p", policy, 201)
+        api.delete("/policies/%2F/p")
+    reason = api.put("/policies/%2F/p", {"pattern": "(", "definition": {"expires": 1}}, 400)
+    assert reason["reason"].startswith("Validation failed\n\n")
+    policy = {"pattern": "^p", "definition": {"overflow": "reject-publish", "max-length": 1}}
+    api.put("/operator-policies/%2F/p", policy, 201)
+    api.delete("/operator-policies/%2F/p")
+    api.expect(404, "PUT", "/policies/none/p", json=policy)
+    api.put("/feature-flags/quorum_queue/enable", {}, 204)
+    assert "unsupported" in api.put("/feature-flags/nope/enable", {}, 400)["reason"]

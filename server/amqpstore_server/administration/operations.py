@@ -37,7 +37,7 @@ from amqpstore_server.broker.explaining import Explanation, explain
 from amqpstore_server.broker.permissions import ALL, grants_any
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
-from amqpstore_server.broker.settings import POLICY_KEYS
+from amqpstore_server.broker.settings import OPERATOR_POLICY_KEYS, POLICY_KEYS
 from amqpstore_server.definitions import (
     Definitions,
     Permission,
@@ -407,19 +407,21 @@ class Administration:
         policy = asked.policy
         if not policy.definition:
             raise AdministrationError("a policy needs a definition with at least one key")
+        kind = "operator policy" if operator else "policy"
+        known = OPERATOR_POLICY_KEYS if operator else POLICY_KEYS
         for key, value in policy.definition.items():
-            check = POLICY_KEYS.get(key)
+            check = known.get(key)
             if check is None:
-                raise AdministrationError(f"no policy key '{key}': there are {_keys()}")
+                keys = ", ".join(sorted(known))
+                raise AdministrationError(f"no {kind} key '{key}': there are {keys}")
             if reason := check(value):
                 raise AdministrationError(f"policy key '{key}': {reason}")
         others = self._policies_but(asked.name, asked.vhost, operator=operator)
         yield from self._storing(
             Defined(policies={(asked.vhost, operator): [*others, policy]}),
         )
-        kind = "operator policy set" if operator else "policy set"
         events = policy_events(asked, operator=operator)
-        self._changed(by, kind, *events, vhost=asked.vhost, policy=asked.name)
+        self._changed(by, f"{kind} set", *events, vhost=asked.vhost, policy=asked.name)
 
     def clear_policy(self, by: By, vhost: str, name: str, *, operator: bool = False) -> Work[None]:
         """Remove a policy. Raises: MissingError."""
@@ -564,7 +566,3 @@ def _check_limits(limits: Mapping[str, int], known: tuple[str, ...]) -> None:
             raise AdministrationError(f"no limit '{name}': there are {', '.join(known)}")
         if abs(limit) >= 1 << 63:
             raise AdministrationError(f"limit '{name}' does not fit in 64 bits")
-
-
-def _keys() -> str:
-    return ", ".join(sorted(POLICY_KEYS))

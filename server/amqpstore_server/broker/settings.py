@@ -225,6 +225,9 @@ ALTERNATE_EXCHANGE = "alternate-exchange"
 POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, ALTERNATE_EXCHANGE: _name}
 """The same for each key of a policy's definition."""
 
+OPERATOR_POLICY_KEYS = {key: POLICY_KEYS[key] for key in (*_NUMBERS, "overflow")}
+"""The same for operator policies: they limit what queues take, not where messages go."""
+
 
 def _valid(key: str, value: Any) -> Any:
     """Return a value, or None if it is of the wrong type."""

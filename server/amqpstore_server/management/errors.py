@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from amqpstore import DiskFullError
 from amqpstore_server.administration.operations import AdministrationError, MissingError
@@ -36,6 +37,17 @@ class HttpError(Exception):
 def bad_request(reason: str) -> HttpError:
     """Return the error for a request that cannot be carried out as it is."""
     return HttpError(400, "bad_request", reason)
+
+
+@contextmanager
+def validating() -> Iterator[None]:
+    """Answer as RabbitMQ does if a policy or a parameter is refused. Raises: HttpError."""
+    try:
+        yield
+    except MissingError:
+        raise
+    except (ValueError, AdministrationError) as error:
+        raise bad_request(f"Validation failed\n\n{error}\n") from None
 
 
 def not_found(reason: str = "Not Found") -> HttpError:

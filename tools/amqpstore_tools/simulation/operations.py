@@ -15,12 +15,18 @@ class MakeDirectory:
 
     path: str
 
+    def __str__(self) -> str:
+        return f"make the directory {self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
     """A new, empty file; its entry is not durable yet."""
 
     path: str
+
+    def __str__(self) -> str:
+        return f"create {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,9 @@ class Write:
     def __repr__(self) -> str:
         return f"Write({self.path!r}, {len(self.content)} bytes at {self.offset})"
 
+    def __str__(self) -> str:
+        return f"write {len(self.content):,} bytes at {self.offset:,} of {self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
@@ -44,6 +53,9 @@ class Truncate:
     node: int
     offset: int
 
+    def __str__(self) -> str:
+        return f"end {self.path} at {self.offset:,}"
+
 
 @dataclass(frozen=True, slots=True)
 class DataSync:
@@ -51,6 +63,9 @@ class DataSync:
 
     path: str
     node: int
+
+    def __str__(self) -> str:
+        return f"sync {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,9 @@ class FailedSync:
     path: str
     node: int
 
+    def __str__(self) -> str:
+        return f"a failing sync of {self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class DropCache:
@@ -67,6 +85,9 @@ class DropCache:
 
     path: str
     node: int
+
+    def __str__(self) -> str:
+        return f"drop the cache of {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +97,9 @@ class Rename:
     old: str
     new: str
 
+    def __str__(self) -> str:
+        return f"rename {self.old} to {self.new}"
+
 
 @dataclass(frozen=True, slots=True)
 class Remove:
@@ -83,12 +107,18 @@ class Remove:
 
     path: str
 
+    def __str__(self) -> str:
+        return f"remove {self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class SyncDirectory:
     """All entries of a directory are durable."""
 
     path: str
+
+    def __str__(self) -> str:
+        return f"sync the directory {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +128,9 @@ class LockFile:
     path: str
     # Differs each time that the same is done.
     holder: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"lock {self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +144,9 @@ class CatalogCommit:
     def __repr__(self) -> str:
         return f"Commit({self.path!r})"
 
+    def __str__(self) -> str:
+        return f"commit to {self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class LostCommit:
@@ -122,6 +158,9 @@ class LostCommit:
 
     def __repr__(self) -> str:
         return f"LostCommit({self.path!r})"
+
+    def __str__(self) -> str:
+        return f"a commit to {self.path} that the disk loses"
 
 
 Operation = (

@@ -140,13 +140,47 @@ async def get_logins(call: Call) -> Answer:
     return await call.json(login_rows(call.context))
 
 
+_RABBITMQ_FLAGS = {
+    "classic_mirrored_queue_version",
+    "classic_queue_type_delivery_support",
+    "detailed_queues_endpoint",
+    "direct_exchange_routing_v2",
+    "drop_unroutable_metric",
+    "empty_basic_get_metric",
+    "feature_flags_v2",
+    "implicit_default_bindings",
+    "khepri_db",
+    "listener_records_in_ets",
+    "maintenance_mode_status",
+    "message_containers",
+    "message_containers_deaths_v2",
+    "quorum_queue",
+    "quorum_queue_non_voters",
+    "rabbit_exchange_type_local_random",
+    "rabbitmq_4.0.0",
+    "rabbitmq_4.1.0",
+    "restart_streams",
+    "stream_filtering",
+    "stream_queue",
+    "stream_sac_coordinator_unblock_group",
+    "stream_single_active_consumer",
+    "stream_update_config_command",
+    "tracking_records_in_ets",
+    "user_limits",
+    "virtual_host_metadata",
+}
+"""The feature flags of RabbitMQ 4, which scripts enable after an upgrade."""
+
+
 async def list_flags(call: Call) -> Answer:
     """Return the feature flags: there are none, and all that RabbitMQ's stand for is on."""
     return await call.json([])
 
 
-async def enable_flag(_call: Call) -> Answer:
-    """Accept that a feature is to be enabled: there is nothing to enable."""
+async def enable_flag(call: Call) -> Answer:
+    """Accept that a feature of RabbitMQ is to be enabled: there is nothing to enable."""
+    if call.path["flag"] not in _RABBITMQ_FLAGS:
+        raise bad_request(f"unsupported: there is no feature flag '{call.path['flag']}'")
     return no_content()
 
 

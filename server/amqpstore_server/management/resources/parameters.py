@@ -10,7 +10,7 @@ from amqpstore_server.administration import parameters as kept
 from amqpstore_server.definitions import GlobalParameter, ParameterDefinition
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
-from amqpstore_server.management.errors import bad_request, not_found
+from amqpstore_server.management.errors import bad_request, not_found, validating
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 
@@ -50,17 +50,15 @@ async def get_parameter(call: Call) -> Answer:
 async def put_parameter(call: Call) -> Answer:
     """Set a parameter."""
     body = await call.body(ParameterBody)
-    try:
+    is_new = _found(call) is None
+    with validating():
         asked = ParameterDefinition(
             component=call.path["component"],
             vhost=call.path["vhost"],
             name=call.path["parameter"],
             value=body.value,
         )
-    except ValueError as error:
-        raise bad_request(str(error)) from None
-    is_new = _found(call) is None
-    await call.carry_out(kept.set_parameter(call.context.administration, call.by, asked))
+        await call.carry_out(kept.set_parameter(call.context.administration, call.by, asked))
     return created() if is_new else no_content()
 
 
@@ -74,15 +72,21 @@ async def delete_parameter(call: Call) -> Answer:
 
 async def list_global(call: Call) -> Answer:
     """Return the parameters of no virtual host."""
-    found = call.context.broker.global_parameters
-    rows = [{"name": name, "value": value} for name, value in found.items()]
+    rows = [{"name": name, "value": value} for name, value in _global(call).items()]
     return await call.listed(rows, MADE, ("name",))
+
+
+def _global(call: Call) -> dict[str, Any]:
+    """Return all parameters of no virtual host: one that RabbitMQ's clients expect is made up."""
+    broker = call.context.broker
+    cluster_id = f"amqpstore-cluster-id-{broker.context.store.store_id.hex()}"
+    return {"internal_cluster_id": cluster_id, **broker.global_parameters}
 
 
 async def get_global(call: Call) -> Answer:
     """Return a parameter of no virtual host."""
     name = call.path["parameter"]
-    found = call.context.broker.global_parameters
+    found = _global(call)
     if name not in found:
         raise not_found(f"no global parameter '{name}'")
     return await call.row({"name": name, "value": found[name]}, MADE)

@@ -10,7 +10,7 @@ import msgspec
 from amqpstore_server.definitions import PolicyDefinition
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
-from amqpstore_server.management.errors import bad_request, not_found
+from amqpstore_server.management.errors import not_found, validating
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 
@@ -52,7 +52,7 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
         vhost, name = call.path["vhost"], call.path["policy"]
         call.context.administration.check_vhost(vhost)
         is_new = all(row["name"] != name for row in _rows(call, operator=operator))
-        try:
+        with validating():
             asked = PolicyDefinition(
                 vhost=vhost,
                 name=name,
@@ -61,11 +61,9 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
                 priority=body.priority,
                 settings=body.definition,
             )
-        except ValueError as error:
-            raise bad_request(str(error)) from None
-        await call.carry_out(
-            call.context.administration.set_policy(call.by, asked, operator=operator)
-        )
+            await call.carry_out(
+                call.context.administration.set_policy(call.by, asked, operator=operator)
+            )
         return created() if is_new else no_content()
 
     async def delete_policy(call: Call) -> Answer:

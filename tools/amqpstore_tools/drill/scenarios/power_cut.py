@@ -111,7 +111,7 @@ class _Exploration:
         counted.images, counted.kills = result.images, result.kills
         counted.distinct, counted.opened = result.distinct, result.opened
         counted.distinct_used = result.distinct_used
-        did = f"power cut at {cut.operation}"
+        did = f"power cut at: {cut.operation}"
         run.step(
             Step(run.round, cut.number, did, cut.promised, cut.least, cut.most, 0, is_violated)
         )
@@ -130,7 +130,7 @@ def _explore_moves(run: DrillRun, rng: random.Random, base: Base) -> None:
         run.account.did["operations cut"] += 1
         for image, (invariant, text) in cut.faults:
             run.found(invariant, text, f"operation {cut.number} ({cut.operation}); {image}")
-        did = f"moves; power cut at {cut.operation}"
+        did = f"moves; power cut at: {cut.operation}"
         is_violated = bool(cut.faults)
         run.step(
             Step(run.round, cut.number, did, cut.promised, cut.least, cut.most, 0, is_violated)
