@@ -32,6 +32,11 @@ the commit and the callback are not in the fifth. Transactions of large bodies a
 are a second publisher, which has a part of the time as any other. With other processes at work
 (load 8 on two processors) others had 0.73 beside recovers, 0.79 beside small-frames, 0.66 beside
 carbon-copies, 0.59 beside wildcards, 0.38 beside a cascade, and all of it beside declares.
+
+On a quiet machine with two processors they had 0.80, 0.89 and 0.94 beside slow handshakes, 0.98 and
+1.10 beside a flood, 0.95 beside random bytes, 0.87 beside wrong logins and 0.71 beside recovers.
+Slow handshakes that went to another broker of this machine left them 0.90 all the same: there is
+little more to be had.
 """
 
 
@@ -51,6 +56,7 @@ def test_others_are_served_and_memory_is_given_back(broker: BrokerProcess) -> No
     outcomes = attacked(broker, *short, "half-bodies", "random-bytes")
     for outcome in outcomes.values():
         assert outcome.ratio > 0
+        assert outcome.cpu_ratio > 0
         assert outcome.logins.count > 0
         assert outcome.rss_after_bytes - outcome.rss_before_bytes < 64 * MIB
 

@@ -66,7 +66,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     (directory / "Containerfile").write_text(
         "FROM scratch\nADD base.tar /\nRUN ln -s /usr/bin/python3 /usr/local/bin/python\n"
     )
-    ran(["buildah", "build", "--isolation=chroot", "-t", LOCAL_BASE, str(directory)])
+    build = ["buildah", "build", "--isolation=chroot", "-t", LOCAL_BASE, str(directory)]
+    ran(build, timeout_s=900)
     return LOCAL_BASE
 
 

@@ -48,8 +48,8 @@ def test_counts_follow_the_scale() -> None:
     assert settings.scaled(ATTACKS["huge-table"]) == 1
 
 
-def a_slice(delivered: int) -> Slice:
-    found = Slice(0, 2_000_000_000, delivered, rss_bytes=80 << 20)
+def a_slice(delivered: int, cpu_s: float = 0.0) -> Slice:
+    found = Slice(0, 2_000_000_000, delivered, rss_bytes=80 << 20, cpu_s=cpu_s)
     found.logins.record(3_000_000)
     return found
 
@@ -57,8 +57,8 @@ def a_slice(delivered: int) -> Slice:
 def test_the_report_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = AttackResult(
         40,
-        alone=[a_slice(1000), a_slice(4000), a_slice(1000)],
-        attacked=[a_slice(900), a_slice(2000), a_slice(1100)],
+        alone=[a_slice(1000, 0.1), a_slice(4000, 0.4), a_slice(1000, 0.1)],
+        attacked=[a_slice(900, 0.1), a_slice(2000, 0.25), a_slice(1100, 0.25)],
         rss_before_bytes=50 << 20,
         rss_after_bytes=60 << 20,
     )
@@ -70,11 +70,18 @@ def test_the_report_compares_round_by_round(capsys: pytest.CaptureFixture[str]) 
     results = json.loads(report.as_json())["results"]
     assert results["wrong-logins"]["ratio"] == 0.9
     assert results["wrong-logins"]["rate"] == [450, 1000, 550]
+    assert results["wrong-logins"]["cpu_us"] == [111.1, 125.0, 227.3]
+    assert results["wrong-logins"]["cpu_ratio"] == 0.8
     assert results["idle"] == {"count": 10_000, "failed": "only 1024 files may be open"}
     report.print_table()
     shown = capsys.readouterr().out
-    for part in ("attacks on Some 1.2", "wrong-logins 40", "0.90", "only 1024 files"):
+    for part in ("attacks on Some 1.2", "wrong-logins 40", "0.90", "0.80", "only 1024 files"):
         assert part in shown
+
+
+def test_without_the_process_nothing_is_said_of_its_processor_time() -> None:
+    outcome = AttackResult(40, alone=[a_slice(1000)], attacked=[a_slice(900)])
+    assert (outcome.ratio, outcome.cpu_ratio) == (0.9, 0.0)
 
 
 def test_a_push_ends_when_nothing_is_taken_or_the_socket_is_closed() -> None:

@@ -34,11 +34,17 @@ class Slice:
     delivered: int = 0
     logins: Histogram = field(default_factory=Histogram)
     rss_bytes: int = 0  # the most that was seen
+    cpu_s: float = 0.0  # the broker's processor time; 0 if its process is unknown
 
     @property
     def rate(self) -> float:
         """Messages delivered a second."""
         return self.delivered / max(1, self.ended_ns - self.began_ns) * 1e9
+
+    @property
+    def cpu_us(self) -> float:
+        """The broker's processor time for each message delivered, whatever it was spent on."""
+        return self.cpu_s / max(1, self.delivered) * 1e6
 
 
 class Others:
@@ -96,6 +102,7 @@ class Others:
     def watch(self, seconds: float, server: ServerProcess | None) -> Slice:
         """Let some seconds pass. Raises: BenchError, if one of the others was not served."""
         before = self._totals()
+        cpu_s = server.cpu_s() if server else 0.0
         found = Slice(now_ns())
         ticks = 0
         while now_ns() < found.began_ns + int(seconds * 1e9):
@@ -109,6 +116,8 @@ class Others:
             time.sleep(_TICK_S)
         found.delivered = self._totals().delivered - before.delivered
         found.ended_ns = now_ns()
+        if server is not None:
+            found.cpu_s = server.cpu_s() - cpu_s
         return found
 
     def _totals(self) -> Totals:

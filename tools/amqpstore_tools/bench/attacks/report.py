@@ -33,6 +33,16 @@ class AttackResult:
         return statistics.median(one.rate / max(1.0, other.rate) for one, other in rounds)
 
     @property
+    def cpu_ratio(self) -> float:
+        """The same, counted in the broker's processor time for each message: what other processes
+        take is not in it. 0 if the process is unknown.
+        """
+        rounds = zip(self.attacked, self.alone, strict=True)
+        return statistics.median(
+            other.cpu_us / one.cpu_us if one.cpu_us else 0.0 for one, other in rounds
+        )
+
+    @property
     def logins(self) -> Histogram:
         """How long right logins took beside the attack."""
         merged = Histogram()
@@ -53,6 +63,9 @@ class AttackResult:
             "rate_alone": [round(one.rate) for one in self.alone],
             "rate": [round(one.rate) for one in self.attacked],
             "ratio": round(self.ratio, 3),
+            "cpu_us_alone": [round(one.cpu_us, 1) for one in self.alone],
+            "cpu_us": [round(one.cpu_us, 1) for one in self.attacked],
+            "cpu_ratio": round(self.cpu_ratio, 3),
             "confirm_alone_ms": self.confirm_alone.summary_ms(),
             "confirm_ms": self.confirm.summary_ms(),
             "login_ms": self.logins.summary_ms(),
@@ -74,13 +87,23 @@ class AttackReport(CasesReport[AttackResult]):
         console = terminal.console()
         console.print(
             f"attacks on {self.product} {self.version}: the rate of others as a part of theirs "
-            "without it, what they wait for a confirm and for a login in milliseconds, and the "
+            "without it, the same by the broker's processor time a message, what they wait for a "
+            "confirm and for a login in milliseconds, and the "
             "broker's memory in MiB",
             soft_wrap=True,
         )
         table = Table()
         table.add_column("while another client does", overflow="fold")
-        for name in ("others", "alone p99", "confirm p99", "login max", "before", "peak", "after"):
+        for name in (
+            "others",
+            "by cpu",
+            "alone p99",
+            "confirm p99",
+            "login max",
+            "before",
+            "peak",
+            "after",
+        ):
             table.add_column(name, justify="right", no_wrap=True)
         for name, outcome in self.outcomes.items():
             table.add_row(f"{name} {outcome.count:,}", *_cells(outcome))
@@ -94,6 +117,7 @@ def _cells(outcome: AttackResult) -> list[str]:
     memory = (outcome.rss_before_bytes, outcome.rss_peak_bytes, outcome.rss_after_bytes)
     return [
         f"{outcome.ratio:.2f}",
+        f"{outcome.cpu_ratio:.2f}" if outcome.cpu_ratio else "",
         shown_ms(outcome.confirm_alone.percentile_ns(99)),
         shown_ms(outcome.confirm.percentile_ns(99)),
         shown_ms(outcome.logins.max_ns),
