@@ -187,15 +187,18 @@ class SocketConnection:
             async with trio.open_nursery() as nursery:
                 self._tasks = nursery
                 self.amqp.on_secret = self._has_secret
-                with self._reading:
-                    if self._tls is None or await self._shake_hands(self._tls):
-                        self._offer(self._tls.certificate if self._tls else None)
-                        # What followed the handshake has been read from the socket already.
-                        self._read_on(at_once=self._tls is not None)
-                        await self._attend(visitor)
+                try:
+                    with self._reading:
+                        if self._tls is None or await self._shake_hands(self._tls):
+                            self._offer(self._tls.certificate if self._tls else None)
+                            # What followed the handshake has been read from the socket already.
+                            self._read_on(at_once=self._tls is not None)
+                            await self._attend(visitor)
+                finally:
+                    # While the nursery ends it takes no more tasks, but others have their turn.
+                    self._tasks = None
                 self._stop_reading()
                 nursery.cancel_scope.cancel()
-            self._tasks = None
             drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
             self.amqp.lost()
             if not self.amqp.is_lost:

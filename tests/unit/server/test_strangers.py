@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+import trio
 
 from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.turn import Turn
@@ -74,3 +75,25 @@ def test_strangers_leave_nothing_to_do(
             sock.close()
         wait_until(lambda: len(ended) == 20)
         assert len(turns) - before < 10, "not one for each: what is there beside them is no matter"
+
+
+def test_what_is_written_while_a_connection_ends_starts_no_task(
+    ended: list[SocketConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nursery of a connection has its end while others have their turn."""
+    ending = SocketConnection._stop_reading
+
+    async def write(connection: SocketConnection) -> None:
+        connection._write_later()
+
+    def end_and_write(self: SocketConnection) -> None:
+        ending(self)
+        trio.lowlevel.spawn_system_task(write, self)
+
+    monkeypatch.setattr(SocketConnection, "_stop_reading", end_and_write)
+    with MemoryBroker() as broker:
+        for sock in silent(broker, 20):
+            sock.close()
+        wait_until(lambda: len(ended) == 20)
+        with WireClient.connected(broker.url, channels=1) as client:
+            client.expect_alive()
