@@ -46,7 +46,8 @@ _REPAIR = re.compile(r"repair-([0-9]{10})")
 _REJOIN = re.compile(r"rejoin-([0-9]{10})")
 _KEPT = re.compile(r"([0-9]{10})-([0-9]{1,19})\.segment")
 _TRAIL = re.compile(r"([0-9]{10})\.trail")
-_LEFTOVER = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new|[0-9]{10}\.spare")
+_UNFINISHED = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new")
+_SPARE = re.compile(r"[0-9]{10}\.spare")
 
 
 def segment_name(number: int) -> str:
@@ -107,11 +108,16 @@ def spare_path(directory: str, number: int) -> str:
     return os.path.join(directory, SEGMENTS, f"{number:010}.spare")
 
 
+def is_unfinished(name: str) -> bool:
+    """Tell whether a file is a segment or an index file that a follower was receiving."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
 def is_leftover(name: str) -> bool:
-    """Tell whether a file is a spare segment, or a segment or an index file that a follower was
-    receiving: the next start removes it.
+    """Tell whether a file is a spare segment, or one that a follower was receiving: the start of a
+    leader, or of a single node, removes it.
     """
-    return _LEFTOVER.fullmatch(name) is not None
+    return is_unfinished(name) or _SPARE.fullmatch(name) is not None
 
 
 def rejoin_path(directory: str, number: int) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from amqpstore import Message, Options, Queue, Run, Store, marker
 from amqpstore.catalog import Change, Value
 from amqpstore.filenames import is_compacted, segment_number, segment_path
@@ -220,9 +222,12 @@ class Group:
         follower.commit(self.committed, self.definitions)
         self.tell(Acked(follower.last.lsn))
 
-    def copy(self, common: int) -> None:
-        """Send the follower a copy of the leader's store, which takes the place of its own. Args:
-        common, the LSN of the last batch that both have.
+    def copy(self, common: int, *, cut_off_behind: int | None = None) -> list[str]:
+        """Send the follower a copy of the leader's store, which takes the place of its own; all
+        files that it has not received already. Returns which.
+
+        Args: common, the LSN of the last batch that both have; cut_off_behind, so many files, or
+        all, the follower is killed.
         """
         follower = self.follower or self.start_follower()
         follower.adopt_term(self.term)
@@ -230,18 +235,32 @@ class Group:
         ends = [one.end for one in self.reader().tail()]
         source = CopySource.of(self.store._catalog.rows, self.definitions, ends)
         self.tell(Defined(self.definitions, set(map(int, source.tables["queues"]))))
+        received = {name: file for name, *file in follower.received()}
         replacement = follower.replacement()
         sizes = {}
+        sent: list[str] = []
         for name, size in source.sizes.items():
             content = self.leader_disk.content(f"{DIRECTORY}/{name}")[:size]
+            sizes[name] = len(content)
+            if received.get(name) == [len(content), crc32c(content)]:
+                replacement.take_over(name, len(content))
+                continue
+            if len(sent) == cut_off_behind:
+                replacement.append(name, 0, content[: len(content) // 2])
+                self.kill_follower()
+                return sent
             for offset in range(0, len(content), 1000):
                 replacement.append(name, offset, content[offset : offset + 1000])
-            sizes[name] = len(content)
+            sent.append(name)
+        if cut_off_behind is not None:
+            self.kill_follower()
+            return sent
         copy = WholeCopy.decode(source.copy(sizes).encode())
         self.tell(Committed(self.committed))
         self.tell(Resumed(common))
         follower.replace(replacement, copy, common)
         self.start_follower()
+        return sent
 
     def replace_definitions(self) -> None:
         """Send the follower all definitions."""

@@ -39,7 +39,13 @@ from amqpstore.opening import OpenedStore, lock_directory, open_directory
 from amqpstore.options import DEFAULTS, Options
 from amqpstore.replica.follower_log import FollowerLog, place_after
 from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, sealed_batches
-from amqpstore.replica.replacement import Replacement, finish, is_pending
+from amqpstore.replica.replacement import (
+    Replacement,
+    finish,
+    is_pending,
+    received,
+    remove_unfinished,
+)
 from amqpstore.replica.sealed_batch import SealedBatch
 from amqpstore.replica.segment_rewrite import (
     Discarded,
@@ -217,6 +223,8 @@ class FollowerStore(ClosableStore):
         if place[1:3] < floor:
             reason = f"what follows batch {lsn} is committed, up to {floor}"
             raise DivergedError(self.directory, reason)
+        # The log goes on: no copy is needed.
+        remove_unfinished(self._backing.files, self.directory)
         return self._rewrite(place.segment or 1, place)
 
     def next_segment(self, number: int) -> SegmentRewrite:
@@ -261,11 +269,13 @@ class FollowerStore(ClosableStore):
 
     # A copy of the leader's store.
 
-    def replacement(self) -> Replacement:
-        """Begin to receive a store that is to take the place of this one: see `replace`.
+    def received(self) -> Iterator[tuple[str, int, int]]:
+        """Yield what was received of a copy that was cut off: see `replacement.received`."""
+        self._state.check()
+        return received(self._backing.files, self.directory)
 
-        Raises: OSError.
-        """
+    def replacement(self) -> Replacement:
+        """Begin to receive a store that is to take the place of this one: see `replace`."""
         self._state.check()
         return Replacement(self._backing.files, self.directory)
 

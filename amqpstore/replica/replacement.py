@@ -4,12 +4,13 @@ The files come under names of their own, and nothing of the follower's store is 
 of them are there:
 
 1. each file of the copy is written under its name with `.new` behind it, and synced; then
-   `segments/` and `index/` are. A crash leaves such files, and the next start removes them;
+   `segments/` and `index/` are. A crash leaves such files: those that are whole, and the same at
+   the leader still, are not sent again;
 2. the file `REPLACEMENT` is written, synced and renamed: it names the files, and has the rows of
    the catalog. From now on the follower's own store is given up;
 3. each file is renamed to its name; segments, index files and kept segments that are not of the
-   copy are removed; their directories are synced. A crash leaves some of these done, and the next
-   start does the others;
+   copy, and what was left of others, are removed; their directories are synced. A crash leaves
+   some of these done, and the next start does the others;
 4. one commit of the catalog puts the rows of the copy in the place of all rows but the term;
 5. `REPLACEMENT` is removed. Before that, a start does 3 and 4 again.
 """
@@ -18,6 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
+
+from crc32c import crc32c
 
 from amqpstore.catalog import Catalog, Change
 from amqpstore.errors import DamageError, RefusedCopyError
@@ -27,7 +31,7 @@ from amqpstore.filenames import (
     REPLACEMENT,
     SEGMENTS,
     index_key,
-    is_leftover,
+    is_unfinished,
     kept_segment,
     segment_number,
 )
@@ -37,15 +41,13 @@ from amqpstore.replacing import replace_file
 from amqpstore.replica.segment_rewrite import durably, sync_directory
 from amqpstore.replica.whole_copy import WholeCopy, is_copied_name
 
+_PIECE_BYTES = 1 << 20
 _OWN = "term"
 """The row of the table `store` that a member keeps, whatever store it has."""
 
 
 class Replacement:
-    """The files of a copy while they are received; `received_bytes` of them are here.
-
-    Raises: OSError.
-    """
+    """The files of a copy while they are received; `received_bytes` of them are here."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self.received_bytes = 0
@@ -54,7 +56,6 @@ class Replacement:
         self._sizes: dict[str, int] = {}
         self._name = ""
         self._file: File | None = None
-        remove_unfinished(files, directory)
 
     def append(self, name: str, offset: int, content: bytes) -> None:
         """Take the next bytes of a file; at offset 0 it begins, and the one before is complete.
@@ -63,6 +64,8 @@ class Replacement:
         """
         if not offset and name not in self._sizes and is_copied_name(name):
             self._end_file()
+            if self._files.exists(self._path(name)):
+                self._files.remove(self._path(name))
             self._file = self._files.create(self._path(name))
             self._name, self._sizes[name] = name, 0
         file = self._file
@@ -71,6 +74,22 @@ class Replacement:
         file.append([content])
         self._sizes[name] += len(content)
         self.received_bytes += len(content)
+
+    def take_over(self, name: str, size: int) -> None:
+        """Count a file that was received before, and is as the leader has it: see `received`.
+
+        Raises: RefusedCopyError, OSError; then abandon it.
+        """
+        if name in self._sizes or not is_copied_name(name):
+            raise self._refused(f"{name!r} does not follow what was sent before")
+        file = self._files.open(self._path(name))
+        try:
+            if file.size() != size:
+                raise self._refused(f"{name} has {file.size()} bytes, and not {size}")
+        finally:
+            file.close()
+        self._sizes[name] = size
+        self.received_bytes += size
 
     def check(self, copy: WholeCopy) -> None:
         """Raises: RefusedCopyError, if this is not what was received; then abandon it."""
@@ -92,12 +111,17 @@ class Replacement:
         # It is the point of no return: the files it names are durable before.
         replace_file(self._files, self._directory, REPLACEMENT, copy.encode())
 
+    def suspend(self) -> None:
+        """Keep the files that are whole, for a copy that goes on where this one was cut off."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+            attempt(self._files.remove, file.path)
+
     def abandon(self) -> None:
         """Remove what was received: the store stays as it is."""
-        with contextlib.suppress(OSError):
-            if self._file is not None:
-                self._file.close()
-        self._file = None
+        self.suspend()
         for name in self._sizes:
             attempt(self._files.remove, self._path(name))
 
@@ -117,11 +141,34 @@ class Replacement:
         return RefusedCopyError(self._directory, reason)
 
 
+def received(files: Files, directory: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the files that were received of a copy that was cut off, each when it is durable: its
+    name relative to the directory, its size in bytes, and the CRC-32C of them.
+
+    Raises: OSError, DurabilityError.
+    """
+    for folder in (SEGMENTS, INDEX):
+        for unfinished in files.list_directory(f"{directory}/{folder}"):
+            name = f"{folder}/{unfinished.removesuffix('.new')}"
+            if is_unfinished(unfinished) and is_copied_name(name):
+                file = files.open(f"{directory}/{folder}/{unfinished}")
+                try:
+                    # Whoever wrote it may have been killed before its sync, or after a failed one.
+                    durably(file.datasync, file.path)
+                    file.drop_cache()
+                    size, checksum = file.size(), 0
+                    for offset in range(0, size, _PIECE_BYTES):
+                        checksum = crc32c(file.read(offset, _PIECE_BYTES), checksum)
+                finally:
+                    file.close()
+                yield name, size, checksum
+
+
 def remove_unfinished(files: Files, directory: str) -> None:
-    """Remove what was received of a copy that was never complete."""
+    """Remove what was received of a copy that is not needed any more."""
     for folder in (SEGMENTS, INDEX):
         for name in files.list_directory(f"{directory}/{folder}"):
-            if is_leftover(name):
+            if is_unfinished(name):
                 attempt(files.remove, f"{directory}/{folder}/{name}")
 
 
@@ -144,7 +191,8 @@ def finish(files: Files, directory: str, catalog: Catalog) -> None:
             files.rename(f"{directory}/{name}.new", f"{directory}/{name}")
     for folder, number_in in ((SEGMENTS, segment_number), (INDEX, index_key)):
         for name in files.list_directory(f"{directory}/{folder}"):
-            if number_in(name) is not None and f"{folder}/{name}" not in copy.files:
+            is_other = number_in(name) is not None and f"{folder}/{name}" not in copy.files
+            if is_other or is_unfinished(name):
                 files.remove(f"{directory}/{folder}/{name}")
         sync_directory(files, f"{directory}/{folder}")
     _remove_kept(files, os.path.join(directory, KEPT))

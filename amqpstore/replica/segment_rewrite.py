@@ -5,8 +5,8 @@ A segment is written as a whole under another name, synced, and renamed over the
 follower never appends behind a torn tail, and many missed batches cost one sync. What it discards
 is in quarantine first. A crash leaves the old end of the log or the new one:
 
-1. the new segment is written and synced. A crash leaves it under the other name, and the next start
-   removes it;
+1. the new segment is written and synced. A crash leaves it under the other name, until the
+   member joins its leader again, or leads;
 2. segments in which a batch is discarded, and those behind them, are copied to quarantine. A crash
    leaves a part of the copies;
 3. segments behind it are removed, the last one first. A crash leaves a log that ends between two of
@@ -25,7 +25,7 @@ from amqpstore.errors import DurabilityError
 from amqpstore.filenames import (
     QUARANTINE,
     SEGMENTS,
-    is_leftover,
+    is_unfinished,
     new_segment_path,
     rejoin_number,
     rejoin_path,
@@ -103,7 +103,7 @@ class SegmentRewrite:
 def remove_unfinished(files: Files, directory: str) -> None:
     """Remove what a crash left of a segment that was written anew."""
     for name in files.list_directory(f"{directory}/{SEGMENTS}"):
-        if is_leftover(name):
+        if is_unfinished(name):
             attempt(files.remove, f"{directory}/{SEGMENTS}/{name}")
 
 

@@ -127,6 +127,9 @@ def replaced(group: Group) -> None:
         group.publish(["slow", "late"], b"behind the copy")
         group.sync()
         group.follower = follower
+        if last:
+            # The last file of it is whole, and was not synced.
+            group.copy(last, cut_off_behind=100)
         group.copy(last)
         group.join()
         busy(group, 1)
@@ -340,6 +343,43 @@ def test_every_operation_of_a_follower_that_gets_a_copy() -> None:
     recorded = record(replaced)
     assert explore(recorded, "copy", images=1) == []
     assert sum(not isinstance(event, Told) for event in recorded.events) > 100
+
+
+def cut_off(group: Group) -> None:
+    """A copy is cut off, and the next one as well; the leader's store has changed in between."""
+    busy(group, 5)
+    group.store.checkpoint()
+    assert len(group.copy(0, cut_off_behind=2)) == 2
+    busy(group, 1)
+    group.store.checkpoint()
+    assert len(group.copy(0, cut_off_behind=1)) == 1
+
+
+def test_a_copy_goes_on_whatever_a_power_cut_has_left_of_it() -> None:
+    """What is not on the disk is sent again, and what is in the place of it never counts."""
+    group = Group.new()
+    recorded = Recorded(group.follower_disk.fork())
+    group.follower_disk.record = recorded.events.append
+    cut_off(group)
+    with promoted(group.leader_disk.fork(), _AFTER) as leader:
+        expected = content_of(leader)
+    disk, rng, seen = recorded.base.fork(), random.Random("cut off"), set()
+    counts = set()
+    for event in recorded.events:
+        assert not isinstance(event, Told)
+        disk.redo(event)
+        for image in crash_images(disk, rng, 4):
+            if image.files.digest() in seen:
+                continue
+            seen.add(image.files.digest())
+            group.follower_disk, group.follower = image.files, None
+            counts.add(len(group.copy(0)))
+            group.join()
+            group.kill_follower()
+            with promoted(image.files, _AFTER) as store:
+                assert store.recovery_report.is_clean, (event, image.description)
+                assert content_of(store) == expected, (event, image.description)
+    assert len(counts) > 3
 
 
 def test_every_operation_of_a_follower_whose_leader_skips_segments() -> None:

@@ -81,16 +81,26 @@ def group(tmp_path: Path) -> Generator[GroupProcesses]:
         yield made
 
 
-def test_a_copy_that_is_cut_off_begins_again(
+def whole_files(member: MemberProcess) -> dict[str, int]:
+    """The segments that were received of a copy, all but the last, each by its inode."""
+    places = sorted((Path(member.directory) / "segments").glob("*.new"))
+    return {one.name.removesuffix(".new"): one.stat().st_ino for one in places[:-1]}
+
+
+def test_a_copy_that_is_cut_off_goes_on(
     group: GroupProcesses, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The follower is killed in between, and then the leader, whose successor goes on."""
     first, second, third = group.members
     second.start()
-    group.wait(lambda: is_receiving(second))
+    group.wait(lambda: len(whole_files(second)) > 5)
     second.kill()
+    before = whole_files(second)
     second.start()
     group.wait_until_in_sync(2)
+    place = Path(second.directory) / "segments"
+    # None of them was received a second time.
+    assert before == {name: (place / name).stat().st_ino for name in before}
     publish(first, 40, 10)
     third.start()
     group.wait(lambda: is_receiving(third))

@@ -13,6 +13,7 @@ from amqpstore_server.cluster.frames import (
     Definition,
     DefinitionsSnapshot,
     Frame,
+    ReceivedFile,
     ReplicaPosition,
     ShippedBatch,
     StoreCopy,
@@ -91,9 +92,12 @@ class CatchUp(NamedTuple):
 
 
 class SendCopy(NamedTuple):
-    """Send a follower a copy of the whole store: `StorePiece`s, and then a `StoreCopy`."""
+    """Send a follower a copy of the whole store: `StorePiece`s, and then a `StoreCopy`. Of the
+    files that it has received already, those are left out that are the same.
+    """
 
     link: int
+    received: tuple[ReceivedFile, ...]
 
 
 # The disk.
@@ -121,6 +125,14 @@ class Restore(NamedTuple):
     """Replace all definitions by the leader's; nobody waits for it."""
 
     snapshot: DefinitionsSnapshot
+
+
+class FindReceived(NamedTuple):
+    """Find out what was received of a copy that was cut off: answered by
+    `GroupMember.found_received`.
+    """
+
+    term: int
 
 
 class Receive(NamedTuple):
@@ -222,6 +234,7 @@ Effect: TypeAlias = (
     | Append
     | Define
     | Restore
+    | FindReceived
     | Receive
     | Adopt
     | Sync

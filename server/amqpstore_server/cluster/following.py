@@ -17,6 +17,7 @@ from amqpstore_server.cluster.effects import (
     Dial,
     Discard,
     Effect,
+    FindReceived,
     HangUp,
     Persist,
     ReadKeys,
@@ -37,6 +38,7 @@ from amqpstore_server.cluster.frames import (
     Join,
     Promise,
     Ready,
+    ReceivedFile,
     Refused,
     Resign,
     ShippedBatch,
@@ -57,7 +59,7 @@ class Stream(Enum):
     GREETED = "Hello sent"
     VERIFYING = "asking etcd whether this leader may discard anything here"
     DISCARDING = "removing what was never committed"
-    PERSISTING = "making the leader's term durable"
+    PERSISTING = "making the leader's term durable, and looking at what is here of a copy"
     COPYING = "receiving a copy of the leader's store"
     STREAMING = "taking frames"
 
@@ -241,13 +243,27 @@ class Following:
         welcome = self._welcome
         if self.state is not Stream.PERSISTING or welcome is None or welcome.term != term:
             return
-        self._go(Stream.COPYING if self._join is Join.COPY else Stream.STREAMING)
+        if self._join is Join.COPY:
+            self._effects.append(FindReceived(term))
+        else:
+            self._begin(Stream.STREAMING, welcome, (), now)
+
+    def found_received(self, term: int, received: tuple[ReceivedFile, ...], now: float) -> None:
+        """Hear what is here of a copy that was cut off: that need not be sent again."""
+        welcome = self._welcome
+        if self.state is Stream.PERSISTING and welcome is not None and welcome.term == term:
+            self._begin(Stream.COPYING, welcome, received, now)
+
+    def _begin(
+        self, state: Stream, welcome: Welcome, received: tuple[ReceivedFile, ...], now: float
+    ) -> None:
+        self._go(state)
         self._heard_at = now
         self._number = welcome.common.number
         self._definitions = self._seq = self._committed_number = 0
         self.received_bytes = self.copy_bytes = 0
         if self._link is not None:
-            self._effects.append(Send(self._link, Ready(term, self._join)))
+            self._effects.append(Send(self._link, Ready(welcome.term, self._join, received)))
 
     # The stream.
 

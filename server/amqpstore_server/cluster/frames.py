@@ -18,6 +18,8 @@ MAX_TERM = (1 << 19) - 1
 """Terms up to this keep LSNs positive in 64 signed bits."""
 MAX_TAIL = 4096
 """Positions that a follower names at most: of its newest segments."""
+MAX_RECEIVED = 50_000
+"""Files that a follower names at most, of a copy that was cut off: others are sent again."""
 _NUMBER_BITS = 44
 
 Term = Annotated[int, Meta(ge=0, le=MAX_TERM)]
@@ -25,6 +27,7 @@ Number = Annotated[int, Meta(ge=0, lt=1 << _NUMBER_BITS)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Checksum = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
+FileName = Annotated[str, Meta(min_length=1, max_length=100)]
 Reason = Annotated[str, Meta(max_length=1000)]
 
 
@@ -55,6 +58,16 @@ class HeldBatch(NamedTuple):
     """A batch that a replica has: its position, and the CRC-32C of its TRANSACTION."""
 
     position: ReplicaPosition
+    checksum: Checksum
+
+
+class ReceivedFile(NamedTuple):
+    """A file of a leader's store that was received whole, or in part: its name there, its size in
+    bytes, and the CRC-32C of them.
+    """
+
+    name: FileName
+    size: Count
     checksum: Checksum
 
 
@@ -106,11 +119,12 @@ class Welcome(_Frame, frozen=True, tag=3):
 
 class Ready(_Frame, frozen=True, tag=4):
     """A follower has done what it had to, and asks for what it lacks. `join`: a copy, if it needs
-    one although the leader has not said so.
+    one although the leader has not said so. `received`: what it has of a copy that was cut off.
     """
 
     term: Term
     join: Join
+    received: Annotated[tuple[ReceivedFile, ...], Meta(max_length=MAX_RECEIVED)] = ()
 
 
 class DefinitionsSnapshot(_Frame, frozen=True, tag=5):
@@ -123,12 +137,12 @@ class DefinitionsSnapshot(_Frame, frozen=True, tag=5):
 
 
 class StorePiece(_Frame, frozen=True, tag=14):
-    """Bytes of a file of the leader's store, from an offset on. `sent` of the copy's `total` bytes
-    have come with it.
+    """Bytes of a file of the leader's store, from an offset on; none, behind a file that the
+    follower has already. `sent` of the copy's `total` bytes are there with it.
     """
 
     term: Term
-    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    name: FileName
     offset: Count
     sent: Count
     total: Count

@@ -304,7 +304,7 @@ class Leader:
         if ready.join is Join.COPY:
             # It has less than it acked, unless nobody waits for it: then it leaves the list first.
             is_waited_for = self._names[link] in self.waits_for
-            self._effects.append(HangUp(link) if is_waited_for else SendCopy(link))
+            self._effects.append(HangUp(link) if is_waited_for else SendCopy(link, ready.received))
             return
         follower.is_streaming = True
         written = self._unsynced[0].number - 1 if self._unsynced else self._number

@@ -28,6 +28,7 @@ from amqpstore_server.cluster.frames import (
     Hello,
     Promise,
     Ready,
+    ReceivedFile,
     Refused,
     Resign,
     ShippedBatch,
@@ -274,6 +275,11 @@ class GroupMember:
             self._look_at_leader()
             if self.leader is not None:
                 self.effects.append(Open(term))
+
+    def found_received(self, term: int, received: tuple[ReceivedFile, ...], now: float) -> None:
+        """Hear what is here of a copy that was cut off."""
+        if self.leader is None:
+            self.following.found_received(term, received, now)
 
     def synced(self, term: int, seq: int, now: float) -> None:
         """All that was asked for up to a frame of a term is durable here."""

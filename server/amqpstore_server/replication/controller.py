@@ -32,6 +32,7 @@ from amqpstore_server.cluster.effects import (
     Discard,
     Effect,
     Exit,
+    FindReceived,
     Grant,
     HangUp,
     KeepAlive,
@@ -49,7 +50,14 @@ from amqpstore_server.cluster.effects import (
     TellOperator,
 )
 from amqpstore_server.cluster.following import Stream
-from amqpstore_server.cluster.frames import Definition, Frame, Hello, ShippedBatch, StorePiece
+from amqpstore_server.cluster.frames import (
+    Definition,
+    Frame,
+    Hello,
+    ReceivedFile,
+    ShippedBatch,
+    StorePiece,
+)
 from amqpstore_server.cluster.keys import MemberIdentity, View
 from amqpstore_server.cluster.member import GroupMember
 from amqpstore_server.cluster.tenure import Outcome
@@ -234,7 +242,7 @@ class Controller:
                 self._lane.put(effect)
             case Dial() | Persist() | Append() | Define() | Restore() | Sync() | Discard():
                 self._lane.put(effect)
-            case Receive() | Adopt():
+            case FindReceived() | Receive() | Adopt():
                 self._lane.put(effect)
             case Committed(seq, _):
                 if self._companion is not None:
@@ -291,6 +299,9 @@ class Controller:
 
     def synced(self, term: int, seq: int) -> None:
         self._tell(lambda member, now: member.synced(term, seq, now))
+
+    def found_received(self, term: int, received: tuple[ReceivedFile, ...]) -> None:
+        self._tell(lambda member, now: member.found_received(term, received, now))
 
     def discarded(self) -> None:
         self._tell(lambda member, _: member.discarded())
@@ -445,7 +456,7 @@ class Controller:
         if isinstance(asked, CatchUp):
             link.work(catch_up(asked, companion, self.log))
         else:
-            job = send_copy(asked.link, self._directory, companion, self.log, self.copies)
+            job = send_copy(asked, self._directory, companion, self.log, self.copies)
             link.work(job)
 
 

@@ -3,7 +3,8 @@
 The files that belong to the copy are pinned by hard links, so the store may remove its own names of
 them at any time; they are never written again, except behind the end that the copy has. The log
 behind the copy is kept for the follower meanwhile. One piece of one file is in memory at a time,
-and the next one is read when the follower has taken it.
+and the next one is read when the follower has taken it. Files that the follower has from a copy
+that was cut off are read here, and not sent, if they are the same.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from crc32c import crc32c
 
 from amqpstore import DamageError
 from amqpstore.replica import CopySource
-from amqpstore_server.cluster.frames import Refused, StoreCopy, StorePiece
+from amqpstore_server.cluster.effects import SendCopy
+from amqpstore_server.cluster.frames import ReceivedFile, Refused, StoreCopy, StorePiece
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.links import Write
 from amqpstore_server.replication.member_log import MemberLog
@@ -40,9 +44,10 @@ class CopyCounts:
 
 
 def send_copy(
-    link: int, directory: str, companion: LeaderCompanion, log: MemberLog, counts: CopyCounts
+    asked: SendCopy, directory: str, companion: LeaderCompanion, log: MemberLog, counts: CopyCounts
 ) -> Callable[[Write], None]:
     """Return the job that sends a copy of the store in a directory on a link."""
+    link = asked.link
 
     def job(write: Write) -> None:
         pinned = log.copies(str(link))
@@ -53,7 +58,8 @@ def send_copy(
             sizes = _sizes(source, pinned)
             extra: dict[str, float] = {"files": len(sizes), "bytes": sum(sizes.values())}
             _log.info("a follower gets a copy of the store", extra=extra)
-            for piece in _pieces(companion.term, sizes, pinned):
+            received = {one.name: one for one in asked.received}
+            for piece in _pieces(companion.term, sizes, pinned, received):
                 # Meanwhile the log goes on, and the follower needs that next.
                 log.hold(source.segment)
                 if companion.is_deposed:
@@ -77,8 +83,14 @@ def send_copy(
 
 def _write_slowly(write: Write, piece: StorePiece) -> None:
     """Send a piece, and leave as much time as that took to the leader's clients."""
+    with _slowly():
+        write(piece)
+
+
+@contextmanager
+def _slowly() -> Iterator[None]:
     before = time.monotonic()
-    write(piece)
+    yield
     time.sleep(min(time.monotonic() - before, _MAX_PAUSE_S))
 
 
@@ -107,12 +119,21 @@ def _sizes(source: CopySource, pinned: str) -> dict[str, int]:
     return found
 
 
-def _pieces(term: int, sizes: dict[str, int], pinned: str) -> Iterator[StorePiece]:
-    """Yield all bytes of all files, at least one piece of each. Raises: OSError."""
+def _pieces(
+    term: int, sizes: dict[str, int], pinned: str, received: Mapping[str, ReceivedFile]
+) -> Iterator[StorePiece]:
+    """Yield all bytes of all files that were not received, and at least one piece of each file.
+
+    Raises: OSError.
+    """
     total = sum(sizes.values())
     sent = 0
     for name, size in sizes.items():
         with open(_path(pinned, name), "rb", buffering=0) as file:
+            if size and name in received and _is_same(file.fileno(), size, received[name]):
+                sent += size
+                yield StorePiece(term, name, size, sent, total, b"")
+                continue
             for offset in range(0, max(size, 1), _PIECE_BYTES):
                 wanted = min(_PIECE_BYTES, size - offset)
                 content = os.pread(file.fileno(), wanted, offset)
@@ -120,3 +141,15 @@ def _pieces(term: int, sizes: dict[str, int], pinned: str) -> Iterator[StorePiec
                     raise OSError(f"{name} of the copy has become shorter than {size} bytes")
                 sent += wanted
                 yield StorePiece(term, name, offset, sent, total, content)
+
+
+def _is_same(descriptor: int, size: int, received: ReceivedFile) -> bool:
+    """Tell whether a follower has received all that is copied of a file."""
+    if received.size != size:
+        return False
+    checksum = 0
+    for offset in range(0, size, _PIECE_BYTES):
+        with _slowly():
+            content = os.pread(descriptor, min(_PIECE_BYTES, size - offset), offset)
+            checksum = crc32c(content, checksum)
+    return checksum == received.checksum

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from amqpstore import DurabilityError, StoreError
+from amqpstore import DiskFullError, DurabilityError, StoreError
 from amqpstore.replica import (
     LOG_START,
     FollowerStore,
@@ -30,13 +30,20 @@ from amqpstore_server.cluster.effects import (
     Define,
     Dial,
     Discard,
+    FindReceived,
     Open,
     Persist,
     Receive,
     Restore,
     Sync,
 )
-from amqpstore_server.cluster.frames import ReplicaPosition, ShippedBatch, StorePiece
+from amqpstore_server.cluster.frames import (
+    MAX_RECEIVED,
+    ReceivedFile,
+    ReplicaPosition,
+    ShippedBatch,
+    StorePiece,
+)
 from amqpstore_server.replication.definitions import decode_changes, decode_tables
 from amqpstore_server.replication.member_log import MemberLog
 
@@ -56,7 +63,7 @@ class Follow(msgspec.Struct, frozen=True):
 
 
 StreamEffect: TypeAlias = (
-    Append | Define | Restore | Sync | Discard | CheckpointUpTo | Receive | Adopt
+    Append | Define | Restore | Sync | Discard | CheckpointUpTo | FindReceived | Receive | Adopt
 )
 DiskEffect: TypeAlias = StreamEffect | Persist | Dial | Open | Follow
 
@@ -69,6 +76,8 @@ class DiskAnswers(Protocol):
     def synced(self, term: int, seq: int) -> None: ...
 
     def discarded(self) -> None: ...
+
+    def found_received(self, term: int, received: tuple[ReceivedFile, ...]) -> None: ...
 
     def flushed(self, dial: Dial) -> None:
         """All that was asked for before is durable: connect."""
@@ -220,6 +229,8 @@ class DiskLane:
                 case CheckpointUpTo(number):
                     self._committed = max(self._committed, number)
                     self._commit(store)
+                case FindReceived(term):
+                    self._answers.found_received(term, self._received(store))
                 case Receive(piece):
                     self._receive(store, piece)
                 case Adopt(copy, common):
@@ -232,7 +243,7 @@ class DiskLane:
             _log.error("what the leader sends cannot be taken", extra={"reason": str(error)})
             self._is_broken = True
             self._forget_rewrite()
-            self._forget_replacement()
+            self._forget_replacement(is_wrong=not isinstance(error, OSError | DiskFullError))
             self._answers.stream_failed()
 
     # The stream.
@@ -331,22 +342,35 @@ class DiskLane:
 
     # A copy of the leader's store.
 
+    def _received(self, store: FollowerStore) -> tuple[ReceivedFile, ...]:
+        found = []
+        for one in store.received():
+            found.append(ReceivedFile(*one))
+            # Each takes a while, and this is no sign of a disk that hangs.
+            self.busy_since = time.monotonic()
+        return tuple(found[:MAX_RECEIVED])
+
     def _receive(self, store: FollowerStore, piece: StorePiece) -> None:
         if self._replacement is None:
             self._replacement = store.replacement()
         content = piece.content
-        if not piece.offset:
-            store.require_room(piece.total - piece.sent + len(content))
-        self._replacement.append(piece.name, piece.offset, content)
+        if not content and piece.offset:
+            self._replacement.take_over(piece.name, piece.offset)
+        else:
+            if not piece.offset:
+                store.require_room(piece.total - piece.sent + len(content))
+            self._replacement.append(piece.name, piece.offset, content)
         if time.monotonic() >= self._shown_at:
             self._shown_at = time.monotonic() + _SHOWN_S
             extra = {"bytes": piece.sent, "of_bytes": piece.total}
             _log.info("a copy of the leader's store is received", extra=extra)
 
-    def _forget_replacement(self) -> None:
-        if self._replacement is not None:
-            self._replacement.abandon()
-        self._replacement = None
+    def _forget_replacement(self, *, is_wrong: bool = False) -> None:
+        replacement, self._replacement = self._replacement, None
+        if replacement is not None and is_wrong:
+            replacement.abandon()
+        elif replacement is not None:
+            replacement.suspend()
 
     # The store.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from amqpstore import RefusedCopyError
@@ -74,18 +76,61 @@ def test_a_leader_that_has_just_begun_a_segment_can_be_copied() -> None:
     assert group.follower.last.lsn == group.committed
 
 
-def test_what_was_received_of_a_copy_is_gone_after_a_crash() -> None:
-    group = behind()
-    follower = group.start_follower()
-    before = sorted(group.follower_disk.list_directory(f"{DIRECTORY}/index"))
-    replacement = follower.replacement()
-    replacement.append(NAME, 0, b"some")
-    replacement.append("index/00000000000000065537-0000000001.index", 0, b"of it")
-    assert replacement.received_bytes == 9
-    group.kill_follower()
-    group.start_follower()
-    assert group.follower_disk.list_directory(f"{DIRECTORY}/segments") == []
-    assert sorted(group.follower_disk.list_directory(f"{DIRECTORY}/index")) == before
+def test_a_copy_that_is_cut_off_goes_on_where_it_was() -> None:
+    """What is whole, and the same still, is not sent again; what the leader no longer has is gone
+    in the end.
+    """
+    whole = filled().copy(0)
+    group = filled()
+    assert group.copy(0, cut_off_behind=2) == whole[:2]
+    assert group.copy(0, cut_off_behind=1) == whole[2:3]
+    assert len(whole) > 3
+    for other in ("segments/0000000999.segment", f"index/{1:020}-{999:010}.index"):
+        group.follower_disk.create(f"{DIRECTORY}/{other}.new").close()
+    path = f"{DIRECTORY}/{whole[1]}.new"
+    group.follower_disk.replace(path, group.follower_disk.content(path)[:-1] + b"?")
+    assert group.copy(0) == [whole[1], *whole[3:]]
+    assert unfinished(group) == []
+    group.join()
+    assert group.follower is not None
+    group.follower.close()
+    with promoted(group.follower_disk.fork(), group.term + 1) as ours:
+        found = content_of(ours)
+        assert not ours.recovery_report.damage
+    with promoted(group.leader_disk.fork(), group.term + 1) as theirs:
+        assert found == content_of(theirs)
+
+
+def filled() -> Group:
+    """A group whose leader's store has several files."""
+    group = Group.new()
+    busy(group, 5)
+    group.store.checkpoint()
+    return group
+
+
+def unfinished(group: Group) -> list[str]:
+    names = [
+        name
+        for folder in ("segments", "index")
+        for name in group.follower_disk.list_directory(f"{DIRECTORY}/{folder}")
+    ]
+    return [name for name in names if name.endswith(".new")]
+
+
+def lead(group: Group) -> None:
+    promoted(group.follower_disk, group.term + 1).abandon()
+
+
+@pytest.mark.parametrize("goes_on", [Group.join, lead])
+def test_what_was_received_is_removed_when_no_copy_is_needed(
+    goes_on: Callable[[Group], None],
+) -> None:
+    group = filled()
+    group.copy(0, cut_off_behind=3)
+    assert len(unfinished(group)) == 4
+    goes_on(group)
+    assert unfinished(group) == []
 
 
 @pytest.mark.parametrize(

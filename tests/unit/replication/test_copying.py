@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from amqpstore import Message, Store
 from amqpstore.catalog import LmdbCatalog
@@ -19,9 +20,11 @@ from amqpstore.replica import (
 )
 from amqpstore.tables import StoreRows
 from amqpstore.worker import InlineWorker
+from amqpstore_server.cluster.effects import SendCopy
 from amqpstore_server.cluster.frames import (
     Definition,
     Frame,
+    ReceivedFile,
     Refused,
     ReplicaPosition,
     ShippedBatch,
@@ -95,8 +98,9 @@ class Leader:
         for _ in range(3):
             self.store.housekeep()
 
-    def send(self, write: Callable[[Frame], None]) -> None:
-        send_copy(7, self.directory, self.companion, self.log, self.counts)(write)
+    def send(self, write: Callable[[Frame], None], *received: ReceivedFile) -> None:
+        asked = SendCopy(7, received)
+        send_copy(asked, self.directory, self.companion, self.log, self.counts)(write)
 
     def pinned(self) -> list[Path]:
         return [*(Path(self.directory) / "kept" / "copies").glob("*/*")]
@@ -151,6 +155,37 @@ def test_what_is_removed_meanwhile_is_in_the_copy(leader: Leader, tmp_path: Path
         assert follower.last.lsn == position.lsn - 1
         assert not follower.recovery_report.damage
         assert [*follower.recovery_report.kept.values()] == [20]
+
+
+def test_what_was_received_before_is_not_sent_again(leader: Leader) -> None:
+    """Unless it is another file by now: of another size, or with other content."""
+    frames: list[Frame] = []
+    leader.send(frames.append)
+    contents: dict[str, bytes] = {}
+    for one in frames[:-1]:
+        assert isinstance(one, StorePiece)
+        contents[one.name] = contents.get(one.name, b"") + one.content
+    whole, short, other, *rest = sorted(contents)
+    assert rest
+    files = {
+        whole: contents[whole],
+        short: contents[short][:-1],
+        other: contents[other][:-1] + b"?",
+        "segments/0000000999.segment": b"not of this store",
+    }
+    before = leader.counts.sent_bytes
+    again: list[Frame] = []
+    leader.send(
+        again.append,
+        *(ReceivedFile(name, len(content), crc32c(content)) for name, content in files.items()),
+    )
+    assert again[-1] == frames[-1]
+    assert leader.counts.sent_bytes - before == before - len(contents[whole])
+    of_whole = [one for one in again if isinstance(one, StorePiece) and one.name == whole]
+    assert [(one.offset, one.content) for one in of_whole] == [(len(contents[whole]), b"")]
+    assert [one for one in again if one not in of_whole] == [
+        one for one in frames if not (isinstance(one, StorePiece) and one.name == whole)
+    ]
 
 
 def test_a_copy_ends_with_the_leadership(leader: Leader) -> None:

@@ -16,6 +16,7 @@ from amqpstore_server.cluster.effects import (
     Define,
     Dial,
     Discard,
+    FindReceived,
     Open,
     Persist,
     Receive,
@@ -26,6 +27,7 @@ from amqpstore_server.cluster.frames import (
     START,
     Definition,
     DefinitionsSnapshot,
+    ReceivedFile,
     ReplicaPosition,
     ShippedBatch,
     StoreCopy,
@@ -67,6 +69,9 @@ class Answers:
 
     def discarded(self) -> None:
         self._tell("discarded")
+
+    def found_received(self, term: int, received: tuple[ReceivedFile, ...]) -> None:
+        self._tell("found received", term, *received)
 
     def flushed(self, dial: Dial) -> None:
         self._tell("flushed", dial.member)
@@ -284,6 +289,29 @@ def test_a_copy_of_the_leaders_store_takes_the_place_of_the_own_one(lane: Lane) 
     assert lane.log.last() == ReplicaPosition.of_lsn(position.lsn - 1)
     assert lane.log.checkpoint() == lane.log.last().number
     lane.join()
+
+
+def test_a_copy_goes_on_with_what_was_received_before(lane: Lane) -> None:
+    lane.join()
+    busy(lane.group, 3)
+    lane.group.store.checkpoint()
+    term = lane.group.term
+    *pieces, adopt = [one for one in lane.copy(START) if isinstance(one, Receive | Adopt)]
+    lane.put(*pieces[:-1], Dial("leader", "127.0.0.1:1"), FindReceived(term))
+    assert lane.answers.next() == ("flushed", "leader")
+    told, number, *files = lane.answers.next()
+    assert (told, number) == ("found received", term)
+    received = [one for one in files if isinstance(one, ReceivedFile)]
+    assert received
+    names = {one.name for one in received}
+    rest = [one for one in pieces if isinstance(one, Receive) and one.piece.name not in names]
+    assert 0 < len(rest) < len(pieces)
+    there = [StorePiece(term, one.name, one.size, 0, 0, b"") for one in received]
+    lane.put(*map(Receive, there), *rest, adopt, Dial("leader", "127.0.0.1:1"))
+    assert lane.answers.next() == ("flushed", "leader")
+    position = StoreRows.read(lane.group.store._catalog.rows).position
+    assert position is not None
+    assert lane.log.last() == ReplicaPosition.of_lsn(position.lsn - 1)
 
 
 def test_what_is_not_whole_of_a_copy_changes_nothing(lane: Lane) -> None:

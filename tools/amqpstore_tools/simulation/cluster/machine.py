@@ -20,6 +20,7 @@ from amqpstore_server.cluster.effects import (
     Discard,
     Effect,
     Exit,
+    FindReceived,
     Grant,
     HangUp,
     KeepAlive,
@@ -319,7 +320,7 @@ class SimulatedMachine:
                 self._network.close(self, link)
             case CatchUp(link, behind, number):
                 self._catch_up(link, behind, number)
-            case SendCopy(link):
+            case SendCopy(link, _):
                 self._send_copy(link)
             case Persist(term):
                 self._job(lambda: None, lambda: self._persist(term))
@@ -332,6 +333,11 @@ class SimulatedMachine:
                 )
             case Restore(snapshot):
                 self._stream_job(lambda: None, lambda: self._restore(snapshot))
+            case FindReceived(term):
+                self._job(
+                    lambda: None,
+                    lambda: self._alone(start, lambda one: one.found_received(term, (), self.now)),
+                )
             case Receive():
                 self._job(lambda: None, lambda: None)
             case Adopt(copy):
