@@ -53,7 +53,7 @@ class MemberProcess:
         self.login = pika.PlainCredentials("guest", "guest")
         self.settings: dict[str, str] = {}
         """Environment variables of the process."""
-        self._etcd = etcd
+        self.etcd = etcd
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -70,7 +70,7 @@ class MemberProcess:
         return {
             "AMQPSTORE_CONFIG": "",
             "AMQPSTORE_CLUSTER_NAME": "test",
-            "AMQPSTORE_CLUSTER_ETCD": ",".join(self._etcd.urls),
+            "AMQPSTORE_CLUSTER_ETCD": ",".join(self.etcd.urls),
             "AMQPSTORE_CLUSTER_REPLICATE": self.address,
             "AMQPSTORE_CLUSTER_PROXY": str(self.proxy).lower(),
             "AMQPSTORE_MANAGEMENT_LISTEN": "",
@@ -120,6 +120,30 @@ class MemberProcess:
     def exit_code(self) -> int | None:
         """The exit code of a process that has ended by itself."""
         return self._process.poll() if self._process is not None else None
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the process, without pages of files."""
+        assert self._process is not None
+        with open(f"/proc/{self._process.pid}/status", encoding="ascii") as status:
+            found = dict(line.split(":", 1) for line in status)
+        return int(found["RssAnon"].split()[0]) << 10
+
+    def operate(self, *arguments: str) -> str:
+        """Run an action of `amqpstore cluster` as this member's operator. Returns what it says."""
+        ran = subprocess.run(
+            [
+                *[sys.executable, "-m", "amqpstore_tools", "cluster", *arguments],
+                *["--data", self.directory],
+            ],
+            cwd=REPOSITORY,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode in (0, 1), ran.stderr
+        return ran.stdout
 
     def serves(self) -> bool:
         """Whether clients can connect."""

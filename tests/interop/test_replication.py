@@ -18,8 +18,10 @@ import requests
 from amqpstore.filenames import is_compacted, segment_numbers
 from amqpstore_server.cluster.keys import IN_SYNC
 from amqpstore_server.cluster.timing import Timing
+from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_tools.__main__ import main
 from tests.cluster_processes import GroupProcesses, MemberProcess, listening_port
+from tests.etcd_process import EtcdCluster
 from tests.interop.relay import Relay
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -163,6 +165,58 @@ def test_a_large_message_on_a_slow_link_costs_no_follower_its_place(tmp_path: Pa
             channel = connection.channel()
             assert [len(channel.basic_get("large")[2] or b"") for _ in range(2)] == [24 << 20, 9]
             connection.close()
+
+
+@pytest.mark.long
+def test_a_group_whose_etcd_is_lost_goes_on_with_another_one(
+    pair: GroupProcesses, tmp_path: Path
+) -> None:
+    """Its keys are written anew from the last leader, and the others join with what they have."""
+    first = pair.wait_for_leader()
+    (second,) = (one for one in pair.members if one is not first)
+    publish(first, 0, 20)
+    assert second.terminate() == 0
+    publish(first, 20, 20)
+    assert first.terminate() == 0
+    place = tmp_path / "another"
+    place.mkdir()
+    with EtcdCluster(str(place)) as etcd:
+        for one in pair.members:
+            one.etcd = etcd
+        assert first.id in first.operate("init", "--from-leader", "--yes")
+        first.start()
+        pair.wait(first.serves)
+        publish(first, 40, 10)
+        second.operate("join")
+        second.start()
+        with EtcdClient(etcd.settings, "/amqpstore/test/main/") as client:
+            pair.wait(lambda: client.read().in_sync == (first.id, second.id))
+        first.kill()
+        pair.wait(second.serves)
+        assert sorted(numbers(second)) == list(range(50))
+        # It was away, and had all of the log's beginning.
+        assert "a copy of the leader's store" not in second.log()
+
+
+@pytest.mark.long
+def test_a_member_that_cannot_listen_lets_another_one_lead(pair: GroupProcesses) -> None:
+    """Alone, it tries again until it can; its process goes on, and follows meanwhile."""
+    first = pair.wait_for_leader()
+    (second,) = (one for one in pair.members if one is not first)
+    publish(first, 0, 20)
+    with socket.create_server((second.host.address, second.port)):
+        first.kill()
+        pair.wait(lambda: "this member cannot lead" in second.log())
+        first.start()
+        pair.wait(lambda: pair.view().leader is not None and first.serves())
+        assert second.is_running
+        pair.wait_until_in_sync(2)
+        publish(first, 20, 20)
+        first.kill()
+        said = second.log().count("this member cannot lead")
+        pair.wait(lambda: second.log().count("this member cannot lead") > said)
+    pair.wait(second.serves)
+    assert sorted(numbers(second)) == list(range(40))
 
 
 @pytest.mark.long

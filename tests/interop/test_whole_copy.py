@@ -67,17 +67,22 @@ def is_receiving(member: MemberProcess) -> bool:
     return any((Path(member.directory) / "segments").glob("*.new"))
 
 
+def grow(group: GroupProcesses) -> None:
+    """Start the first member, and have its log lack its first segments."""
+    first = group.members[0]
+    first.settings["AMQPSTORE_SEGMENT_BYTES"] = str(1 << 20)
+    first.start()
+    group.wait_until_in_sync(1)
+    forget(first, 1, group)
+    publish(first, 0, 40)
+    store_large(first)
+
+
 @pytest.fixture
 def group(tmp_path: Path) -> Generator[GroupProcesses]:
     """A leader whose log no longer has its first segments, and two new members beside it."""
     with GroupProcesses(str(tmp_path), 3) as made:
-        first = made.members[0]
-        first.settings["AMQPSTORE_SEGMENT_BYTES"] = str(1 << 20)
-        first.start()
-        made.wait_until_in_sync(1)
-        forget(first, 1, made)
-        publish(first, 0, 40)
-        store_large(first)
+        grow(made)
         yield made
 
 
@@ -144,7 +149,7 @@ def test_who_was_away_for_too_long_gets_a_copy_in_the_place_of_its_store(
 
 
 def test_a_new_machine_joins_a_broker_with_many_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A single node becomes a group of one, another machine joins while clients go on, and has
     everything when it leads.
@@ -157,17 +162,11 @@ def test_a_new_machine_joins_a_broker_with_many_messages(
         try:
             _grow(first)
 
-            def cluster(member: MemberProcess, *arguments: str) -> str:
-                for name, value in member.environment.items():
-                    monkeypatch.setenv(name, value)
-                assert main(["cluster", *arguments, "--data", member.directory]) in (0, 1)
-                return capsys.readouterr().out
-
-            cluster(first, "init")
+            first.operate("init")
             first.start()
             wait_until(first.serves, first.log)
-            cluster(second, "join")
-            cluster(observer, "join", "--observer")
+            second.operate("join")
+            observer.operate("join", "--observer")
             second.start()
             observer.start()
             with EtcdClient(etcd.settings, "/amqpstore/test/main/") as client:
@@ -176,7 +175,7 @@ def test_a_new_machine_joins_a_broker_with_many_messages(
             assert IN_PLACE in second.log()
 
             def status() -> Any:
-                return json.loads(cluster(first, "status", "--json"))
+                return json.loads(first.operate("status", "--json"))
 
             def observed() -> Any:
                 return next(one for one in status()["members"] if one["is_observer"])

@@ -218,32 +218,11 @@ class TellOperator(NamedTuple):
     text: str
 
 
-Effect: TypeAlias = (
-    ReadKeys
-    | Grant
-    | Attempt
-    | KeepAlive
-    | Revoke
-    | ShowAlive
-    | Dial
-    | HangUp
-    | Send
-    | CatchUp
-    | SendCopy
-    | Persist
-    | Append
-    | Define
-    | Restore
-    | FindReceived
-    | Receive
-    | Adopt
-    | Sync
-    | Discard
-    | CheckpointUpTo
-    | Open
-    | Committed
-    | BlockPublishers
-    | StepDown
-    | Exit
-    | TellOperator
+EtcdEffect: TypeAlias = ReadKeys | Grant | Attempt | KeepAlive | Revoke | ShowAlive
+LinkEffect: TypeAlias = HangUp | Send | CatchUp | SendCopy
+StreamEffect: TypeAlias = (
+    Append | Define | Restore | Sync | Discard | CheckpointUpTo | FindReceived | Receive | Adopt
 )
+DiskEffect: TypeAlias = Dial | Persist | Open | StreamEffect
+BrokerEffect: TypeAlias = Committed | BlockPublishers | StepDown | Exit | TellOperator
+Effect: TypeAlias = EtcdEffect | LinkEffect | DiskEffect | BrokerEffect

@@ -87,6 +87,8 @@ class GroupMember:
         self._read_at = now
         self._show_at = now
         self._has_reported = False
+        self._stand_at = now
+        """Not before that it stands for election."""
         self.following = Following(identity, term, log, self._timing, self.effects)
         self.electing = Electing(identity, self._timing, self.effects, make_request)
 
@@ -147,7 +149,7 @@ class GroupMember:
     def _may_stand(self, view: View, now: float) -> bool:
         """Tell whether this member may lead, nobody has its promise, and its turn has come."""
         identity = self.identity
-        if identity.member not in view.in_sync:
+        if identity.member not in view.in_sync or now < self._stand_at:
             return False
         if view.leader is not None:
             # The key of an incarnation of its own that is gone: it made no promise to anybody else
@@ -156,6 +158,7 @@ class GroupMember:
             return bool(
                 leader["member"] == identity.member
                 and leader["incarnation"] != identity.incarnation
+                and not identity.is_damaged
             )
         if now < self.following.promised_until or self._vacant_since is None:
             return False
@@ -321,6 +324,16 @@ class GroupMember:
         definition = self.leader.define(number, content, now)
         self._look_at_leader()
         return definition
+
+    def give_up(self, reason: str, now: float) -> None:
+        """Lead no longer, as this machine cannot serve clients: others may be able to.
+
+        `StepDown` follows, if it leads.
+        """
+        self._stand_at = now + self._timing.unable_s
+        if self.leader is not None:
+            self.leader.resign(reason)
+            self._look_at_leader()
 
     def stop(self, now: float) -> None:
         """Stop in order: a leader lets the oldest follower take over once everything is committed.

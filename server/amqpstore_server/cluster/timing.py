@@ -26,6 +26,8 @@ class Timing(NamedTuple):
     """A member whose disk or event loop has hung for so long does not lead."""
     stall_s: float = 5.0
     """A leader that cannot commit for so long lets others try."""
+    unable_s: float = 10.0
+    """A member that was elected and could not serve clients stands again after so long."""
     hand_over_s: float = 5.0
     """How long a leader that hands over waits until everything is committed."""
     read_every_s: float = 1.0

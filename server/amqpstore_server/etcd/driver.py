@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from amqpstore_server.cluster.effects import (
     Attempt,
+    EtcdEffect,
     Grant,
     KeepAlive,
     ReadKeys,
@@ -23,8 +24,6 @@ from amqpstore_server.etcd.presence import Presence
 from amqpstore_server.etcd.watching import Watching
 
 _log = logging.getLogger(__name__)
-
-EtcdEffect: TypeAlias = ReadKeys | Grant | Attempt | KeepAlive | Revoke | ShowAlive
 
 
 class EtcdAnswers(Protocol):

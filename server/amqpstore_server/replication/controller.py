@@ -17,36 +17,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from amqpstore import DiskFullError
 from amqpstore.replica import FollowerStore
 from amqpstore_server.cluster.codec import encode, read_follower, read_leader
 from amqpstore_server.cluster.effects import (
-    Adopt,
-    Append,
     Attempt,
     BlockPublishers,
+    BrokerEffect,
     CatchUp,
     CheckpointUpTo,
     Committed,
-    Define,
     Dial,
-    Discard,
+    DiskEffect,
     Effect,
+    EtcdEffect,
     Exit,
-    FindReceived,
-    Grant,
     HangUp,
-    KeepAlive,
+    LinkEffect,
     Open,
-    Persist,
-    ReadKeys,
-    Receive,
-    Restore,
-    Revoke,
     Send,
     SendCopy,
-    ShowAlive,
     StepDown,
-    Sync,
     TellOperator,
 )
 from amqpstore_server.cluster.following import Stream
@@ -221,29 +212,32 @@ class Controller:
             for effect in todo:
                 self._carry_out(effect)
 
-    def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - a case for each effect
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, EtcdEffect):
+            if isinstance(effect, Attempt):
+                self._attempts.add(effect.transaction.request)
+            self._etcd.carry_out(effect)
+        elif isinstance(effect, LinkEffect):
+            self._carry_out_on_link(effect)
+        elif isinstance(effect, DiskEffect):
+            self._has_released |= isinstance(effect, Open)
+            # A leader's own store learns from its companion what is committed.
+            if not isinstance(effect, CheckpointUpTo) or self._companion is None:
+                self._lane.put(effect)
+        else:
+            self._carry_out_in_broker(effect)
+
+    def _carry_out_on_link(self, effect: LinkEffect) -> None:
         match effect:
-            case ReadKeys() | Grant() | KeepAlive() | Revoke() | ShowAlive():
-                self._etcd.carry_out(effect)
-            case Attempt(transaction):
-                self._attempts.add(transaction.request)
-                self._etcd.carry_out(effect)
             case Send(link, frame):
                 self._send(link, frame)
             case HangUp(link):
                 self._hang_up(link)
             case CatchUp() | SendCopy():
                 self._send_much(effect)
-            case CheckpointUpTo():
-                if self._companion is None:
-                    self._lane.put(effect)
-            case Open():
-                self._has_released = True
-                self._lane.put(effect)
-            case Dial() | Persist() | Append() | Define() | Restore() | Sync() | Discard():
-                self._lane.put(effect)
-            case FindReceived() | Receive() | Adopt():
-                self._lane.put(effect)
+
+    def _carry_out_in_broker(self, effect: BrokerEffect) -> None:
+        match effect:
             case Committed(seq, _):
                 if self._companion is not None:
                     self._companion.committed(seq)
@@ -281,6 +275,10 @@ class Controller:
         """The leader's store is closed."""
         self.turned_at = None
         self._lane.put(Follow())
+
+    def give_up(self, reason: str) -> None:
+        """Lead no longer, as clients cannot be served here."""
+        self._tell(lambda member, now: member.give_up(reason, now))
 
     def stop(self) -> None:
         """Lead no longer, in order: the order to step down follows."""
@@ -325,6 +323,13 @@ class Controller:
             self._has_released = False
             self.orders.reset()
             member.closed(time.monotonic())
+
+    def not_persisted(self, error: DiskFullError) -> None:
+        if self.member.leader is not None:
+            self.orders.fail(error)
+        else:
+            _log.error("this member cannot follow", extra={"reason": str(error)})
+            self.stream_failed()
 
     def stream_failed(self) -> None:
         with self._telling() as member:

@@ -30,11 +30,13 @@ from amqpstore_server.cluster.effects import (
     Define,
     Dial,
     Discard,
+    DiskEffect,
     FindReceived,
     Open,
     Persist,
     Receive,
     Restore,
+    StreamEffect,
     Sync,
 )
 from amqpstore_server.cluster.frames import (
@@ -62,16 +64,16 @@ class Follow(msgspec.Struct, frozen=True):
     """Open the store again, after a leadership."""
 
 
-StreamEffect: TypeAlias = (
-    Append | Define | Restore | Sync | Discard | CheckpointUpTo | FindReceived | Receive | Adopt
-)
-DiskEffect: TypeAlias = StreamEffect | Persist | Dial | Open | Follow
+DiskJob: TypeAlias = DiskEffect | Follow
 
 
 class DiskAnswers(Protocol):
     """Is told what was done, in the lane's thread."""
 
     def persisted(self, term: int) -> None: ...
+
+    def not_persisted(self, error: DiskFullError) -> None:
+        """There is no room for the term on the disk."""
 
     def synced(self, term: int, seq: int) -> None: ...
 
@@ -111,7 +113,7 @@ class DiskLane:
         self._reopen = reopen
         self._log = log
         self._answers = answers
-        self._jobs: queue.SimpleQueue[DiskEffect | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[DiskJob | None] = queue.SimpleQueue()
         self._is_broken = False
         """Whether the stream cannot go on: nothing more of it is written."""
         self._rewrite: SegmentRewrite | None = None
@@ -133,7 +135,7 @@ class DiskLane:
         self._thread = threading.Thread(target=self._work, name="follower's disk", daemon=True)
         self._thread.start()
 
-    def put(self, effect: DiskEffect) -> None:
+    def put(self, effect: DiskJob) -> None:
         """Have an effect carried out behind those before; never blocks."""
         if isinstance(effect, Receive):
             self._note_waiting(len(effect.piece.content))
@@ -183,7 +185,7 @@ class DiskLane:
         finally:
             self.busy_since = None
 
-    def _carry_out(self, effect: DiskEffect) -> None:
+    def _carry_out(self, effect: DiskJob) -> None:
         if isinstance(effect, Follow):
             self._follow()
             return
@@ -199,8 +201,7 @@ class DiskLane:
             self._is_broken = False
             self._answers.flushed(effect)
         elif isinstance(effect, Persist):
-            store.adopt_term(effect.term)
-            self._answers.persisted(effect.term)
+            self._persist(store, effect.term)
         elif not self._is_broken:
             self._stream(store, effect)
             if self._store is None:
@@ -208,6 +209,14 @@ class DiskLane:
                 self._log.discarded(LOG_START)
                 self._store = self._reopen()
                 _log.info("a copy of the leader's store is in the place of this one")
+
+    def _persist(self, store: FollowerStore, term: int) -> None:
+        try:
+            store.adopt_term(term)
+        except DiskFullError as error:
+            self._answers.not_persisted(error)
+        else:
+            self._answers.persisted(term)
 
     def _stream(self, store: FollowerStore, effect: StreamEffect) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -20,6 +21,19 @@ _TURN_S = 0.1
 _LOOK_S = 0.02
 _STEP_DOWN_S = 0.5
 """How long clients may take to answer connection.close."""
+
+
+def soon(act: Callable[[], None]) -> Callable[[], None]:
+    """Return what has something done in this loop, called in any thread; once the loop has ended,
+    nothing is done. Call it inside trio.
+    """
+    token = trio.lowlevel.current_trio_token()
+
+    def ask() -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(act)
+
+    return ask
 
 
 class LeadingTerm:
@@ -44,9 +58,8 @@ class LeadingTerm:
         self._is_ending = False
         """Whether all that is sent is to close connections."""
         self._changed = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-        companion.on_settled = lambda: token.run_sync_soon(companion.call_settled)
-        controller.orders.on_change = lambda: token.run_sync_soon(self._wake)
+        companion.on_settled = soon(companion.call_settled)
+        controller.orders.on_change = soon(self._wake)
 
     def _wake(self) -> None:
         self._changed.set()

@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 import trio
 
-from amqpstore import DamageError, DeposedError, MembershipError, Store
+from amqpstore import (
+    DamageError,
+    DeposedError,
+    MembershipError,
+    Store,
+    UnreadableLogError,
+)
 from amqpstore.files import OsFiles
 from amqpstore.options import Options
 from amqpstore.replica import (
@@ -40,7 +46,7 @@ from amqpstore_server.reloading import Reloader, member_parts
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication.kept_segments import KeptSegments
-from amqpstore_server.replication.leading_term import LeadingTerm
+from amqpstore_server.replication.leading_term import LeadingTerm, soon
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.proxy import Proxy
 from amqpstore_server.replication.proxy_header import Door
@@ -207,6 +213,24 @@ class MemberRuntime:
     def _lead(self, companion: LeaderCompanion, serve: Serve) -> bool:
         """Lead one term. Returns whether the process is to end."""
         controller = self._controller
+        try:
+            self._serve(companion, serve)
+        except DeposedError as error:
+            _log.info("clients go on elsewhere", extra={"reason": error.reason})
+        except (ConfigError, DamageError, UnreadableLogError) as error:
+            # If the process ended, the next one would take leadership back, and end again.
+            _log.error("this member cannot lead", extra={"reason": str(error)})
+            controller.give_up(str(error))
+        if not controller.orders.is_stopping:
+            controller.follow()
+        return controller.orders.is_stopping
+
+    def _serve(self, companion: LeaderCompanion, serve: Serve) -> None:
+        """Open the store, and serve clients until this member leads no longer.
+
+        Raises: DeposedError; ConfigError, DamageError, UnreadableLogError, if it cannot.
+        """
+        controller = self._controller
         store = Store.open(
             self._directory, options=self._options, term=companion.term, companion=companion
         )
@@ -218,14 +242,9 @@ class MemberRuntime:
                 store,
                 lambda: LeadingTerm(controller, companion, store.directory, self._reloaded),
             )
-        except DeposedError as error:
-            _log.info("clients go on elsewhere", extra={"reason": error.reason})
         finally:
             # As a crash would leave it: what is not committed may be discarded.
             store.abandon()
-        if not controller.orders.is_stopping:
-            controller.follow()
-        return controller.orders.is_stopping
 
     def _take_over(self, store: Store) -> None:
         """Have the log end where recovery has found its end. Raises: DamageError, OSError."""
@@ -248,9 +267,8 @@ class MemberRuntime:
         """Follow until this member is elected, or is to stop."""
         controller, manager = self._controller, self._manager
         orders = controller.orders
-        token = trio.lowlevel.current_trio_token()
         changed = trio.Event()
-        orders.on_change = lambda: token.run_sync_soon(lambda: changed.set())
+        orders.on_change = soon(lambda: changed.set())
         result = _Next.STOP
         reloader = Reloader(
             self._config, self._load_config, member_parts(self._reloaded), manager.ready

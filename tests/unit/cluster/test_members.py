@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqpstore_server.cluster import leading
+from amqpstore_server.cluster.frames import Frame, ShippedBatch
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER
 from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
@@ -58,6 +59,58 @@ def test_a_batch_that_takes_long_to_arrive_costs_no_follower_its_place(group: Gr
     cut.progressed = lambda link: None  # type: ignore[method-assign]
     group.run(10.0)
     assert cut.name not in group.etcd.view().in_sync
+    assert group.invariants.violations == []
+
+
+def test_who_connects_again_and_again_and_acks_nothing_leaves_the_list(group: Group) -> None:
+    """Its disk is full: it gets a batch, cannot write it, and tries again on another connection."""
+    full = last_follower(group)
+    received = full.received
+
+    def refuse(link: int, frame: Frame) -> None:
+        if isinstance(frame, ShippedBatch):
+            group.network.hang_up(link)
+        else:
+            received(link, frame)
+
+    full.received = refuse  # type: ignore[method-assign]
+    before = group.etcd.view().term
+    group.run(5.0)
+    assert full.name not in group.etcd.view().in_sync
+    group.run(10.0)
+    assert group.etcd.view().term == before
+    assert group.invariants.violations == []
+    full.received = received  # type: ignore[method-assign]
+    group.run(5.0)
+    assert full.name in group.etcd.view().in_sync
+
+
+def give_up(one: SimulatedMachine) -> None:
+    one._alone(one._starts, lambda member: member.give_up("its port is taken", one.now))
+
+
+def test_who_cannot_serve_clients_lets_another_one_lead_at_once(group: Group) -> None:
+    unable = group.leaders[0]
+    give_up(unable)
+    group.run(2.0)
+    assert group.leaders
+    assert unable not in group.leaders
+    group.run(5.0)
+    assert unable.name in group.etcd.view().in_sync
+    assert group.invariants.violations == []
+
+
+def test_who_cannot_serve_clients_and_is_alone_tries_again_after_a_while() -> None:
+    group = Group(0, size=1, min_in_sync=1)
+    group.run(8.0)
+    (unable,) = group.leaders
+    before = group.etcd.view().term
+    give_up(unable)
+    group.run(TIMING.unable_s - 2.0)
+    assert not group.leaders
+    assert group.etcd.view().term == before
+    group.run(8.0)
+    assert group.leaders == [unable]
     assert group.invariants.violations == []
 
 

@@ -1,12 +1,14 @@
 """The thread that has a follower's store: what it tells the state machine is true on its disk."""
 
 import queue
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from amqpstore import DiskFullError
 from amqpstore.replica import CopySource, FollowerStore, SealedBatch
 from amqpstore.tables import StoreRows
 from amqpstore_server.cluster.effects import (
@@ -34,13 +36,14 @@ from amqpstore_server.cluster.frames import (
     StorePiece,
 )
 from amqpstore_server.replication.definitions import DefinitionTables
-from amqpstore_server.replication.disk_lane import DiskEffect, DiskLane, Follow
+from amqpstore_server.replication.disk_lane import DiskJob, DiskLane, Follow
 from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.member_log import MemberLog, held_batch
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.replicas import DIRECTORY, OPTIONS, Group, busy, log_files, tables_of
+from tests.waiting import wait_until
 
 WAIT_S = 20.0
 
@@ -69,6 +72,9 @@ class Answers:
 
     def discarded(self) -> None:
         self._tell("discarded")
+
+    def not_persisted(self, error: DiskFullError) -> None:
+        self._tell("not persisted")
 
     def found_received(self, term: int, received: tuple[ReceivedFile, ...]) -> None:
         self._tell("found received", term, *received)
@@ -120,7 +126,7 @@ class Lane:
         self.log.covered(store.committed_lsn)
         return store
 
-    def put(self, *effects: DiskEffect) -> None:
+    def put(self, *effects: DiskJob) -> None:
         for one in effects:
             self.lane.put(one)
 
@@ -149,7 +155,7 @@ class Lane:
         assert sealed is not None
         return sealed
 
-    def copy(self, common: ReplicaPosition) -> list[DiskEffect]:
+    def copy(self, common: ReplicaPosition) -> list[DiskJob]:
         """A copy of the leader's store, as it is received."""
         term, disk = self.group.term, self.group.leader_disk
         source = CopySource.of(self.group.store._catalog.rows, 1)
@@ -312,6 +318,47 @@ def test_a_copy_goes_on_with_what_was_received_before(lane: Lane) -> None:
     position = StoreRows.read(lane.group.store._catalog.rows).position
     assert position is not None
     assert lane.log.last() == ReplicaPosition.of_lsn(position.lsn - 1)
+
+
+def test_no_more_is_read_of_a_copy_than_the_disk_takes(lane: Lane) -> None:
+    """Four MiB wait for it at most, and one more piece."""
+    taken, goes_on = threading.Event(), threading.Event()
+
+    def hang(term: int) -> None:
+        assert term
+        goes_on.wait(WAIT_S)
+
+    lane.answers.persisted = hang  # type: ignore[method-assign]
+    lane.put(Persist(lane.group.term))
+
+    def read() -> None:
+        for number in range(8):
+            lane.lane.wait_for_room()
+            name = f"segments/{number + 1:010}.segment"
+            lane.put(Receive(StorePiece(1, name, 0, 0, 0, bytes(1 << 20))))
+            lengths.append(number)
+        taken.set()
+
+    lengths: list[int] = []
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_until(lambda: len(lengths) >= 4)
+    assert not taken.wait(0.05)
+    assert len(lengths) == 4
+    goes_on.set()
+    reader.join(WAIT_S)
+    assert taken.is_set()
+
+
+def test_a_term_for_which_there_is_no_room_is_refused_and_later_taken(lane: Lane) -> None:
+    lane.join()
+    disk = lane.group.follower_disk
+    disk.capacity_bytes = 0
+    lane.put(Persist(9))
+    assert lane.answers.next() == ("not persisted",)
+    disk.capacity_bytes = None
+    lane.put(Persist(9))
+    assert lane.answers.next() == ("persisted", 9)
 
 
 def test_what_is_not_whole_of_a_copy_changes_nothing(lane: Lane) -> None:
