@@ -198,8 +198,10 @@ class Group:
         )
         return self.follower
 
-    def join(self) -> None:
-        """Connect the follower, which may be running, and bring it up to date."""
+    def join(self, *, is_defined: bool = True) -> None:
+        """Connect the follower, which may be running, and bring it up to date. Args: is_defined,
+        whether it hears that the definitions are committed.
+        """
         follower = self.follower or self.start_follower()
         follower.adopt_term(self.term)
         self.replace_definitions()
@@ -219,7 +221,7 @@ class Group:
                 offset += len(piece)
         follower.adopt(rewrite)
         self.tell(Committed(self.committed))
-        follower.commit(self.committed, self.definitions)
+        follower.commit(self.committed, self.definitions - (not is_defined))
         self.tell(Acked(follower.last.lsn))
 
     def copy(self, common: int, *, cut_off_behind: int | None = None) -> list[str]:

@@ -257,11 +257,13 @@ class FollowerStore(ClosableStore):
     def commit(self, lsn: int, definitions: int) -> None:
         """Note that batches up to one, and definitions up to a number, are committed."""
         self._state.check()
+        agreed = self._agreed_definitions
+        if agreed is None or definitions < agreed:
+            # A batch may name a queue that only these definitions have: a checkpoint that does not
+            # know of it would forget its messages.
+            return
         if self._maintenance is None:
-            agreed = self._agreed_definitions
-            if not self._log.is_appendable or agreed is None:
-                return
-            if lsn < self._adopted_lsn or definitions < agreed:
+            if not self._log.is_appendable or lsn < self._adopted_lsn:
                 return
             self._begin_maintenance()
         self._log.commit(lsn)

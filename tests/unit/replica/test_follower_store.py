@@ -279,6 +279,29 @@ def test_what_a_checkpoint_covers_is_not_discarded_after_a_restart() -> None:
         follower.resume(follower.lsns()[1])
 
 
+def test_no_checkpoint_forgets_a_queue_that_was_defined_while_the_follower_was_away() -> None:
+    """Its messages are committed at once, and its definition is only known to be later on."""
+    group = Group.new()
+    group.join()
+    busy(group, 2)
+    follower, group.follower = group.follower, None
+    assert follower is not None
+    group.publish(["late"], b"confirmed", bytes(900))
+    group.sync()
+    late = group.queue("late").id
+    group.follower = follower
+    group.join(is_defined=False)
+    follower.checkpoint()
+    with promoted(group.follower_disk.fork(), group.term + 1) as store:
+        assert [body for _, body, _ in content_of(store)[late]] == [b"confirmed", bytes(900)]
+    busy(group, 1)
+    follower.checkpoint()
+    assert follower.committed_lsn == follower.last.lsn
+    group.kill_follower()
+    with promoted(group.follower_disk, group.term + 1) as store:
+        assert [body for _, body, _ in content_of(store)[late]] == [b"confirmed", bytes(900)]
+
+
 def test_a_deletion_that_nobody_committed_is_taken_back() -> None:
     group = joined(3)
     follower = group.follower
