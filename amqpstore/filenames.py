@@ -113,11 +113,11 @@ def is_unfinished(name: str) -> bool:
     return _UNFINISHED.fullmatch(name) is not None
 
 
-def is_leftover(name: str) -> bool:
-    """Tell whether a file is a spare segment, or one that a follower was receiving: the start of a
-    leader, or of a single node, removes it.
+def is_leftover(name: str, of_follower: bool = False) -> bool:
+    """Tell whether a file is a spare segment, or one that a follower was receiving: a start removes
+    it. Not so that of a follower, which goes on with what it has received.
     """
-    return is_unfinished(name) or _SPARE.fullmatch(name) is not None
+    return _SPARE.fullmatch(name) is not None or (is_unfinished(name) and not of_follower)
 
 
 def rejoin_path(directory: str, number: int) -> str:

@@ -42,7 +42,6 @@ from amqpstore.filenames import (
     index_key,
     index_path,
     is_leftover,
-    is_unfinished,
     segment_number,
     segment_path,
 )
@@ -256,7 +255,7 @@ class _Recovery:
         names = self._files.list_directory(directory)
         known = {name: segment_number(name) for name in names}
         others = [name for name, number in known.items() if number is None]
-        unfinished = [f"{directory}/{name}" for name in others if self._is_to_go(name)]
+        unfinished = [f"{directory}/{one}" for one in others if is_leftover(one, self._is_follower)]
         self._report.unknown_files = [name for name in others if not is_leftover(name)]
         numbers = {number for number in known.values() if number is not None}
         self._numbers = {*numbers, *self._moved_numbers()}
@@ -299,15 +298,11 @@ class _Recovery:
         for name in self._files.list_directory(index):
             if (key := index_key(name)) in states:
                 states.remove(key)
-            elif key or self._is_to_go(name):
+            elif key or is_leftover(name, self._is_follower):
                 left.append(f"{index}/{name}")
             elif not is_leftover(name):
                 self._report.unknown_files.append(name)
         return left, bool(states)
-
-    def _is_to_go(self, name: str) -> bool:
-        """Tell whether a file is left over: a follower goes on with what it has of a copy."""
-        return is_leftover(name) and not (self._is_follower and is_unfinished(name))
 
     def _name_missing(self) -> None:
         """Report the segments that should exist and do not."""
