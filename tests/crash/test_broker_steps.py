@@ -160,14 +160,14 @@ def test_more_images(history: Callable[[], World], seed: int) -> None:
 def the_rest_is_forgotten_when_the_channel_goes(patch: pytest.MonkeyPatch) -> None:
     def settling(
         _context: BrokerContext,
-        deliveries: Iterator[Delivery | None],
+        batches: Iterator[list[Delivery]],
+        _left: int,
         settle: Callable[[Delivery], None],
     ) -> Iterator[None]:
-        for delivery in deliveries:
-            if delivery is None:
-                yield
-            else:
-                settle(delivery)
+        for batch in batches:
+            while batch:
+                settle(batch.pop())
+            yield
 
     patch.setattr(unacked, "_settling", settling)
 

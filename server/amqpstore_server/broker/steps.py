@@ -1,9 +1,14 @@
-"""Work on very many things in steps: others may have their turn after each."""
+"""Work on very many things in steps: others may have their turn after each.
+
+Each batch is a list that is to be emptied from its end, and its things come in that order. They are
+kept nowhere else: to free very many at once would take long, too.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 ThingT = TypeVar("ThingT")
@@ -12,30 +17,32 @@ _SORTED = 16
 """How many times as many are sorted in a step as are handled: sorting is that much faster."""
 
 
-def some_at_once(things: Iterable[ThingT], count: int) -> Iterator[ThingT | None]:
-    """Yield things, and None after so many of them, where others may have their turn."""
-    for number, thing in enumerate(things):
-        if number and not number % count:
-            yield None
-        yield thing
+def batches(things: list[ThingT], count: int) -> Iterator[list[ThingT]]:
+    """Yield batches of some things. The list is emptied."""
+    things.reverse()
+    while things:
+        batch = things[-count:]
+        del things[-count:]
+        yield batch
 
 
 def in_order(
     things: list[ThingT], key: Callable[[ThingT], int], count: int
-) -> Iterator[ThingT | None]:
-    """Yield things in the order of their keys, and None where others may have their turn.
-
-    The list is emptied, and none of them is kept longer than it takes to yield it: to free very
-    many at once would take long, too.
+) -> Iterator[list[ThingT]]:
+    """Yield batches in the order of the keys; the first ones are empty, while things are sorted.
+    The list is emptied.
     """
     pieces: list[Iterator[ThingT]] = []
     most = _SORTED * count
     while things:
         if pieces:
-            yield None
+            yield []
         pieces.append(_emptied(sorted(things[-most:], key=key, reverse=True)))
         del things[-most:]
-    yield from some_at_once(heapq.merge(*pieces, key=key), count)
+    merged = heapq.merge(*pieces, key=key)
+    while batch := list(islice(merged, count)):
+        batch.reverse()
+        yield batch
 
 
 def _emptied(things: list[ThingT]) -> Iterator[ThingT]:

@@ -109,36 +109,34 @@ def settle_some(
     Args: in_queue_order, because they go back to their queues: between two steps consumers may be
     given what is back already, and the first come first.
     """
-    if in_queue_order and len(deliveries) > AT_ONCE:
-        each = steps.in_order(deliveries, _FIRST_SEQUENCE, AT_ONCE)
+    left = len(deliveries)
+    if in_queue_order and left > AT_ONCE:
+        batches = steps.in_order(deliveries, _FIRST_SEQUENCE, AT_ONCE)
     else:
-        each = steps.some_at_once(_emptied(deque(deliveries)), AT_ONCE)
-        deliveries.clear()
-    settling = _settling(context, each, settle)
+        batches = steps.batches(deliveries, AT_ONCE)
+    settling = _settling(context, batches, left, settle)
     for _ in settling:
         return settling
     return None
 
 
-def _emptied(deliveries: deque[Delivery]) -> Iterator[Delivery]:
-    while deliveries:
-        yield deliveries.popleft()
-
-
 def _settling(
     context: BrokerContext,
-    deliveries: Iterator[Delivery | None],
+    batches: Iterator[list[Delivery]],
+    left: int,
     settle: Callable[[Delivery], None],
 ) -> Iterator[None]:
-    """Settle deliveries; None among them stands for the turn of others."""
-    is_done = False
+    """Settle the deliveries of the batches: so many are left in them."""
+    batch: list[Delivery] = []
     try:
-        for delivery in deliveries:
-            if delivery is None:
+        while left:
+            batch = next(batches)
+            while batch:
+                left -= 1
+                settle(batch.pop())
+            if left:
                 yield
-            else:
-                settle(delivery)
-        is_done = True
     finally:
-        if not is_done:
-            context.background.append(_settling(context, deliveries, settle))
+        if left:
+            rest = chain([batch], batches) if batch else batches
+            context.background.append(_settling(context, rest, left, settle))

@@ -91,10 +91,10 @@ class Dispatch:
         """
         # What holds up a whole channel often lasts for one turn only.
         are_many = len(self.consumers) > _MANY
-        apart = [one for one in turn if one.is_full or (are_many and one.capacity <= 0)]
-        for consumer in apart:
-            consumer.is_apart = True
-        self._leave_line(apart)
+        if apart := [one for one in turn if one.is_full or (are_many and one.capacity <= 0)]:
+            for consumer in apart:
+                consumer.is_apart = True
+            self._leave_line(apart)
 
     def remove(self, consumers: Iterable[Consumer]) -> bool:
         """Remove consumers. Returns whether any of them was there."""

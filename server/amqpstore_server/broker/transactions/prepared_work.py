@@ -7,6 +7,7 @@ A decision is made in steps, as there may be very many messages: see `Branches`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import chain
 
 import amqpstore
 from amqpstore import DiskFullError, Prepared, Publish, ReadLaterError, Run, UndecidableError
@@ -98,23 +99,26 @@ class PreparedWork:
         They go back in the order of their queues, as consumers may be given some of them before the
         others are back.
         """
-        runs = in_order(self._prepared.rollback(), _place, _MAX_PUT_BACK)
-        return self._putting_back(runs)
+        locked = self._prepared.rollback()
+        left = len(locked)
+        return self._putting_back(in_order(locked, _place, _MAX_PUT_BACK), left)
 
-    def _putting_back(self, locked: Iterator[_Locked | None]) -> Iterator[None]:
-        """Put runs back; None among them stands for the turn of others."""
-        is_done = False
+    def _putting_back(self, batches: Iterator[list[_Locked]], left: int) -> Iterator[None]:
+        """Put the runs of the batches back: so many are left in them."""
+        batch: list[_Locked] = []
         try:
-            for one in locked:
-                if one is None:
-                    self._context.work["branch"] = None
+            while left:
+                self._context.work["branch"] = None
+                batch = next(batches)
+                while batch:
+                    left -= 1
+                    self._put_back(*batch.pop())
+                if left:
                     yield
-                else:
-                    self._put_back(*one)
-            is_done = True
         finally:
-            if not is_done:
-                self._context.background.append(self._putting_back(locked))
+            if left:
+                rest = chain([batch], batches) if batch else batches
+                self._context.background.append(self._putting_back(rest, left))
 
     def _put_back(self, store_queue: amqpstore.Queue, run: Run) -> None:
         queue = self._queues.get(store_queue.id)
