@@ -42,6 +42,11 @@ _REMEMBERED = 0.75
 messages and bytes may take. Each read counts that much of the one after it.
 """
 
+_MOST_S = 0.008
+"""What one read counts at most: it is forgotten after some ordinary ones. A declare waits for the
+disk, which may take half a second when others use it.
+"""
+
 SUSPECT_S = (1 - _REMEMBERED) * _COSTLY_S
 """No client is costly whose reads all take less than this."""
 
@@ -105,7 +110,7 @@ class ReadSize:
 
     def charge(self, took_s: float, size: int = 0, message_count: int = 0) -> None:
         """Add what the last read has led to later on: how long that took, and what was handled."""
-        self._took_s += took_s
+        self._took_s += min(took_s, _MOST_S)
         self._ordinary_s += message_count * _MESSAGE_S + size * _BYTE_S
         self.is_timed = self._took_s > SUSPECT_S
         self.is_costly = self._took_s > _COSTLY_S and self._took_s > 2 * self._ordinary_s

@@ -11,8 +11,10 @@ import time
 import pytest
 import trio
 
+import amqpstore_server.read_size
 import amqpstore_server.socket_connection
 import amqpstore_server.sockets
+import amqpstore_server.turn
 from amqpstore_server.app import App
 from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES
 from amqpstore_tools.client import frames, wire
@@ -89,7 +91,11 @@ def _two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
-    monkeypatch.setattr(amqpstore_server.socket_connection, "SUSPECT_S", 60.0)
+    # On a slow machine a read takes longer, a declare waits for the disk, and more time passes
+    # between two publishes: none of that is to be more calls.
+    for module in (amqpstore_server.socket_connection, amqpstore_server.read_size):
+        monkeypatch.setattr(module, "SUSPECT_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.turn, "_PROBING_S", 60.0)
     found = Counts()
     trio.run(counted, found)
     return found

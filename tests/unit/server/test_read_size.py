@@ -133,6 +133,17 @@ def test_who_waits_between_short_reads_is_not_costly_on_a_slow_machine() -> None
     assert flooding.is_costly
 
 
+def test_a_declare_that_waited_for_the_disk_is_forgotten_after_some_reads() -> None:
+    size = ReadSize()
+    found = []
+    for took_s, times in ((0.5, 1), (0.0, 8), (0.5, 8)):
+        for _ in range(times):
+            size.note(100, 1, 0.0001)
+            size.charge(took_s)
+        found.append(size.is_costly)
+    assert found == [True, False, True]
+
+
 def test_who_waits_after_what_takes_long_is_costly() -> None:
     """Such as a message for thousands of queues."""
     size = ReadSize()
