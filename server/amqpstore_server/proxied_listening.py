@@ -72,7 +72,7 @@ async def _pass_on(
     try:
         with trio.move_on_after(HEADER_S):
             client.setblocking(False)
-            found = await _addresses(client, host)
+            found = await _addresses(client, host, port)
             passed_on = AddressedSocket(fileno=client.detach())
             passed_on.setblocking(False)
             passed_on.peer, passed_on.local = found[:2], found[2:]
@@ -90,8 +90,8 @@ async def _pass_on(
         _log.warning("no header of the PROXY protocol", extra=extra)
 
 
-async def _addresses(client: socket.socket, host: str) -> Addresses:
-    """Read the header, and nothing behind it. Args: host, from where it comes.
+async def _addresses(client: socket.socket, host: str, port: int) -> Addresses:
+    """Read the header, and nothing behind it. Args: host, port, from where it comes.
 
     Raises: ProxyHeaderError; EOFError, if nothing came; OSError.
     """
@@ -102,6 +102,8 @@ async def _addresses(client: socket.socket, host: str) -> Addresses:
         except BlockingIOError:
             await trio.lowlevel.wait_readable(client)
             continue
+        except ConnectionError:
+            read = b""
         if not read:
             if not header:
                 raise EOFError
@@ -109,7 +111,8 @@ async def _addresses(client: socket.socket, host: str) -> Addresses:
         header += read
     found, _ = parsed(header)
     if found is None:
-        return Addresses(*client.getpeername()[:2], *client.getsockname()[:2])
+        # Of a proxy that has left again, the socket does not know the address any more.
+        return Addresses(host, port, *client.getsockname()[:2])
     if is_loopback(found.host) and not is_loopback(host):
         raise ProxyHeaderError(f"it names {found.host}, which is this machine, from another one")
     return found

@@ -1,6 +1,8 @@
 """Headers of the PROXY protocol: whom they name, and where they end."""
 
+import errno
 import ipaddress
+import os
 import socket
 import struct
 
@@ -23,7 +25,7 @@ from amqpstore_server.proxy_protocol import (
     missing_bytes,
     parsed,
 )
-from tests.attack.attacker import is_closed
+from tests.attack.attacker import is_closed, reset
 
 CLIENT = Addresses("203.0.113.7", 41_000, "10.0.0.1", 5672)
 CLIENT_6 = Addresses("2001:db8::7", 65_535, "::1", 0)
@@ -136,7 +138,7 @@ async def client_of(content: bytes, host: str) -> Addresses:
     with ours, theirs:
         ours.setblocking(False)
         theirs.sendall(content)
-        return await _addresses(ours, host)
+        return await _addresses(ours, host, 41_000)
 
 
 @pytest.mark.trio
@@ -148,6 +150,30 @@ async def test_loopback_is_believed_from_loopback_only() -> None:
         with pytest.raises(ProxyHeaderError, match="from another one"):
             await client_of(line, "192.0.2.1")
     assert await client_of(LINE, "192.0.2.1") == CLIENT
+
+
+class Left(socket.socket):
+    """A socket whose peer has reset the connection, after what it sent was received."""
+
+    def getpeername(self) -> None:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+
+@pytest.mark.trio
+async def test_a_proxy_that_looks_and_leaves_is_no_fault() -> None:
+    """HAProxy's health checks end with a reset, with a header before it or without."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        proxy = socket.create_connection(address)
+        host, port = proxy.getsockname()
+        with Left(fileno=listener.accept()[0].detach()) as left:
+            left.setblocking(False)
+            proxy.sendall(version_2(0x20, 0, b""))
+            await trio.lowlevel.wait_readable(left)
+            assert await _addresses(left, host, port) == (host, port, *address)
+            reset(proxy)
+            with pytest.raises(EOFError):
+                await _addresses(left, host, port)
 
 
 @pytest.mark.trio
