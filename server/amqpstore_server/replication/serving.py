@@ -19,6 +19,7 @@ from amqpstore import (
     DeposedError,
     MembershipError,
     Store,
+    StoreClosedError,
     UnreadableLogError,
 )
 from amqpstore.files import OsFiles
@@ -242,6 +243,11 @@ class MemberRuntime:
                 store,
                 lambda: LeadingTerm(controller, companion, store.directory, self._reloaded),
             )
+        except StoreClosedError:
+            # Whatever uses the store before clients are told finds it stopped.
+            if isinstance(store.failure, DeposedError):
+                raise store.failure from None
+            raise
         finally:
             # As a crash would leave it: what is not committed may be discarded.
             store.abandon()
@@ -283,7 +289,8 @@ class MemberRuntime:
                             manager.reloading()
                             reloader.ask()
                             continue
-                        _log.info("stopping", extra={"signal": signal.Signals(number).name})
+                        # Also for a leadership that is won at the same moment.
+                        self._ask_to_stop(number, None)
                         nursery.cancel_scope.cancel()
 
                 nursery.start_soon(obey_signals)
