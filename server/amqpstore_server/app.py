@@ -351,6 +351,7 @@ class App:
             logins=self._logins,
             carry_out=self.carry_out,
             wake=self._turn.wake,
+            sockets=self.sockets,
             config=lambda: self.reloader.config,
             product=self._product,
             alarms=self._alarms,
@@ -542,8 +543,7 @@ class App:
             if self.broker.context.store.is_disk_low:
                 self.broker.end_purges()
             self._alarms.look(trio.current_time())
-            if self.context.trails is not None:
-                self.context.trails.flush()
+            self.context.flush_trails()
             self.broker.read_again()
             self.broker.close_late_channels()
             if self.broker.has_work:

@@ -43,6 +43,12 @@ _ALONE_S = 0.005
 """And how long while something happens."""
 
 
+_HURRIED_S = 0.3
+"""For how long at most other tasks run after each round, for one of them that is in a hurry."""
+
+_HURRIED_READING_S = 0.001
+"""And how long a round reads then."""
+
 _REST = 9.0
 """Clients that are costly wait that many times as long as the last read of one of them took, while
 others are at work: so they have a tenth of the time.
@@ -108,6 +114,8 @@ class Sockets:
         self._has_looked = False
         """`wait` has just asked the selector."""
         self._others_run_at = 0.0
+        self._hurried: dict[object, float] = {}
+        """Until when each is in a hurry."""
         self._return_at = math.inf
         """When the next `wait` returns at the latest."""
 
@@ -167,6 +175,18 @@ class Sockets:
         """Have the next `wait` let other tasks run: one of them has something to do."""
         self._others_run_at = 0.0
 
+    def hurry(self, whom: object) -> None:
+        """Keep rounds short for a moment, and let other tasks run after each of them, until `rest`
+        is called: a request has come whose answer takes many turns of other tasks, and each of them
+        would wait for some milliseconds.
+        """
+        self._hurried[whom] = time.perf_counter() + _HURRIED_S
+        self.let_others_run()
+
+    def rest(self, whom: object) -> None:
+        """Note that somebody is no longer in a hurry."""
+        self._hurried.pop(whom, None)
+
     def return_in(self, seconds: float) -> None:
         """Have the next `wait` return in that time at the latest, after other tasks have run."""
         self._return_at = time.perf_counter() + seconds
@@ -192,7 +212,9 @@ class Sockets:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._selector.fileno())
-        self._others_run_at = time.perf_counter() + _ALONE_S
+        now = time.perf_counter()
+        self._hurried = {whom: until for whom, until in self._hurried.items() if until > now}
+        self._others_run_at = now + (0.0 if self._hurried else _ALONE_S)
 
     def _wait_s(self, now: float) -> float:
         """Return how long to wait, unless anything happens: 0 if there is something to do."""
@@ -244,6 +266,7 @@ class Sockets:
         """Read from those that are readable and not costly. Returns as `read`."""
         ready = self._ready
         readers = self._readers
+        reading_s = _HURRIED_READING_S if self._hurried else _READING_S
         seen: set[int] = set()
         while True:
             if not ready:
@@ -270,7 +293,7 @@ class Sockets:
                 self._sort(descriptor, reader)
             self.read_at = now_s = time.perf_counter()
             spent = now_s - began
-            if spent > _READING_S:
+            if spent > reading_s:
                 return True
             if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:
                 return False

@@ -121,8 +121,7 @@ def _reading(administration: Administration, read: Callable[[], Provenance]) -> 
 
 
 def _reader(broker: Broker, names: Names) -> ProvenanceReader:
-    if broker.context.trails is not None:
-        broker.context.trails.flush()
+    broker.context.flush_trails()
     return broker.context.store.provenance(is_copy_in(names), ReadingPace())
 
 

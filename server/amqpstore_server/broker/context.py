@@ -152,6 +152,11 @@ class BrokerContext:
         else:
             self.store.commit_definitions()
 
+    def flush_trails(self) -> None:
+        """Have what was noted of clients written soon. To be called about once a second."""
+        if self.trails is not None:
+            self.trails.flush()
+
     def run_timers(self) -> bool:
         """Run what is due, by either clock. Returns whether anything was due."""
         ran = self.timers.run(self.clock.monotonic_ms())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -54,11 +54,26 @@ class Pieces(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        for piece in self._pieces:
-            for first in range(0, len(piece), _SENT_AT_ONCE):
-                part = piece[first : first + _SENT_AT_ONCE]
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        parts = _sent_together(self._pieces)
+        part = next(parts, b"")
+        for following in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            part = following
+        await send({"type": "http.response.body", "body": part, "more_body": False})
+
+
+def _sent_together(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in parts of a good size: under load each of them waits for a turn of the
+    event loop, or for several.
+    """
+    part = b""
+    for piece in pieces:
+        for first in range(0, len(piece), _SENT_AT_ONCE):
+            if len(part) >= _SENT_AT_ONCE:
+                yield part
+                part = b""
+            part += piece[first : first + _SENT_AT_ONCE]
+    yield part
 
 
 async def json_answer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,6 +77,11 @@ def connection_columns(
     context: ManagementContext, ranges: SampleRanges
 ) -> Columns[SocketConnection]:
     """Return the columns of connections."""
+
+    def number(path: Sequence[str]) -> Callable[[SocketConnection], float] | None:
+        read = context.statistics.connection_number(path)
+        return None if read is None else lambda one: read(one.amqp)
+
     return Columns(
         {
             "name": lambda one: one.name,
@@ -111,6 +116,7 @@ def connection_columns(
             **context.statistics.connection(one.amqp, ranges),
             "send_pend": one.amqp.outbox.byte_count,
         },
+        number,
     )
 
 
@@ -124,6 +130,11 @@ def _state(connection: SocketConnection) -> str:
 
 def channel_columns(context: ManagementContext, ranges: SampleRanges) -> Columns[OpenChannel]:
     """Return the columns of channels."""
+
+    def number(path: Sequence[str]) -> Callable[[OpenChannel], float] | None:
+        read = context.statistics.channel_number(path)
+        return None if read is None else lambda one: read(one.channel)
+
     return Columns(
         {
             "name": lambda one: one.name,
@@ -145,6 +156,7 @@ def channel_columns(context: ManagementContext, ranges: SampleRanges) -> Columns
             "transactional": lambda one: one.channel.core.is_transactional,
         },
         lambda one: context.statistics.channel(one.channel, ranges),
+        number,
     )
 
 

@@ -24,6 +24,7 @@ from amqpstore_server.users import Users
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
     from amqpstore_server.socket_connection import SocketConnection
+    from amqpstore_server.sockets import Sockets
 
 
 class CarriesOut(Protocol):
@@ -47,7 +48,8 @@ class ManagementContext:
     """The parts of one running broker.
 
     `connections` returns those that there are now; `config` the configuration in force. `wake`
-    starts a turn: to be called after whatever may give a queue or a client work. `stopping` is set
+    starts a turn: to be called after whatever may give a queue or a client work. `sockets` are
+    those of AMQP clients, which leave other tasks little time. `stopping` is set
     when the broker begins to stop: whoever answers for a long time ends then.
     """
 
@@ -57,6 +59,7 @@ class ManagementContext:
     logins: Logins
     carry_out: CarriesOut
     wake: Callable[[], None]
+    sockets: Sockets
     config: Callable[[], Config]
     product: Product
     alarms: Alarms

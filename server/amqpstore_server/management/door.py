@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from amqpstore_server.management.context import ManagementContext
     from amqpstore_server.management.routes import ApiRoute
     from amqpstore_server.management_sockets import ManagementSockets
+    from amqpstore_server.sockets import Sockets
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class ManagementDoor:
         plain.setblocking(False)
         client = trio.socket.from_stdlib_socket(plain)
         try:
-            stream = _Stream(client, names)
+            stream = _Stream(client, names, self._context.sockets)
         except OSError:
             client.close()  # it closed before it was served
             return
@@ -172,7 +173,9 @@ class ManagementDoor:
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
             with serving:
-                await HttpServer(listener.app, self._config, self._worker, state, served).run()
+                server = HttpServer(listener.app, self._config, self._worker, state, served)
+                server.on_idle = stream.rest
+                await server.run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has gone
         except* Exception:  # noqa: BLE001
@@ -205,10 +208,16 @@ class _Stream(trio.abc.HalfCloseableStream):
     nor a stop, waits for ever.
     """
 
-    def __init__(self, client: trio.socket.SocketType, names: _Names) -> None:
+    def __init__(self, client: trio.socket.SocketType, names: _Names, sockets: Sockets) -> None:
         self._stream = trio.SocketStream(client)
         self._client = client
+        self._sockets = sockets
         self.socket = names
+        sockets.hurry(self)
+
+    def rest(self) -> None:
+        """Note that what was asked for is answered."""
+        self._sockets.rest(self)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send some bytes. Raises: trio.BrokenResourceError."""
@@ -231,7 +240,9 @@ class _Stream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Return what has arrived; nothing at the end."""
-        return await self._stream.receive_some(max_bytes)
+        received = await self._stream.receive_some(max_bytes)
+        self._sockets.hurry(self)
+        return received
 
     async def aclose(self) -> None:
         """Close the socket."""
@@ -239,6 +250,7 @@ class _Stream(trio.abc.HalfCloseableStream):
 
     def close_now(self) -> None:
         """Close the socket; whoever waits for it is told."""
+        self.rest()
         self._client.close()
 
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -39,6 +40,8 @@ class HttpServer(TCPServer):
         super().__init__(app, config, context, state, stream)
         self._reading = trio.CancelScope()
         self._is_over = False
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when a request is answered."""
         self._is_head_due = True
         """Whether the next answer has not begun: what a body begins with is no head."""
 
@@ -48,6 +51,8 @@ class HttpServer(TCPServer):
             await self._send(self._phrased(event.data) if self._is_head_due else event.data)
             return
         if isinstance(event, Updated):
+            if event.idle:
+                self.on_idle()
             self._is_head_due = True
             if self._is_over:
                 return  # there is no next request to wait for

@@ -47,12 +47,11 @@ class InSteps:
 
     async def chosen(self, items: Iterable[T], function: Callable[[T], bool]) -> list[T]:
         """Return the items that a function is true for."""
-        found = []
-        for index, item in enumerate(items):
-            if not index % _LOOK_AFTER:
-                await self.pause()
-            if function(item):
-                found.append(item)
+        left = iter(items)
+        found: list[T] = []
+        while some := list(islice(left, _LOOK_AFTER)):
+            await self.pause()
+            found += filter(function, some)
         return found
 
     async def ordered(

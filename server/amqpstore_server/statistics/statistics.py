@@ -7,6 +7,7 @@ seconds, and samples if a range asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
@@ -34,6 +35,8 @@ from amqpstore_server.statistics.sampler import (
     queue_values,
 )
 from amqpstore_server.statistics.series import CounterSeries
+
+T = TypeVar("T")
 
 
 class Statistics:
@@ -90,24 +93,24 @@ class Statistics:
         """Return what reads one number of `queue`, without the others; None if there is none at the
         path, such as `message_stats.publish_details.rate`.
         """
-        is_message = path[0] == "message_stats"
-        name, *rest = path[is_message:] or [""]
-        is_rate = rest == ["rate"] and name.endswith("_details")
-        field = name.removesuffix("_details") if is_rate else name
-        known = ("publish", *DELIVER, "deliver_get") if is_message else LENGTHS
-        if field not in known or (rest and not is_rate):
-            return None
-        of_field = DELIVER_GET if field == "deliver_get" else (field,)
-        places = [QUEUE_FIELDS.index(one) for one in of_field]
-        if not is_rate:
-            return lambda queue: sum([queue_values(queue)[place] for place in places])
         series_of = self._sampler.queues.series
+        return _number(
+            path, QUEUE_FIELDS, LENGTHS, queue_values, lambda queue: series_of(queue.counters)
+        )
 
-        def rate(queue: Queue) -> float:
-            series = series_of(queue.counters)
-            return sum([series.rate(place) for place in places]) if series else 0.0
+    def channel_number(self, path: Sequence[str]) -> Callable[[AmqpChannel], float] | None:
+        """Do as `queue_number`, of `channel`."""
+        series_of = self._sampler.channels.series
+        return _number(
+            path, CHANNEL_FIELDS, (), channel_values, lambda channel: series_of(channel.counters)
+        )
 
-        return rate
+    def connection_number(self, path: Sequence[str]) -> Callable[[AmqpConnection], float] | None:
+        """Do as `queue_number`, of `connection`."""
+        series_of = self._sampler.connections.series
+        return _number(
+            path, OCTETS, OCTETS, connection_values, lambda connection: series_of(connection.octets)
+        )
 
     def exchange(self, counters: ExchangeCounters, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the `message_stats` of an exchange; those of the default exchange are counted in
@@ -141,6 +144,39 @@ class Statistics:
         return CounterReport(
             fields, [*values], series, Times(clock.monotonic_ms(), clock.wall_ms())
         )
+
+
+def _number(
+    path: Sequence[str],
+    fields: Sequence[str],
+    plain: Sequence[str],
+    values: Callable[[T], Sequence[int]],
+    series_of: Callable[[T], CounterSeries | None],
+) -> Callable[[T], float] | None:
+    """Return what reads one number, or its rate, of objects that have `fields`; those that are not
+    `plain` are in `message_stats`.
+    """
+    is_message = path[0] == "message_stats"
+    name, *rest = path[is_message:] or [""]
+    is_rate = rest == ["rate"] and name.endswith("_details")
+    field = name.removesuffix("_details") if is_rate else name
+    messages = [one for one in (*fields, "deliver_get") if one not in plain]
+    if field not in (messages if is_message else plain) or (rest and not is_rate):
+        return None
+    of_field = DELIVER_GET if field == "deliver_get" else (field,)
+    if not {*of_field} <= {*fields}:
+        return None
+    places = [fields.index(one) for one in of_field]
+
+    def number(item: T) -> float:
+        found = values(item)
+        return sum([found[place] for place in places])
+
+    def rate(item: T) -> float:
+        series = series_of(item)
+        return sum([series.rate(place) for place in places]) if series else 0.0
+
+    return rate if is_rate else number
 
 
 def _listed(series: CounterSeries | None) -> list[CounterSeries]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from starlette.datastructures import QueryParams
 
+from amqpstore_server.management.answers import json_answer
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.listing import ABSENT, MADE, Columns, ListQuery, listed
 from amqpstore_server.management.steps import InSteps
@@ -199,3 +201,39 @@ async def test_others_have_their_turn_during_a_long_list() -> None:
         await asked("", rows)
         is_done = True
     assert turns > 10
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("count", [0, 1, 100, 3000])
+async def test_an_answer_is_sent_in_few_parts(count: int) -> None:
+    """Under load each part waits for a turn of the event loop."""
+    rows = [{"name": f"queue {number}", "more": "x" * 100} for number in range(count)]
+    answer = await json_answer({"total_count": count, "page": 1, "items": rows, "last": None})
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    await answer({"type": "http"}, receive, send)
+    start, *parts = sent
+    content = b"".join(part["body"] for part in parts)
+    assert msgspec.json.decode(content)["items"] == rows
+    assert dict(start["headers"])[b"content-length"] == b"%d" % len(content)
+    assert [part["more_body"] for part in parts] == [True] * (len(parts) - 1) + [False]
+    assert len(parts) <= 1 + len(content) // (48 << 10)
+    assert all(len(part["body"]) < 2 * (64 << 10) for part in parts)
+
+
+@pytest.mark.trio
+async def test_an_expression_that_is_a_text_is_looked_for_as_one() -> None:
+    rows = [{"vhost": "/", "name": name} for name in ("a-B 7", "ab", "A-b", "a.b")]
+    for expression, found in (
+        ("a-b", ["A-b", "a-B 7"]),
+        ("A.B", ["A-b", "a-B 7", "a.b"]),
+        ("^a-b$", ["A-b"]),
+    ):
+        answer = await asked(f"page=1&use_regex=true&name={expression}", rows)
+        assert names(answer["items"]) == found

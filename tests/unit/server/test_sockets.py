@@ -425,6 +425,54 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
     trio.run(main)
 
 
+def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+    ran: list[int] = []
+
+    async def other() -> None:
+        while True:
+            ran.append(len(ran))
+            await trio.lowlevel.checkpoint()
+
+    async def runs() -> int:
+        """How often the other one runs in ten waits."""
+        await sockets.wait()
+        before = len(ran)
+        for _ in range(10):
+            await sockets.wait()
+        return len(ran) - before
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            clients = [Reading(sockets, order, name) for name in "ab"]
+            for client in clients:
+                client.far.send(b"x")
+            assert await runs() == 0
+            monkeypatch.setattr(amqpstore_server.sockets, "_HURRIED_S", 60.0)
+            sockets.hurry("one")
+            sockets.hurry("two")
+            assert await runs() > 5
+            monkeypatch.setattr(amqpstore_server.sockets, "_HURRIED_READING_S", -1.0)
+            assert sockets.read(0.0)
+            assert order == ["a"]
+            sockets.rest("one")
+            assert await runs() > 5
+            sockets.rest("two")
+            assert await runs() == 0
+            monkeypatch.setattr(amqpstore_server.sockets, "_HURRIED_S", -1.0)
+            sockets.hurry("for no time")
+            assert await runs() == 0
+            for client in clients:
+                client.close()
+            nursery.cancel_scope.cancel()
+
+    order: list[str] = []
+    trio.run(main)
+
+
 def test_other_tasks_run_before_those_who_are_costly_are_read(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:

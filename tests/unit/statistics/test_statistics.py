@@ -94,6 +94,32 @@ def test_a_number_that_is_read_alone_is_that_of_the_row(observed: Observed) -> N
     assert read(fresh) == 0.0
 
 
+def test_numbers_of_a_channel_and_of_a_connection_are_read_alone_too(observed: Observed) -> None:
+    client = SimulatedClient.opened(observed.server, channels=1)
+    observed.sample()
+    client.ask(1, methods.QueueDeclare(queue="q", passive=True))
+    observed.pass_five_seconds(10)
+    statistics, connection = observed.statistics, client.connection
+    (channel,) = connection.channels
+    for row, reader, item in (
+        (statistics.channel(channel), statistics.channel_number, channel),
+        (statistics.connection(connection), statistics.connection_number, connection),
+    ):
+        paths = [(name, *inside) for name, value in row.items() for inside in _inside(value)]
+        known = 0
+        for path in paths:
+            read = reader(path)
+            value = row
+            for name in path:
+                value = value[name]
+            known += read is not None
+            assert read is None or read(item) == pytest.approx(value), path  # type: ignore[arg-type]
+        assert known > len(paths) // 2
+        assert reader(("publish",)) is None
+    assert statistics.connection_number(("message_stats", "deliver_get")) is None
+    assert statistics.connection_number(("recv_oct_details", "rate")) is not None
+
+
 def _inside(value: Any) -> list[tuple[str, ...]]:
     if not isinstance(value, dict):
         return [()]
