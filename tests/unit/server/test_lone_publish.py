@@ -16,7 +16,7 @@ import amqpstore_server.socket_connection
 import amqpstore_server.sockets
 import amqpstore_server.turn
 from amqpstore_server.app import App
-from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES
+from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES, ReadSize
 from amqpstore_tools.client import frames, wire
 from tests.calls import Counts
 from tests.committers import LaterDatasyncs
@@ -33,6 +33,8 @@ less."""
 async def counted(counts: Counts) -> None:
     block = messages()
     async with one_client() as (app, sock):
+        (client,) = app.connections
+        client._read_size = ReadSize()  # its login may have taken long
         for number in range(WARM_UP + PUBLISHES):
             sock.send(block.take(1))
             if number >= WARM_UP:
@@ -50,6 +52,7 @@ async def read_sizes(reads: int) -> list[int]:
     sizes = []
     async with one_client() as (app, sock):
         (client,) = app.connections
+        client._read_size = ReadSize()
         receive = client.amqp.receive
         until_s = 0.0
 
