@@ -31,14 +31,17 @@ def upgrade(
 
     group.wait(lambda: cluster("status") == 0)
     load.wait_for_confirms(50)
-    leader = group.wait_for_leader()
-    for one in group.members:
-        if one is not leader:
-            restart(one)
-    assert cluster("switchover") == 0
-    assert group.wait_for_leader() is not leader
-    load.wait_for_confirms(50)
-    restart(leader)
+    old = list(group.members)
+    while old:
+        leader = group.wait_for_leader()
+        followers = [one for one in old if one is not leader]
+        if followers:
+            restart(followers[0])
+            old.remove(followers[0])
+        else:
+            group.wait(lambda: cluster("switchover") == 0)
+            group.wait(lambda: group.leader() not in (None, old[0]))
+            load.wait_for_confirms(50)
 
 
 def test_no_confirm_is_lost_in_a_rolling_upgrade(
