@@ -15,7 +15,7 @@ from amqpstore_server.proxied_sockets import AddressedSocket, ProxiedListener
 from amqpstore_server.proxy_protocol import Addresses, ProxyHeaderError, missing_bytes, parsed
 
 HEADER_S = 5.0
-_MAX_UNREAD = 256
+MAX_UNREAD = 256
 """Connections whose header has not arrived; further ones wait in the listener's backlog."""
 
 _ACCEPT_AGAIN_S = 1.0
@@ -41,7 +41,7 @@ def behind_headers(listener: socket.socket, nursery: trio.Nursery) -> socket.soc
 async def _read_headers(listener: socket.socket, behind: ProxiedListener) -> None:
     """Accept connections until cancelled, and close the listener then."""
     limit = LogLimit()
-    free = trio.Semaphore(_MAX_UNREAD)
+    free = trio.Semaphore(MAX_UNREAD)
     with listener:
         async with trio.open_nursery() as nursery:
             while True:

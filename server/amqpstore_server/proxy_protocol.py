@@ -25,7 +25,7 @@ IPV4, IPV6 = 0x11, 0x21
 _LOCAL = 0x20
 _UNSPECIFIED = 0
 _ADDRESS_BYTES = {IPV4: 4, IPV6: 16}
-_MAX_BYTES = 4096
+MAX_BYTES = 4096
 """Of what follows in version 2: certificates of clients may be described there."""
 
 _LINE = b"PROXY "
@@ -66,8 +66,8 @@ def missing_bytes(start: bytes) -> int:
     if len(start) < FIXED.size:
         return FIXED.size - len(start)
     size = FIXED.unpack_from(start)[3]
-    if size > _MAX_BYTES:
-        raise ProxyHeaderError(f"{size} bytes, more than {_MAX_BYTES}")
+    if size > MAX_BYTES:
+        raise ProxyHeaderError(f"{size} bytes, more than {MAX_BYTES}")
     return int(FIXED.size + size - len(start))
 
 

@@ -1,5 +1,6 @@
 """Headers of the PROXY protocol: whom they name, and where they end."""
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -12,6 +13,7 @@ import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from amqpstore_server import proxied_listening
 from amqpstore_server.proxied_listening import (
     HEADER_S,
     ProxyProtocolListener,
@@ -195,3 +197,30 @@ async def test_who_sends_no_header_in_time_is_closed(
             assert trio.current_time() >= HEADER_S
         nursery.cancel_scope.cancel()
     assert [one.getMessage() for one in caplog.records] == ["no header of the PROXY protocol"]
+
+
+@pytest.mark.trio
+async def test_no_more_headers_are_read_at_a_time_than_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxied_listening, "MAX_UNREAD", 2)
+    listener = ProxyProtocolListener()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    listener.setblocking(False)
+    async with trio.open_nursery() as nursery:
+        with behind_headers(listener, nursery) as behind, contextlib.ExitStack() as proxies:
+            first, *_, last = [
+                proxies.enter_context(socket.create_connection(listener.getsockname()))
+                for _ in range(3)
+            ]
+            last.sendall(LINE)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            with pytest.raises(BlockingIOError):
+                behind.accept()
+            first.close()
+            await trio.lowlevel.wait_readable(behind)
+            client, address = behind.accept()
+            client.close()
+            assert address == CLIENT[:2]
+        nursery.cancel_scope.cancel()
