@@ -77,9 +77,12 @@ def joins(group: Group) -> None:
     busy(group, 2)
     group.join()
     follower, group.follower = group.follower, None
+    group.publish(["new"], b"in a queue that was defined meanwhile")
     busy(group, 1)
     group.follower = follower
-    group.join()
+    group.join(is_defined=False)
+    assert follower is not None
+    follower.checkpoint()
     busy(group, 1)
     group.kill_follower()
     group.join()
