@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,7 @@ from amqpstore_server.cluster.codec import (
 from amqpstore_server.cluster.frames import (
     MAX_TAIL,
     MAX_TERM,
+    PROTOCOL,
     START,
     Ack,
     Beat,
@@ -66,10 +68,18 @@ FROM_LEADER: tuple[Frame, ...] = (
     StoreCopy(3, b"rows"),
 )
 MAX_BYTES = 1 << 20
+WIRE = {1: "398098b9465aed52f1ed953cfba0ccd8ea8076a134eaec8e5d36a9b4943844bb"}
+"""What all of these are on the wire, by version of the protocol."""
 
 
 def wire(frame: Frame) -> bytes:
     return b"".join(encode(frame))
+
+
+def test_frames_change_with_the_version_of_the_protocol_only() -> None:
+    """Members of two versions of this broker follow each other while they are upgraded."""
+    frames = b"".join(wire(one) for one in (*FROM_FOLLOWER, *FROM_LEADER))
+    assert hashlib.sha256(frames).hexdigest() == WIRE[PROTOCOL]
 
 
 def reader_of(frame: Frame) -> FrameReader[Any]:
