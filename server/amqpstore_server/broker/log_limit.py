@@ -1,4 +1,4 @@
-"""A limit of lines in the log, for what anybody can cause as often as he likes."""
+"""A limit of lines in the log, for what anybody can cause as often as they like."""
 
 from __future__ import annotations
 
