@@ -11,14 +11,20 @@ durable before the first zero is written, so no crash leaves zeros in a file tha
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
+from collections.abc import Callable
 
 from amqpstore.clock import Clock
+from amqpstore.descriptors import insist
+from amqpstore.errors import DurabilityError
 from amqpstore.filenames import SEGMENTS, segment_path, spare_path
 from amqpstore.files import File, Files
 from amqpstore.removal import attempt
-from amqpstore.space import Space
+from amqpstore.space import Space, is_no_space
+
+_log = logging.getLogger(__name__)
 
 _MOST = 2
 
@@ -52,6 +58,8 @@ class Spares:
     def keep(self, number: int) -> None:
         """Make a dropped segment a spare one; remove its file if it is not wanted, or cannot be
         used, as somebody still reads it.
+
+        Raises: DurabilityError, as the disk fails.
         """
         path = segment_path(self._directory, number)
         if not self._is_wanted():
@@ -60,10 +68,8 @@ class Spares:
         spare = spare_path(self._directory, number)
         try:
             self._blank(path, spare)
-        except OSError:
-            # None of it is needed. What it was called when that failed is unknown.
-            attempt(self._files.remove, path)
-            attempt(self._files.remove, spare)
+        except (OSError, MemoryError) as error:
+            self._give_up(path, spare, error)
             return
         self._ready.append(spare)
         if self._is_closed:  # meanwhile
@@ -80,10 +86,16 @@ class Spares:
             return None
         try:
             return self._files.recycle(spare, path)
-        except OSError:
-            attempt(self._files.remove, spare)
-            attempt(self._files.remove, path)
+        except (OSError, MemoryError) as error:
+            self._give_up(path, spare, error)
             return None
+
+    def _give_up(self, path: str, spare: str, error: OSError | MemoryError) -> None:
+        """Remove a file that nobody needs, under whichever name a failed call has left it."""
+        if not isinstance(error, BlockingIOError):
+            _log.warning("a segment cannot be used again, and is removed: %s", error)
+        attempt(self._files.remove, path)
+        attempt(self._files.remove, spare)
 
     def remove(self) -> None:
         """Remove all of them: the disk is getting full."""
@@ -105,18 +117,32 @@ class Spares:
         return True
 
     def _blank(self, path: str, spare: str) -> None:
-        """Rename a segment, and fill it with zeros. Durable on return. Raises: OSError."""
+        """Rename a segment, and fill it with zeros. Durable on return.
+
+        Raises: DurabilityError, OSError, MemoryError.
+        """
+        segments = f"{self._directory}/{SEGMENTS}"
         file = self._files.recycle(path, spare)
         try:
-            self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
+            _durably(lambda: insist(self._files.sync_directory, segments), segments)
             size = min(file.size(), self._segment_bytes)
             # Zeros behind that would stay behind the last batch of a segment that is not the last.
             file.truncate(size)
             for start in range(0, size, _STEP_BYTES):
                 began_s = time.perf_counter()
                 file.fill(start, min(start + _STEP_BYTES, size))
-                file.datasync()
+                _durably(file.datasync, spare)
                 # The log has the disk for as long as this had it.
                 time.sleep(time.perf_counter() - began_s)
         finally:
             file.close()
+
+
+def _durably(sync: Callable[[], None], path: str) -> None:
+    """Sync something. Raises: DurabilityError; OSError, if only the disk is full."""
+    try:
+        sync()
+    except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and is_no_space(error):
+            raise
+        raise DurabilityError(path, error) from error

@@ -10,6 +10,7 @@ import pytest
 
 from amqpstore import Store
 from amqpstore.clock import Clock
+from amqpstore.errors import DurabilityError
 from amqpstore.filenames import segment_path, spare_path
 from amqpstore.files import File, OsFiles
 from amqpstore.queue import Queue
@@ -161,7 +162,7 @@ class Failing(OsFiles):
         super().sync_directory(path)
 
 
-@pytest.mark.parametrize("call", ["recycle", "after recycle", "sync"])
+@pytest.mark.parametrize("call", ["recycle", "after recycle"])
 def test_one_that_cannot_be_made_is_removed(directory: str, space: Space, call: str) -> None:
     files = Failing()
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
@@ -169,6 +170,14 @@ def test_one_that_cannot_be_made_is_removed(directory: str, space: Space, call: 
     spares.keep(1)
     assert names(directory) == ["0000000002.segment", "0000000003.segment"]
     assert spares.take(segment_path(directory, 7)) is None
+
+
+def test_a_sync_that_fails_is_fatal_as_any_other(directory: str, space: Space) -> None:
+    files = Failing()
+    spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
+    files.fails_at = "sync"
+    with pytest.raises(DurabilityError):
+        spares.keep(1)
 
 
 @pytest.mark.parametrize("call", ["recycle", "after recycle"])
