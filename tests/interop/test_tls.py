@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import aio_pika
 import pika
@@ -68,6 +69,15 @@ def shared(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Generat
         yield process
         assert process.terminate() == 0, process.log_tail()
         assert "Traceback" not in process.stderr, process.log_tail()
+
+
+@pytest.fixture
+def logged(files: TlsFiles, tmp_path: Path) -> Generator[BrokerProcess]:
+    """A broker whose log has every client: the shared one leaves out those of a crowd."""
+    with tls_broker(str(tmp_path / "store"), files) as process:
+        process.start()
+        yield process
+        assert process.terminate() == 0, process.log_tail()
 
 
 def is_greeted(broker: BrokerProcess, context: ssl.SSLContext, host: str = HOST) -> bool:
@@ -145,11 +155,11 @@ def test_amqplib(shared: BrokerProcess, files: TlsFiles, name: str) -> None:
 
 
 def test_a_client_that_does_not_trust_the_ca_refuses(
-    shared: BrokerProcess, files: TlsFiles
+    logged: BrokerProcess, files: TlsFiles
 ) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
-        is_greeted(shared, files.context(trustme.CA()))
-    wait_until(lambda: "tlsv1 alert unknown ca" in shared.stderr, "the log says why")
+        is_greeted(logged, files.context(trustme.CA()))
+    wait_until(lambda: "tlsv1 alert unknown ca" in logged.stderr, "the log says why")
 
 
 def test_a_certificate_for_another_host_is_refused(shared: BrokerProcess, files: TlsFiles) -> None:
@@ -319,24 +329,24 @@ def _publish_until(
 # Clients that misbehave.
 
 
-def test_a_client_without_tls_is_told_by_an_alert(shared: BrokerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", shared.tls_port), 10) as sock:
+def test_a_client_without_tls_is_told_by_an_alert(logged: BrokerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", logged.tls_port), 10) as sock:
         sock.sendall(PROTOCOL_HEADER)
         received = b""
         while read := sock.recv(100):
             received += read
     assert received[:2] == b"\x15\x03", "an alert of TLS"
-    wait_until(lambda: "the client speaks AMQP without TLS" in shared.stderr)
+    wait_until(lambda: "the client speaks AMQP without TLS" in logged.stderr)
 
 
 def test_a_client_with_tls_on_the_other_port_is_known_in_the_log(
-    shared: BrokerProcess, files: TlsFiles
+    logged: BrokerProcess, files: TlsFiles
 ) -> None:
-    with socket.create_connection(("127.0.0.1", shared.port), 10) as sock:
+    with socket.create_connection(("127.0.0.1", logged.port), 10) as sock:
         sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200))
         assert sock.recv(100) == PROTOCOL_HEADER
         assert sock.recv(100) == b""
-    wait_until(lambda: "TLS client on a port without TLS" in shared.stderr)
+    wait_until(lambda: "TLS client on a port without TLS" in logged.stderr)
 
 
 @pytest.mark.parametrize(
@@ -409,11 +419,11 @@ def test_a_crowd_of_handshakes_keeps_nobody_out(shared: BrokerProcess, files: Tl
 
 
 def test_random_bytes_after_the_handshake_end_the_connection(
-    shared: BrokerProcess, files: TlsFiles
+    logged: BrokerProcess, files: TlsFiles
 ) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = files.context().wrap_bio(incoming, outgoing, server_hostname=HOST)
-    with socket.create_connection(("127.0.0.1", shared.tls_port), 10) as sock:
+    with socket.create_connection(("127.0.0.1", logged.tls_port), 10) as sock:
         while True:
             try:
                 tls.do_handshake()
@@ -423,15 +433,15 @@ def test_random_bytes_after_the_handshake_end_the_connection(
                 incoming.write(sock.recv(1 << 16))
         tls.write(PROTOCOL_HEADER)
         sock.sendall(outgoing.read() + b"\x17\x03\x03\x00\x40" + os.urandom(64))
-        wait_until(lambda: 'event="TLS failed"' in shared.stderr)
+        wait_until(lambda: 'event="TLS failed"' in logged.stderr)
         while sock.recv(1000):
             pass
 
 
-def test_a_flood_of_key_updates_ends_the_connection(shared: BrokerProcess) -> None:
+def test_a_flood_of_key_updates_ends_the_connection(logged: BrokerProcess) -> None:
     openssl = shutil.which("openssl")
     assert openssl is not None
-    command = [openssl, "s_client", "-tls1_3", "-connect", f"127.0.0.1:{shared.tls_port}"]
+    command = [openssl, "s_client", "-tls1_3", "-connect", f"127.0.0.1:{logged.tls_port}"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
@@ -450,7 +460,7 @@ def test_a_flood_of_key_updates_ends_the_connection(shared: BrokerProcess) -> No
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         assert 1000 < sent < 5000
-    wait_until(lambda: "too many records without content" in shared.stderr)
+    wait_until(lambda: "too many records without content" in logged.stderr)
 
 
 def test_what_came_before_a_half_close_counts(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -25,11 +26,13 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
         self.peer = peer
         self.fields: dict[str, Any] = {"connection": next(_numbers), "peer": peer}
         self._least = logging.NOTSET
+        self._give_back: Callable[[], None] | None = None
         super().__init__(_log)
 
     def accepted(self, limit: LogLimit, peer: str, now: float) -> None:
         """Log that the client was accepted, if the limit lets this pass."""
         if limit.passes(peer, now):
+            self._give_back = partial(limit.give_back, peer)
             self.info("connection accepted", extra=limit.suppressed())
         else:
             self._least = logging.ERROR
@@ -38,6 +41,10 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
         """Name the user in what is logged from now on."""
         self.fields["user"] = user
         self._least = logging.NOTSET
+        if self._give_back:
+            # Those who log in are no flood: their lines are not at the cost of others'.
+            self._give_back()
+            self._give_back = None
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
         """Tell whether anything of a level is logged."""

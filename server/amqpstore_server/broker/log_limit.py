@@ -34,6 +34,12 @@ class LogLimit:
         self._passed += 1
         return True
 
+    def give_back(self, host: str) -> None:
+        """Let one more line of a host pass: the last one was none of those that are limited."""
+        if of_host := self._by_host.get(host):
+            self._by_host[host] = of_host - 1
+            self._passed -= 1
+
     def suppressed(self) -> dict[str, int]:
         """Return the field that says how many lines did not pass since it was last asked for; no
         field if all did.

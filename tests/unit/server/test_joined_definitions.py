@@ -93,4 +93,5 @@ def test_who_defines_is_charged_for_the_commit(
     monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
     monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
     monkeypatch.setattr(amqpstore_server.read_size, "_COSTLY_S", 0.01)
+    monkeypatch.setattr(amqpstore_server.read_size, "_MOST_S", 60.0)
     assert trio.run(costly_definers, commit_s) == costly

@@ -447,10 +447,13 @@ class Channel:
         self.vhost.context.freed[self] = None
 
     def touch_queues(self) -> None:
-        """Have the queues of its consumers pump: those that share a limit in turns."""
+        """Have its consumers' queues pump. With a shared limit, the one served last comes last."""
+        is_limited = self.window.messages or self.window.size
         for consumer in self.consumers.values():
             if consumer.is_apart:
                 consumer.queue.consumers.has_room(consumer)
+            if is_limited:
+                self.vhost.context.touched.pop(consumer.queue, None)
             consumer.queue.touch()
 
     # Transactions.
