@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+import amqpstore_server.turn
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
@@ -24,10 +25,10 @@ class Turns(trio.abc.Instrument):
         self.count += 1
 
 
-def test_messages_are_handed_out_once_however_the_turn_came_about(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A queue has more to hand out after each turn, and something can be read in each."""
+def turns_of_pumps(monkeypatch: pytest.MonkeyPatch, short_s: float) -> list[int]:
+    """Return in which turn of trio's loop each pump was, of a queue that has more to hand out after
+    each, while something can be read in each turn. Args: short_s, which turns count as short.
+    """
     turns = Turns()
     pumped: list[int] = []
     pump = Broker.pump
@@ -37,6 +38,7 @@ def test_messages_are_handed_out_once_however_the_turn_came_about(
         return pump(broker, collects=collects, rests=rests)
 
     monkeypatch.setattr(Broker, "pump", noted)
+    monkeypatch.setattr(amqpstore_server.turn, "_SHORT_S", short_s)
 
     async def main() -> None:
         async with one_client() as (app, sock):
@@ -59,4 +61,18 @@ def test_messages_are_handed_out_once_however_the_turn_came_about(
 
     trio.run(main)
     assert len(pumped) >= MESSAGES
+    return pumped
+
+
+def test_messages_are_handed_out_once_however_the_turn_came_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pumped = turns_of_pumps(monkeypatch, 0.0)
     assert len(pumped) == len(set(pumped))
+
+
+def test_a_short_turn_hands_out_all_that_a_large_read_has_brought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pumped = turns_of_pumps(monkeypatch, 60.0)
+    assert len(set(pumped)) <= 3
