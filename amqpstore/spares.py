@@ -78,7 +78,7 @@ class Spares:
     def take(self, path: str) -> File | None:
         """Return a spare segment as the file `path`, to be written; None if there is none.
 
-        Durable is the name only once `segments/` is synced.
+        Its name is durable only once `segments/` is synced.
         """
         try:
             spare = self._ready.popleft()

@@ -70,7 +70,7 @@ class Doors:
         self.strangers: set[Visitor] = set()
         self._silent: dict[str, dict[Visitor, None]] = {}
         self.log_limit = LogLimit()
-        """Of the clients that are logged as soon as they are accepted."""
+        """Limits how many clients are logged before they have logged in."""
         self._turned_away = 0
         self._log_at = 0.0
 

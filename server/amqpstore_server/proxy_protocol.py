@@ -26,7 +26,7 @@ _LOCAL = 0x20
 _UNSPECIFIED = 0
 _ADDRESS_BYTES = {IPV4: 4, IPV6: 16}
 MAX_BYTES = 4096
-"""Of what follows in version 2: certificates of clients may be described there."""
+"""The most that may follow in version 2, which may describe the certificate of a client."""
 
 _LINE = b"PROXY "
 _LEAST_BYTES = 12

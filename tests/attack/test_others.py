@@ -41,7 +41,7 @@ little more to be had.
 
 
 STAYS_BYTES = 128 * MIB
-"""Of 10,000 idle connections, which take 134 MiB, 93 MiB stay for the next ones."""
+"""10,000 idle connections take 134 MiB; 93 MiB of it stay for the next ones."""
 
 
 def attacked(broker: BrokerProcess, *arguments: str) -> dict[str, AttackResult]:
