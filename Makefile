@@ -1,5 +1,5 @@
 # Two commands do everything, set-up included: `make serve` and `make test`.
-PYTHON ?= python3
+PYTHON ?= $(or $(shell python3 tools/fastest_python.py),python3)
 BIN := .venv/bin
 READY := .venv/.ready
 NODEJS := tests/interop/nodejs
