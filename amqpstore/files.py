@@ -152,11 +152,12 @@ class Files(Protocol):
         """Open an existing file, to read and to `datasync`."""
 
     def recycle(self, old: str, new: str) -> File:
-        """Rename a file that nobody needs any more, and open it to be written from its start: its
-        `end` is 0, and behind that is what it had.
+        """Give a file that nobody needs any more a new name, and open it to be written from its
+        start: its `end` is 0, and behind that is what it had. A crash may leave both names.
 
-        Raises: BlockingIOError, if somebody has it open, or another name leads to it: what they
-        read must not change. After an OSError it may have either name.
+        Raises: FileExistsError, if there is a file of the new name; BlockingIOError, if somebody
+        has the old one open, or a third name leads to it: what they read must not change. After an
+        error it has its old name or none.
         """
 
     def rename(self, old: str, new: str) -> None:
@@ -314,14 +315,20 @@ class OsFiles:
     def recycle(self, old: str, new: str) -> File:
         descriptor = os.open(old, os.O_RDWR | os.O_CLOEXEC)
         try:
+            # A rename would replace a file of the new name; a link never does.
+            os.link(old, new)
             # Only then nobody else can open it under the old name.
-            os.replace(old, new)
+            os.unlink(old)
             if os.fstat(descriptor).st_nlink != 1:
                 raise BlockingIOError(errno.EBUSY, "it has another name", new)
             # The kernel gives this lease only to the one who has the file open alone.
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        except OSError:
+        except (OSError, MemoryError):
+            with contextlib.suppress(OSError):
+                # A link that failed may have been made: but the name may also be another file's.
+                if os.path.samestat(os.stat(new), os.fstat(descriptor)):
+                    os.unlink(new)
             os.close(descriptor)
             raise
         return OsFile(new, descriptor)

@@ -67,9 +67,14 @@ class Spares:
             return
         spare = spare_path(self._directory, number)
         try:
-            self._blank(path, spare)
+            file = self._files.recycle(path, spare)
         except (OSError, MemoryError) as error:
-            self._give_up(path, spare, error)
+            self._give_up(path, error)
+            return
+        try:
+            self._blank(file)
+        except (OSError, MemoryError) as error:
+            self._give_up(spare, error)
             return
         self._ready.append(spare)
         if self._is_closed:  # meanwhile
@@ -87,15 +92,14 @@ class Spares:
         try:
             return self._files.recycle(spare, path)
         except (OSError, MemoryError) as error:
-            self._give_up(path, spare, error)
+            self._give_up(spare, error)
             return None
 
-    def _give_up(self, path: str, spare: str, error: OSError | MemoryError) -> None:
-        """Remove a file that nobody needs, under whichever name a failed call has left it."""
+    def _give_up(self, path: str, error: OSError | MemoryError) -> None:
+        """Remove a file that nobody needs, and that cannot be used again."""
         if not isinstance(error, BlockingIOError):
             _log.warning("a segment cannot be used again, and is removed: %s", error)
         attempt(self._files.remove, path)
-        attempt(self._files.remove, spare)
 
     def remove(self) -> None:
         """Remove all of them: the disk is getting full."""
@@ -116,13 +120,12 @@ class Spares:
         self._next_ms = now_ms + _PAUSE_MS
         return True
 
-    def _blank(self, path: str, spare: str) -> None:
-        """Rename a segment, and fill it with zeros. Durable on return.
+    def _blank(self, file: File) -> None:
+        """Fill a segment with zeros and close it. Durable on return, as its new name is.
 
         Raises: DurabilityError, OSError, MemoryError.
         """
         segments = f"{self._directory}/{SEGMENTS}"
-        file = self._files.recycle(path, spare)
         try:
             _durably(lambda: insist(self._files.sync_directory, segments), segments)
             size = min(file.size(), self._segment_bytes)
@@ -131,7 +134,7 @@ class Spares:
             for start in range(0, size, _STEP_BYTES):
                 began_s = time.perf_counter()
                 file.fill(start, min(start + _STEP_BYTES, size))
-                _durably(file.datasync, spare)
+                _durably(file.datasync, file.path)
                 # The log has the disk for as long as this had it.
                 time.sleep(time.perf_counter() - began_s)
         finally:

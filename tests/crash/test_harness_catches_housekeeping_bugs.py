@@ -20,6 +20,7 @@ from amqpstore.checkpoint import Checkpoint
 from amqpstore.checkpoint_state import IndexFile, QueueIndex
 from amqpstore.compaction import Compaction
 from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_path, segment_path
+from amqpstore.files import File
 from amqpstore.index_merge import IndexMerger
 from amqpstore.index_writer import IndexWriter
 from amqpstore.log import Log
@@ -280,9 +281,9 @@ def a_spare_segment_keeps_its_length(patch: Patch) -> None:
     """Zeros stay behind the last batch of a segment that another one follows."""
     blank = Spares._blank
 
-    def blank_all(self: Spares, path: str, spare: str) -> None:
+    def blank_all(self: Spares, file: File) -> None:
         self._segment_bytes = 1 << 20
-        blank(self, path, spare)
+        blank(self, file)
 
     patch.setattr(Spares, "_blank", blank_all)
 

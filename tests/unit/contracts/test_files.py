@@ -268,6 +268,18 @@ def test_a_missing_file_cannot_be_recycled(files: Files, directory: str) -> None
         files.recycle(f"{directory}/old", f"{directory}/new")
 
 
+def test_a_file_is_not_recycled_under_a_name_that_another_has(files: Files, directory: str) -> None:
+    put(files, f"{directory}/old", b"as it was")
+    put(files, f"{directory}/new", b"needed")
+    files.make_directory(f"{directory}/directory")
+    for new in ("new", "directory"):
+        with pytest.raises(FileExistsError):
+            files.recycle(f"{directory}/old", f"{directory}/{new}")
+    assert files.list_directory(directory) == ["directory", "new", "old"]
+    assert content_of(files, f"{directory}/new") == b"needed"
+    assert content_of(files, f"{directory}/old") == b"as it was"
+
+
 def test_a_file_that_was_opened_is_not_written_to(files: Files, directory: str) -> None:
     put(files, f"{directory}/file", b"as it was")
     file = files.open(f"{directory}/file")
@@ -456,6 +468,7 @@ def test_what_can_only_be_read_is_not_changed(read_only: tuple[Files, str]) -> N
     changes: list[Callable[[], object]] = [
         lambda: files.make_directory(f"{directory}/new"),
         lambda: files.create(f"{directory}/new"),
+        lambda: files.recycle(f"{directory}/file", f"{directory}/new"),
         lambda: files.rename(f"{directory}/file", f"{directory}/new"),
         lambda: files.remove(f"{directory}/file"),
         lambda: files.allocate(f"{directory}/new", 10),

@@ -116,8 +116,8 @@ class Disk:
 class FailingFiles(OsFiles):
     """Files of which one kind of call fails with an OSError from now on, when told so.
 
-    `fails` holds names of calls: append, fill, datasync, sync_directory, create; `error` is what
-    they raise, an OSError where it is not said.
+    `fails` holds names of calls: append, fill, datasync, sync_directory, create, recycle; `error`
+    is what they raise, an OSError where it is not said.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,11 @@ from amqpstore import Store
 from amqpstore.clock import Clock
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import segment_path, spare_path
-from amqpstore.files import File, OsFiles
+from amqpstore.files import OsFiles
 from amqpstore.queue import Queue
 from amqpstore.space import Space
 from amqpstore.spares import Spares
-from tests.unit.engine.stores import Disk, drain, messages, queue_named, take
+from tests.unit.engine.stores import Disk, FailingFiles, drain, messages, queue_named, take
 
 SEGMENT_BYTES = 10_000
 CONTENT = b"\x01" * (SEGMENT_BYTES + 500)
@@ -136,58 +137,59 @@ def test_what_somebody_reads_is_never_overwritten(
     assert content() == CONTENT
 
 
-class Failing(OsFiles):
-    """Files of which a call fails once, before or after it has renamed."""
-
-    def __init__(self) -> None:
-        self.fails_at = ""
-
-    def _fail(self, call: str) -> None:
-        if call == self.fails_at:
-            self.fails_at = ""
-            raise OSError(5, "Input/output error")
-
-    def recycle(self, old: str, new: str) -> File:
-        self._fail("recycle")
-        file = super().recycle(old, new)
-        try:
-            self._fail("after recycle")
-        except OSError:
-            file.close()
-            raise
-        return file
-
-    def sync_directory(self, path: str) -> None:
-        self._fail("sync")
-        super().sync_directory(path)
-
-
-@pytest.mark.parametrize("call", ["recycle", "after recycle"])
-def test_one_that_cannot_be_made_is_removed(directory: str, space: Space, call: str) -> None:
-    files = Failing()
+@pytest.mark.parametrize(
+    ("call", "error"), [("recycle", errno.EIO), ("sync_directory", errno.ENOSPC)]
+)
+def test_one_that_cannot_be_made_is_removed(
+    directory: str, space: Space, call: str, error: int
+) -> None:
+    """Before and after it has its new name."""
+    files = FailingFiles()
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
-    files.fails_at = call
+    files.fails, files.error = {call}, OSError(error, os.strerror(error))
     spares.keep(1)
     assert names(directory) == ["0000000002.segment", "0000000003.segment"]
     assert spares.take(segment_path(directory, 7)) is None
 
 
 def test_a_sync_that_fails_is_fatal_as_any_other(directory: str, space: Space) -> None:
-    files = Failing()
+    files = FailingFiles()
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
-    files.fails_at = "sync"
+    files.fails = {"sync_directory"}
     with pytest.raises(DurabilityError):
         spares.keep(1)
 
 
-@pytest.mark.parametrize("call", ["recycle", "after recycle"])
-def test_one_that_cannot_be_taken_is_removed(directory: str, space: Space, call: str) -> None:
-    files = Failing()
+def test_one_that_cannot_be_taken_is_removed(directory: str, space: Space) -> None:
+    files = FailingFiles()
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
     spares.keep(1)
-    files.fails_at = call
+    files.fails = {"recycle"}
     assert spares.take(segment_path(directory, 7)) is None
     assert names(directory) == ["0000000002.segment", "0000000003.segment"]
+
+
+def test_one_that_somebody_reads_is_not_taken(spares: Spares, directory: str) -> None:
+    spares.keep(1)
+    reader = OsFiles().open(spare_path(directory, 1))
+    assert spares.take(segment_path(directory, 7)) is None
+    assert names(directory) == ["0000000002.segment", "0000000003.segment"]
+    assert reader.read(0, 1 << 20) == bytes(SEGMENT_BYTES)
+    reader.close()
+
+
+def test_no_other_file_is_replaced_or_removed(spares: Spares, directory: str) -> None:
+    """A segment may be there that the log does not know of, or a file that looks like a spare
+    one.
+    """
+    spares.keep(1)
+    assert spares.take(segment_path(directory, 2)) is None
+    Path(spare_path(directory, 3)).write_bytes(b"of somebody")
+    spares.keep(3)
+    assert names(directory) == ["0000000002.segment", "0000000003.spare"]
+    assert Path(segment_path(directory, 2)).read_bytes() == CONTENT
+    assert Path(spare_path(directory, 3)).read_bytes() == b"of somebody"
+    assert spares.take(segment_path(directory, 7)) is None
 
 
 def flow(store: Store, queue: Queue, bodies: list[bytes]) -> None:

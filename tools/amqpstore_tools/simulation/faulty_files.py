@@ -159,7 +159,7 @@ class FaultyFiles(WrappedFiles):
     def recycle(self, old: str, new: str) -> File:
         if self._faults.counts(f"recycle {old}"):
             if self._faults.kind is FaultKind.DONE_ANYWAY:
-                super().rename(old, new)
+                super().remove(old)
             raise self._faults.error(old)
         return self.wrapped(super().recycle(old, new))
 

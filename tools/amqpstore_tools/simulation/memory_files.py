@@ -31,6 +31,7 @@ from amqpstore_tools.simulation.operations import (
     DataSync,
     DropCache,
     FailedSync,
+    HardLink,
     LockFile,
     LostCommit,
     MakeDirectory,
@@ -161,7 +162,8 @@ class MemoryFiles:
         return MemoryFile(self, path, self._file(path), writable=False)
 
     def recycle(self, old: str, new: str) -> MemoryFile:
-        self.rename(old, new)
+        self.link(old, new)
+        self.remove(old)
         return MemoryFile(self, new, self._file(new), writable=True)
 
     def rename(self, old: str, new: str) -> None:
@@ -213,12 +215,19 @@ class MemoryFiles:
         self._record(LockFile(path, holder))
         return lock
 
-    # Beyond that interface: a catalog's changes to its own file, and replay of histories.
+    # Beyond that interface: a second name, a catalog's changes to its own file, and replay of
+    # histories.
 
     def make_unsynced_directory(self, path: str) -> None:
         """Create `path`, whose parent exists, and leave its entry to be synced by others."""
         self._add(path, DirectoryNode())
         self._record(MakeDirectory(path))
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file one more name. Raises: FileExistsError."""
+        number = self._file(old)
+        self._link(number, new)
+        self._record(HardLink(old, new))
 
     def replace(self, path: str, content: bytes) -> None:
         """Replace the content of a file, atomically. Durable, except the file's entry."""
@@ -294,6 +303,8 @@ class MemoryFiles:
                 self.create(path)
             case Rename(old, new):
                 self.rename(old, new)
+            case HardLink(old, new):
+                self.link(old, new)
             case Remove(path):
                 self.remove(path)
             case SyncDirectory(path):
@@ -447,14 +458,18 @@ class MemoryFiles:
 
     def _add(self, path: str, node: Node) -> int:
         """Create a node for a path that does not exist. Returns its number."""
+        # Nodes without a name keep their number, so that it is not used again.
+        number = len(self._nodes) + 1
+        self._link(number, path)
+        self._nodes[number] = node
+        return number
+
+    def _link(self, number: int, path: str) -> None:
+        """Let a path that does not exist lead to a node."""
         parent = self._parent(path)
         if self._find(path) is not None:
             raise _error(errno.EEXIST, path)
-        # Nodes without a name keep their number, so that it is not used again.
-        number = len(self._nodes) + 1
-        self._nodes[number] = node
         self._change(parent, EntryChange(_name(path), number))
-        return number
 
     def _replace(self, path: str, number: int, content: bytes) -> None:
         self._nodes[number] = FileNode(content)

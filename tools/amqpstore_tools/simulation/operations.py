@@ -102,6 +102,17 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
+class HardLink:
+    """One more name of a file; its entry is not durable yet."""
+
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"link {self.old} to {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     """An entry is removed; not durable yet."""
 
@@ -172,6 +183,7 @@ Operation = (
     | FailedSync
     | DropCache
     | Rename
+    | HardLink
     | Remove
     | SyncDirectory
     | LockFile

@@ -79,6 +79,10 @@ class Disk(MemoryFiles):
         with self._powered():
             super().rename(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        with self._powered():
+            super().link(old, new)
+
     def remove(self, path: str) -> None:
         with self._powered():
             super().remove(path)
