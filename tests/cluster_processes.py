@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -92,14 +91,13 @@ class MemberProcess:
             )
 
     def signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
+        """Send a signal to the process, if there is one."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the process as a crash would."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
             self._process = None

@@ -244,8 +244,6 @@ class Nemesis:
 
 @contextmanager
 def _paused(member: MemberProcess) -> Generator[None]:
-    if member.is_running:
-        member.signal(signal.SIGSTOP)
+    member.signal(signal.SIGSTOP)
     yield
-    if member.is_running:
-        member.signal(signal.SIGCONT)
+    member.signal(signal.SIGCONT)
