@@ -4,6 +4,7 @@ count have it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from amqpstore.catalog import Catalog
@@ -16,16 +17,20 @@ class Companion(Protocol):
     Raises, in all three: DeposedError, if this member leads no longer.
     """
 
+    on_committed: Callable[[], None]
+    """Called when a batch was committed, or never will be; in any thread."""
+
     def begin(self, batch: Batch) -> None:
         """Send a batch, which is encoded, to the followers: meanwhile it is written here."""
 
     def written(self, batch: Batch) -> None:
         """Note that the batch is durable here."""
 
-    def wait(self, batch: Batch) -> None:
-        """Return once the batch is committed: nothing may be promised about it before.
+    def is_committed(self, batch: Batch, *, wait: bool = False) -> bool:
+        """Return whether the batch is committed: nothing may be promised about it before.
 
-        However long that takes: whoever does not answer is waited for until it no longer counts.
+        Args: wait, until it is, however long that takes: whoever does not answer is waited for
+        until it no longer counts.
         """
 
     def replicate(self, catalog: Catalog) -> Catalog:

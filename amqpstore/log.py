@@ -248,12 +248,19 @@ class Log:
                 if self._is_closed and batch.segment:
                     batch.segment.seal()
         if self._companion is not None:
-            self._wait(self._companion, batch)
+            self._is_committed(self._companion, batch, wait=True)
 
-    def _wait(self, companion: Companion, batch: Batch) -> None:
-        """Wait until others have the batch as well."""
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        """Have a function called, in any thread, when others have a batch as well: `finish_write`
+        may return True then.
+        """
+        if self._companion is not None:
+            self._companion.on_committed = callback
+
+    def _is_committed(self, companion: Companion, batch: Batch, *, wait: bool) -> bool:
+        """Return whether others have the batch as well."""
         try:
-            companion.wait(batch)
+            return companion.is_committed(batch, wait=wait)
         except BaseException as error:  # noqa: BLE001
             self._fail(self._directory, error)
 
@@ -287,6 +294,8 @@ class Log:
         """
         segment = self._to_write(batch)
         try:
+            if self._companion is not None:
+                self._companion.begin(batch)
             self._append(segment, batch)
             batch.sync_s = time.perf_counter()
             return datasyncs.start(segment.writer)
@@ -294,18 +303,23 @@ class Log:
             self._fail(segment.path, error)
 
     def finish_write(self, batch: Batch, datasyncs: Datasyncs, *, wait: bool = False) -> bool:
-        """Return whether a batch that was started is durable.
+        """Return whether a batch that was started is durable, here and wherever it has to be.
 
         Raises: DurabilityError; all writing ends with it.
         """
         segment = self._to_write(batch)
-        try:
-            if not datasyncs.is_done(wait=wait):
-                return False
-        except BaseException as error:  # noqa: BLE001
-            self._fail(segment.path, error)
-        batch.sync_s = time.perf_counter() - batch.sync_s
-        return True
+        if not batch.is_synced:
+            try:
+                if not datasyncs.is_done(wait=wait):
+                    return False
+                batch.is_synced = True
+                batch.sync_s = time.perf_counter() - batch.sync_s
+                if self._companion is not None:
+                    self._companion.written(batch)
+            except BaseException as error:  # noqa: BLE001
+                self._fail(segment.path, error)
+        companion = self._companion
+        return companion is None or self._is_committed(companion, batch, wait=wait)
 
     def _to_write(self, batch: Batch) -> Segment:
         """Return the segment of a batch. Raises: DurabilityError, if nothing may be written."""

@@ -50,6 +50,7 @@ class Batch:
         "first_id",
         "first_offset",
         "is_appended",
+        "is_synced",
         "lengths",
         "lsn",
         "messages",
@@ -79,6 +80,7 @@ class Batch:
         self.steps = _NO_STEPS
         self.fills = False
         self.is_appended = False
+        self.is_synced = False
         self.first_offset = 0
         self.lsn = 0
         self.sealed_ms = 0

@@ -253,8 +253,7 @@ class App:
             store,
             self.sockets.wake,
             self._turn.wake,
-            # What waits for followers waits in the thread.
-            datasyncs=None if term.has_followers else KernelDatasyncs.open(self.sockets.signal),
+            datasyncs=KernelDatasyncs.open(self.sockets.signal),
         )
         context.flush = self.committer.flush
         self._alarms = Alarms(
@@ -313,7 +312,7 @@ class App:
         trio.lowlevel.add_instrument(YoungCollector())
         self._holds.begin()
         trio.lowlevel.add_instrument(self._holds)
-        with contextlib.closing(self.sockets):
+        with contextlib.closing(self.sockets), contextlib.closing(self.committer):
             if management is not None and any(management):
                 self._management = self._management_door(plain, tls, management)
             await self._serve(plain, signals, tls, admin)

@@ -67,12 +67,12 @@ class Ways:
 class Committer:
     """Makes batches durable, back to back.
 
-    Args: on_written, called by its thread when a batch was written: it has `complete_written`
-    called soon, in the thread that owns the store; on_completed, called there after each batch;
-    datasyncs, for small batches: the signal of their end has `complete_written` called as well;
-    housekeep_s, the least time between two rounds of housekeeping: under load batches are written
-    more often than that, and each check of the disk would delay them; watch_s, how often the thread
-    is checked.
+    Args: on_written, called by its thread when a batch was written, and by any when followers have
+    one as well: it has `complete_written` called soon, in the thread that owns the store;
+    on_completed, called there after each batch; datasyncs, for small batches: the signal of their
+    end has `complete_written` called as well; housekeep_s, the least time between two rounds of
+    housekeeping: under load batches are written more often than that, and each check of the disk
+    would delay them; watch_s, how often the thread is checked.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class Committer:
         self._is_stopping = False
         self._housekeep_at = 0.0
         self._failed = trio.Event()
+        store.log.on_committed(on_written)
         self._thread = threading.Thread(target=self._write_batches, name="committer", daemon=True)
         self._thread.start()
 
@@ -186,11 +187,13 @@ class Committer:
         try:
             self.flush()
         finally:
-            self._is_stopping = True
-            self._batches.put(None)
+            self.close()
             self._thread.join()  # it has nothing left to write
-            if self._datasyncs:
-                self._datasyncs.close()
+
+    def close(self) -> None:
+        """Have the thread end, without waiting for it: nothing more is to be made durable."""
+        self._is_stopping = True
+        self._batches.put(None)
 
     def housekeep(self) -> None:
         """Let the store start background work and take over its results. To be called now and
@@ -252,6 +255,13 @@ class Committer:
 
     def _write_batches(self) -> None:
         """Run the thread: write and sync batches."""
+        try:
+            self._write_each()
+        finally:
+            if self._datasyncs:
+                self._datasyncs.close()
+
+    def _write_each(self) -> None:
         while (batch := self._batches.get()) is not None:
             failure: BaseException | None = None
             try:

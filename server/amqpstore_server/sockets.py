@@ -348,4 +348,5 @@ class Sockets:
     def close(self) -> None:
         """Close the selector. No socket may be left in it."""
         self._selector.close()
-        os.close(self.signal)
+        signal, self.signal = self.signal, -1
+        os.close(signal)  # another thread may still call `wake`

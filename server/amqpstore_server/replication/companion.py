@@ -39,13 +39,15 @@ class LeaderCompanion:
         self.term = term
         self.busy_since: float | None = None
         """When the write under way here began, by the monotonic clock."""
+        self.on_committed: Callable[[], None] = lambda: None
         self.on_settled: Callable[[], None] = lambda: None
         """Called when definitions were committed that somebody waits for; in any thread."""
         self._leading = leading
         self._log = log
         self._directory = directory
         self._catalog: ReplicatedCatalog | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._committed = 0
         self._deposed = ""
         self._shipped: ShippedBatch | None = None
@@ -75,14 +77,23 @@ class LeaderCompanion:
         self._log.wrote(named_batch(sealed, batch.first_id + len(batch.lengths)))
         self._leading.synced(shipped.term, shipped.seq)
 
-    def wait(self, batch: Batch) -> None:  # noqa: ARG002 - one is under way at a time
+    def is_committed(
+        self,
+        batch: Batch,  # noqa: ARG002 - one is under way at a time
+        *,
+        wait: bool = False,
+    ) -> bool:
         shipped = self._shipped
         if shipped is None:
             raise ValueError("the batch was not begun")
-        with self._changed:
-            self._changed.wait_for(lambda: self._committed >= shipped.seq or self._deposed)
-            if self._committed < shipped.seq:
+        with self._lock:
+            if wait:
+                self._changed.wait_for(lambda: self._committed >= shipped.seq or self._deposed)
+            if self._committed >= shipped.seq:
+                return True
+            if self._deposed:
                 raise DeposedError(self._directory, self._deposed)
+            return False
 
     def replicate(self, catalog: Catalog) -> Catalog:
         self._catalog = ReplicatedCatalog(catalog, self._define)
@@ -92,7 +103,7 @@ class LeaderCompanion:
         definition = self._leading.define(number, content)
         if definition is None:
             raise DeposedError(self._directory, self._deposed or "another member may lead by now")
-        with self._changed:
+        with self._lock:
             self._defined = definition.seq
 
     # Definitions that somebody waits for.
@@ -101,7 +112,7 @@ class LeaderCompanion:
         """Call back, from `call_settled`, once all definitions until now are committed; at once if
         they are.
         """
-        with self._changed:
+        with self._lock:
             if self._committed < self._defined:
                 self._waiting.append((self._defined, callback))
                 return
@@ -110,7 +121,7 @@ class LeaderCompanion:
     def call_settled(self) -> None:
         """Call those back whose definitions are committed."""
         settled = []
-        with self._changed:
+        with self._lock:
             while self._waiting and self._waiting[0][0] <= self._committed:
                 settled.append(self._waiting.popleft()[1])
         for callback in settled:
@@ -137,18 +148,20 @@ class LeaderCompanion:
 
     def committed(self, seq: int) -> None:
         """All frames up to one are committed."""
-        with self._changed:
+        with self._lock:
             self._committed = seq
             self._changed.notify_all()
             is_settled = bool(self._waiting and self._waiting[0][0] <= seq)
+        self.on_committed()
         if is_settled:
             self.on_settled()
 
     def depose(self, reason: str) -> None:
         """This member leads no longer: nobody waits any more."""
-        with self._changed:
+        with self._lock:
             self._deposed = reason
             self._changed.notify_all()
+        self.on_committed()
 
     @property
     def is_deposed(self) -> bool:

@@ -51,7 +51,10 @@ from amqpstore_server.replication.member_log import MemberLog
 
 _log = logging.getLogger(__name__)
 
-_HOUSEKEEP_S = 0.5
+_IDLE_S = 0.5
+"""How often a follower that is told nothing looks for housekeeping that is due."""
+_HOUSEKEEP_S = 0.02
+"""And at most while batches come: each look asks the disk how much is free."""
 _TOLD_S = 0.2
 """How often a leader is told that something is on disk while a follower catches up."""
 _MAX_WAITING_BYTES = 4 << 20
@@ -126,6 +129,7 @@ class DiskLane:
         self._committed_definitions = 0
         self._committed = 0
         self._told_at = 0.0
+        self._housekeep_at = 0.0
         self._replacement: Replacement | None = None
         self._shown_at = 0.0
         self._room = threading.Condition()
@@ -160,7 +164,7 @@ class DiskLane:
         try:
             while True:
                 try:
-                    effect = self._jobs.get(timeout=_HOUSEKEEP_S)
+                    effect = self._jobs.get(timeout=_IDLE_S)
                 except queue.Empty:
                     self._busy(self._housekeep)
                     continue
@@ -324,7 +328,9 @@ class DiskLane:
         if lsn:
             store.commit(lsn, self._committed_definitions)
             self._log.covered(store.committed_lsn)
-        store.housekeep()
+        if (now := time.monotonic()) >= self._housekeep_at:
+            self._housekeep_at = now + _HOUSEKEEP_S
+            store.housekeep()
 
     def _housekeep(self) -> None:
         if self._store is not None and self._is_joined:

@@ -1,13 +1,15 @@
 """Connections between members: one TCP connection each, with a thread that reads and one that
 writes.
 
-Nobody waits for a peer: what is to be sent is queued, up to a limit. A peer that leaves more unread
-loses its connection, and catches up from the log when it has connected again.
+Nobody waits for a peer: a small frame is sent at once if the socket takes it, by whoever has it,
+which wakes no thread. All else is queued, up to a limit. A peer that leaves more unread loses its
+connection, and catches up from the log when it has connected again.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -27,7 +29,9 @@ MAX_CONTENT_BYTES = 1 << 30
 _MAX_QUEUED_BYTES = 256 << 20
 _READ_BYTES = 256 << 10
 _PIECE_BYTES = 64 << 10
-"""Sent at a time: each piece has to be accepted within the time limit."""
+"""Sent at a time: each piece has to be accepted within the time limit. A larger frame is left to
+the thread that writes: it is sent while the batch in it is written here.
+"""
 _SEND_TIMEOUT_S = 5.0
 _PROGRESS_S = 0.2
 """How often it is told that a large frame is on its way."""
@@ -63,9 +67,12 @@ class Link:
         self._socket = sock
         self._reader = reader
         self._events = events
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
         self._queue: deque[tuple[bytes, bytes] | Callable[[Write], None]] = deque()
         self._queued_bytes = 0
+        self._is_writing = False
+        """Whether the writing thread has something in hand that is not sent yet."""
         self._is_ending = False
         self._threads = 2
         self._noted_at = 0.0
@@ -79,7 +86,7 @@ class Link:
 
     def _run(self, run: Callable[[], None]) -> None:
         run()
-        with self._wake:
+        with self._lock:
             self._threads -= 1
             is_last = not self._threads
         if is_last:
@@ -87,10 +94,17 @@ class Link:
 
     def send(self, encoded: tuple[bytes, bytes]) -> None:
         """Send a frame, as `encode` returns it, behind those before; never blocks."""
-        with self._wake:
+        with self._lock:
             if self._is_ending:
                 return
-            self._queued_bytes += len(encoded[0]) + len(encoded[1])
+            size = len(encoded[0]) + len(encoded[1])
+            if not self._queue and not self._is_writing and size <= _PIECE_BYTES:
+                sent = self._send_now(encoded)
+                if sent == size:
+                    return
+                encoded = (b"".join(encoded)[sent:], b"")
+                size -= sent
+            self._queued_bytes += size
             if self._queued_bytes > _MAX_QUEUED_BYTES:
                 self._queue.clear()
                 self._is_ending = True
@@ -98,16 +112,29 @@ class Link:
             self._queue.append(encoded)
             self._wake.notify()
 
+    def _send_now(self, encoded: tuple[bytes, bytes]) -> int:
+        """Send what the socket takes at once. Returns how many bytes: none of them after an error,
+        which the writing thread will have as well.
+        """
+        sock = self._socket
+        try:
+            if isinstance(sock, TlsStream):
+                return sock.send_now(b"".join(encoded))
+            # Not a method of the socket: these wait up to its time limit.
+            return os.writev(sock.fileno(), encoded)
+        except OSError:
+            return 0
+
     def work(self, job: Callable[[Write], None]) -> None:
         """Have the writing thread do something that sends much, behind what is queued."""
-        with self._wake:
+        with self._lock:
             if not self._is_ending:
                 self._queue.append(job)
                 self._wake.notify()
 
     def hang_up(self) -> None:
         """End the connection behind what was sent."""
-        with self._wake:
+        with self._lock:
             self._is_ending = True
             self._wake.notify()
 
@@ -123,19 +150,21 @@ class Link:
         except Exception as error:  # noqa: BLE001 - it ends this link, and nothing else
             _log.exception("a link failed", extra={"link": self.number})
             self._events.disconnected(self.number, str(error))
-        with self._wake:
+        with self._lock:
             self._is_ending = True
             self._queue.clear()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _next(self) -> tuple[bytes, bytes] | Callable[[Write], None] | None:
-        with self._wake:
+        with self._lock:
+            self._is_writing = False
             while not self._queue and not self._is_ending:
                 self._wake.wait()
             if not self._queue:
                 return None
             item = self._queue.popleft()
+            self._is_writing = True
             if isinstance(item, tuple):
                 self._queued_bytes -= len(item[0]) + len(item[1])
             return item
@@ -181,7 +210,7 @@ class Link:
             try:
                 return self._socket.recv(_READ_BYTES)
             except TimeoutError:
-                with self._wake:
+                with self._lock:
                     if self._is_ending and not self._queue:
                         return b""
 

@@ -8,6 +8,7 @@ import logging
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -53,6 +54,7 @@ from amqpstore_server.replication.proxy import Proxy
 from amqpstore_server.replication.proxy_header import Door
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
 from amqpstore_server.service_manager import ServiceManager
+from amqpstore_server.switching import SHORT_S
 
 _log = logging.getLogger(__name__)
 
@@ -274,6 +276,8 @@ class MemberRuntime:
         controller, manager = self._controller, self._manager
         orders = controller.orders
         changed = trio.Event()
+        # A checkpoint is computed in a thread: what the leader sends is not to wait for it.
+        sys.setswitchinterval(SHORT_S)
         orders.on_change = soon(lambda: changed.set())
         result = _Next.STOP
         reloader = Reloader(

@@ -54,6 +54,14 @@ class TlsStream:
             except ssl.SSLWantWriteError:
                 self._wait(select.POLLOUT, until)
 
+    def send_now(self, content: bytes) -> int:
+        """Send what can be sent at once; the rest has to be sent next. Returns how many bytes.
+
+        Raises: OSError, also if that is none: all of it has to be sent next.
+        """
+        with self._lock:
+            return self._socket.send(content)
+
     def shutdown(self, how: int) -> None:
         # Not `SSLSocket.shutdown`, which would leave the TLS layer under the other thread.
         socket.socket.shutdown(self._socket, how)

@@ -8,6 +8,7 @@ import pytest
 
 from amqpstore import DeposedError, DurabilityError, Message, Store
 from amqpstore.catalog import Change
+from amqpstore.log_batch import Batch
 from amqpstore.replica import SealedBatch
 from amqpstore_server.cluster.frames import Definition, ReplicaPosition, ShippedBatch
 from amqpstore_server.replication.companion import LeaderCompanion
@@ -17,6 +18,7 @@ from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
+from tests.committers import LaterDatasyncs
 from tests.replicas import DIRECTORY, LEADER_OPTIONS, NOW_MS, become_member, log_files
 from tests.unit.engine.stores import ENVELOPE
 from tests.waiting import wait_until
@@ -79,13 +81,28 @@ class Led:
             companion=self.companion,
         )
 
-    def publish(self, body: bytes) -> list[str]:
-        """Have a message written in a thread. Returns what happened, in the end."""
+    def sealed(self, body: bytes) -> Batch:
+        """A batch with one message."""
         queues = list(self.store.queues.values()) or [self.store.create_queue("orders")]
-        happened: list[str] = []
         self.store.publish(queues, [Message(ENVELOPE, body)])
         batch = self.store.log.seal(NOW_MS)
         assert batch is not None
+        return batch
+
+    def write(self, body: bytes) -> None:
+        """Have a message written, and committed."""
+        happened = self.publish(body)
+        wait_until(lambda: self.companion.is_waiting)
+        self.companion.committed(self.leads.shipped[-1].seq)
+        wait_until(lambda: happened == ["complete"])
+        batch = self.store.log.under_way
+        assert batch is not None
+        self.store.log.complete(batch)
+
+    def publish(self, body: bytes) -> list[str]:
+        """Have a message written in a thread. Returns what happened, in the end."""
+        happened: list[str] = []
+        batch = self.sealed(body)
 
         def write() -> None:
             try:
@@ -120,6 +137,44 @@ def test_a_batch_is_shipped_first_written_then_and_complete_last(led: Led) -> No
     assert not happened
     led.companion.committed(shipped.seq)
     wait_until(lambda: happened == ["complete"])
+
+
+def test_a_small_batch_that_no_thread_writes_waits_for_the_followers_as_well(led: Led) -> None:
+    led.write(b"one")  # it starts the segment
+    told: list[str] = []
+    led.store.log.on_committed(lambda: told.append("committed"))
+    ends: list[bool] = []
+    datasyncs = LaterDatasyncs(lambda: bool(ends))
+    log, batch = led.store.log, led.sealed(b"two")
+    assert log.start_write(batch, datasyncs)
+    shipped = led.leads.shipped[-1]
+    assert led.leads.on_disk[-1] == {1: led.leads.shipped[0].content}
+    assert not log.finish_write(batch, datasyncs)
+    assert shipped.seq not in led.leads.synced_seqs
+    ends.append(True)
+    for _ in range(2):
+        assert not log.finish_write(batch, datasyncs)
+    assert led.leads.synced_seqs[-1:] == [shipped.seq]
+    assert led.companion.is_waiting
+    led.companion.committed(shipped.seq)
+    assert told == ["committed"]
+    assert log.finish_write(batch, datasyncs)
+
+
+def test_a_small_batch_is_not_complete_once_another_member_may_lead(led: Led) -> None:
+    led.write(b"one")
+    told: list[str] = []
+    led.store.log.on_committed(lambda: told.append("deposed"))
+    datasyncs = LaterDatasyncs()
+    log, batch = led.store.log, led.sealed(b"two")
+    assert log.start_write(batch, datasyncs)
+    assert not log.finish_write(batch, datasyncs)
+    led.companion.depose("term 4 has begun")
+    assert told == ["deposed"]
+    with pytest.raises(DeposedError, match="term 4 has begun"):
+        log.finish_write(batch, datasyncs)
+    with pytest.raises(DeposedError):
+        log.seal(NOW_MS)
 
 
 def test_nothing_is_complete_once_another_member_may_lead(led: Led) -> None:
@@ -161,13 +216,7 @@ def test_definitions_are_shipped_in_order_and_waited_for(led: Led) -> None:
 
 
 def test_what_is_a_members_own_is_not_shipped(led: Led) -> None:
-    happened = led.publish(b"one")
-    wait_until(lambda: led.companion.is_waiting)
-    led.companion.committed(led.leads.shipped[0].seq)
-    wait_until(lambda: happened == ["complete"])
-    batch = led.store.log.under_way
-    assert batch is not None
-    led.store.log.complete(batch)
+    led.write(b"one")
     led.store.checkpoint()
     (queue,) = led.leads.defined
     assert {one.table for one in decode_changes(queue.content)} == {"store", "queues"}

@@ -2,6 +2,7 @@
 
 import queue
 import socket
+import threading
 from collections.abc import Generator
 
 import pytest
@@ -94,6 +95,47 @@ def test_what_is_not_a_frame_ends_the_link(pair: Pair) -> None:
     pair.peer.sendall(bytes(range(100)))
     assert "is announced" in pair.heard.ends.get(timeout=WAIT_S)
     pair.heard.ends.put("")
+
+
+def test_a_small_frame_is_sent_by_whoever_has_it() -> None:
+    """No other thread is woken for it: here none runs."""
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        Link(1, ours, read_follower(), Heard()).send(encode(Ack(1, 2)))
+        assert peer.recv(1 << 10) == b"".join(encode(Ack(1, 2)))
+
+
+def received_by(peer: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    peer.settimeout(WAIT_S)
+    while len(received) < size and (more := peer.recv(1 << 20)):
+        received += more
+    return bytes(received)
+
+
+def test_what_the_socket_does_not_take_at_once_follows_in_order(pair: Pair) -> None:
+    sent = [(b"%7d" % number, bytes([number]) * 60_000) for number in range(50)]
+    for one in sent:
+        pair.link.send(one)
+    expected = b"".join(head + content for head, content in sent)
+    assert received_by(pair.peer, len(expected)) == expected
+
+
+def test_a_frame_waits_for_the_thread_that_writes(pair: Pair) -> None:
+    writes, may_go_on = threading.Event(), threading.Event()
+    first, second = Ack(1, 1), Ack(1, 2)
+
+    def job(write: Write) -> None:
+        writes.set()
+        may_go_on.wait(WAIT_S)
+        write(first)
+
+    pair.link.work(job)
+    assert writes.wait(WAIT_S)
+    pair.link.send(encode(second))
+    may_go_on.set()
+    expected = b"".join(encode(first) + encode(second))
+    assert received_by(pair.peer, len(expected)) == expected
 
 
 def test_a_peer_that_does_not_read_loses_its_connection(
