@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -44,7 +43,7 @@ from amqpstore_server.config_values import (
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_guest
-from amqpstore_server.garbage import YoungCollector
+from amqpstore_server.garbage import YoungCollector, keep_collections_short
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.listening import accept_clients, listen
 from amqpstore_server.login_checks import LoginChecks
@@ -180,10 +179,7 @@ async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
         # A queue starts by dropping expired messages, so a queue that fails there is in the report.
         app.context.run_timers()
         keep_report(store, datetime.now(UTC), app.broker.set_aside)
-        # Objects that exist now stay: freezing them saves every collection from scanning them.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 5, 1000)
+        keep_collections_short()
         urls = [url_of("amqp", one) for one in plain] + [url_of("amqps", one) for one in tls]
         with admin_socket(store.directory) as admin:
             async with trio.open_nursery() as nursery:
