@@ -6,6 +6,7 @@ import pytest
 
 from amqpstore_tools.simulation.cluster.drills import disk_hangs, drill, sees_etcd_only
 from amqpstore_tools.simulation.cluster.history import GroupOutcome, run
+from amqpstore_tools.simulation.cluster.nemesis import Story
 
 
 def history(seed: int) -> GroupOutcome:
@@ -49,6 +50,11 @@ def test_a_member_that_hears_too_late_that_it_has_won_does_not_open_its_store() 
 def test_what_a_follower_acked_on_another_connection_commits_nothing() -> None:
     """It had discarded it meanwhile: the leader's own disk did not have it when it connected."""
     assert history(500001757).violations == ()
+
+
+def test_a_follower_may_discard_what_its_leader_commits_without_it() -> None:
+    """It was told so while that was not yet durable at the leader, and is no longer in the list."""
+    assert run(1610000884, size=3, min_in_sync=1, story=Story.LOST_LINKS).violations == ()
 
 
 def test_a_leader_that_has_resigned_lets_others_stand_first() -> None:

@@ -4,7 +4,9 @@
   of them may be elected. The same holds of declarations that were answered.
 - A leader that opens its store has all of it, and each queue that its log speaks of.
 - No two batches are committed for one place of the log.
-- A checkpoint covers what is committed only, and nothing that is committed is ever discarded.
+- A checkpoint covers what is committed only, and nothing that is committed is discarded. But a
+  leader may commit without a follower what it has just told it to discard: it sends it again before
+  the follower can be elected.
 - Two machines never serve clients at once.
 """
 
@@ -97,8 +99,12 @@ class Invariants(Witness):
                 self.broken(f"a checkpoint of {machine.name} covers {entry.position}, uncommitted")
 
     def discards(self, machine: SimulatedMachine, entries: list[LogEntry]) -> None:
+        listed = self._listed()
         for entry in entries:
             if self._committed.get(entry.position.number) == entry.position:
+                have_it = [*listed, self._machines[machine.followed]]
+                if machine not in listed and all(one.disk.is_durable(entry) for one in have_it):
+                    continue
                 self.broken(f"{machine.name} discards {entry.position}, which is committed")
             elif entry.position.number <= machine.disk.covered:
                 self.broken(f"{machine.name} discards {entry.position} behind its checkpoint")

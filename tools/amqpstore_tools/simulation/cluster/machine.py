@@ -44,6 +44,7 @@ from amqpstore_server.cluster.frames import (
     ShippedBatch,
     StoreCopy,
     StorePiece,
+    Welcome,
 )
 from amqpstore_server.cluster.keys import MemberIdentity
 from amqpstore_server.cluster.member import GroupMember, Role
@@ -76,7 +77,7 @@ class Witness:
         """A checkpoint covers the log up to a batch."""
 
     def discards(self, machine: SimulatedMachine, entries: list[LogEntry]) -> None:
-        """Batches are removed from a log."""
+        """Batches are removed from a log, as the leader has it that is followed."""
 
     def opened(self, machine: SimulatedMachine) -> None:
         """A leader has recovered its store."""
@@ -118,6 +119,8 @@ class SimulatedMachine:
         self.reports: list[str] = []
         self.copies = 0
         """How often it has put a copy of a leader's store in the place of its own."""
+        self.followed = ""
+        """The leader that welcomed it last."""
         self._events = events
         self._random = random
         self._etcd = etcd
@@ -548,6 +551,8 @@ class SimulatedMachine:
         self._alone(self._starts, lambda one: one.connected(link))
 
     def received(self, link: int, frame: Frame) -> None:
+        if isinstance(frame, Welcome):
+            self.followed = frame.member
         self._alone(self._starts, lambda one: one.received(link, frame, self.now))
 
     def progressed(self, link: int) -> None:
