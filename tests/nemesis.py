@@ -1,6 +1,7 @@
 """What happens to a group of real processes: one fault, or two at a time, each for a while."""
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -11,10 +12,15 @@ from typing import TypeAlias
 
 from tests.cluster_processes import GroupProcesses, MemberProcess
 from tests.network_namespaces import HostNetwork, NetworkHost
+from tests.slow_links import Pace
 from tests.small_disk import fill
 
 HOLDS_S = (0.2, 0.5, 1.0, 2.0, 3.0, 5.0)
 LONG_HOLD_S = 20.0
+DELAYS_S = (0.02, 0.05, 0.1, 0.2)
+"""Each way."""
+BANDWIDTHS = (256 << 10, 512 << 10, 1 << 20, 2 << 20)
+"""Bytes a second, each way."""
 _LEFT_BYTES = (0, 100_000, 3 << 20)
 
 Fault: TypeAlias = Callable[[], AbstractContextManager[None]]
@@ -58,6 +64,8 @@ class Nemesis:
                 self.follower_is_cut_off_from_etcd,
                 self.answers_of_etcd_do_not_reach_the_leader,
                 self.halves_are_cut,
+                self.links_are_slow,
+                self.links_are_narrow,
                 self.etcd_loses_a_member,
                 self.etcd_loses_its_leader,
                 self.etcd_is_killed,
@@ -159,11 +167,9 @@ class Nemesis:
         assert self._network is not None
         ways = {(one, other) for one in senders for other in receivers if one is not other}
         ways |= {(other, one) for one, other in ways} if both else set()
-        for one, other in ways:
-            self._network.cut(one, other)
+        self._network.cut(ways)
         yield
-        for one, other in ways:
-            self._network.mend(one, other)
+        self._network.mend(ways)
 
     def leader_is_unplugged(self) -> AbstractContextManager[None]:
         return self._unplugged(self._host(self._leader))
@@ -197,6 +203,24 @@ class Nemesis:
         """The leader has one member of etcd on its side."""
         lonely, *etcd = self._random.sample(self._etcd_hosts, len(self._etcd_hosts))
         return self._cut([self._host(self._leader), lonely], [*self._other_hosts, *etcd])
+
+    @contextmanager
+    def _slow(self, hosts: Sequence[NetworkHost], pace: Pace) -> Generator[None]:
+        assert self._network is not None
+        ways = list(itertools.permutations(hosts, 2))
+        self._network.slow_down(ways, pace)
+        yield
+        self._network.speed_up(ways, pace)
+
+    def links_are_slow(self) -> AbstractContextManager[None]:
+        """Between members, and to etcd."""
+        hosts = [self._host(self._leader), *self._other_hosts, *self._etcd_hosts]
+        return self._slow(hosts, Pace(delay_s=self._random.choice(DELAYS_S)))
+
+    def links_are_narrow(self) -> AbstractContextManager[None]:
+        """Between members."""
+        hosts = [self._host(self._leader), *self._other_hosts]
+        return self._slow(hosts, Pace(bytes_per_s=self._random.choice(BANDWIDTHS)))
 
     # etcd.
 

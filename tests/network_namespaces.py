@@ -1,21 +1,27 @@
 """Hosts with a network of their own on this machine, which can be cut in pieces.
 
 Each host is a network namespace with one address. A router between them, a namespace too, drops
-what a cut host sends, or what one sends to another: nobody is told, as with a real partition.
+what a cut host sends, or what one sends to another, or is slow with it: nobody is told, as with a
+real partition.
 """
 
 import contextlib
 import ctypes
 import os
 import subprocess
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 import pytest
 
+from tests.slow_links import INTERFACE, Pace, SlowLinks
+
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET, for setns(2)."""
+
+_SLOW_TABLE = "77"
+"""The routes of packets that take a slow link."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -41,10 +47,10 @@ LOOPBACK = _Loopback()
 """This machine itself."""
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, check=False)
+def _run(*command: str, stdin: str = "") -> None:
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"{' '.join(command)}: {done.stderr.decode().strip()}")
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 class NetworkHost:
@@ -57,22 +63,35 @@ class NetworkHost:
         self.interface = f"host{number}"
         """Its end of the cable at the router."""
 
-    @contextlib.contextmanager
-    def entered(self) -> Generator[None]:
-        with (
-            open("/proc/thread-self/ns/net", "rb") as outside,
-            open(f"/run/netns/{self.namespace}", "rb") as inside,
-        ):
-            _enter(inside.fileno())
-            try:
-                yield
-            finally:
-                _enter(outside.fileno())
+    def entered(self) -> AbstractContextManager[None]:
+        return _entered(self.namespace)
+
+
+@contextlib.contextmanager
+def _entered(namespace: str) -> Generator[None]:
+    with (
+        open("/proc/thread-self/ns/net", "rb") as outside,
+        open(f"/run/netns/{namespace}", "rb") as inside,
+    ):
+        _enter(inside.fileno())
+        try:
+            yield
+        finally:
+            _enter(outside.fileno())
 
 
 def _enter(namespace: int) -> None:
     if _LIBC.setns(namespace, _NEW_NETWORK):
         raise OSError(ctypes.get_errno(), "setns")
+
+
+Way: TypeAlias = tuple[NetworkHost, NetworkHost]
+"""From a sender to a receiver."""
+
+
+def _slowly(way: Way) -> str:
+    """Return a rule for what comes from the sender, and not from the tunnel."""
+    return f"iif {way[0].interface} lookup {_SLOW_TABLE}"
 
 
 class HostNetwork:
@@ -89,12 +108,24 @@ class HostNetwork:
         except OSError as error:
             pytest.skip(f"network namespaces cannot be made here: {error}")
         with contextlib.ExitStack() as stack:
-            stack.callback(self.close)
+            stack.callback(self._delete)
             forwards = ("sysctl", "-qw", "net.ipv4.ip_forward=1")
             _run("ip", "netns", "exec", self._router, *forwards)
             for one in self.hosts.values():
                 self._connect(one)
+            self._slow_links = self._make_slow_links()
             stack.pop_all()
+
+    def _make_slow_links(self) -> SlowLinks:
+        router = ("ip", "-n", self._router)
+        try:
+            with _entered(self._router):
+                links = SlowLinks()
+        except OSError as error:
+            pytest.skip(f"a tunnel device cannot be made here: {error}")
+        _run(*router, "link", "set", INTERFACE, "up")
+        _run(*router, "route", "add", "default", "dev", INTERFACE, "table", _SLOW_TABLE)
+        return links
 
     def _connect(self, host: NetworkHost) -> None:
         inside = ("ip", "-n", host.namespace)
@@ -117,20 +148,40 @@ class HostNetwork:
 
     def close(self) -> None:
         """Take all of it away; processes that run there keep a network without any cable."""
+        self._slow_links.close()
+        self._delete()
+
+    def _delete(self) -> None:
         for name in (*(one.namespace for one in self.hosts.values()), self._router):
             with contextlib.suppress(OSError):
                 _run("ip", "netns", "delete", name)
 
-    def cut(self, sender: NetworkHost, receiver: NetworkHost) -> None:
-        """Let nothing that one host sends arrive at another."""
-        self._rule("add", sender.address, receiver.address)
+    def cut(self, ways: Iterable[Way]) -> None:
+        """Let nothing that goes these ways arrive."""
+        self._rules("add", dict.fromkeys(ways, "blackhole"))
 
-    def mend(self, sender: NetworkHost, receiver: NetworkHost) -> None:
+    def mend(self, ways: Iterable[Way]) -> None:
         """Undo `cut`."""
-        self._rule("delete", sender.address, receiver.address)
+        self._rules("delete", dict.fromkeys(ways, "blackhole"))
 
-    def _rule(self, action: str, sender: str, receiver: str) -> None:
-        _run("ip", "-n", self._router, "rule", action, "from", sender, "to", receiver, "blackhole")
+    def slow_down(self, ways: Collection[Way], pace: Pace) -> None:
+        """Let what goes these ways take its time."""
+        for sender, receiver in ways:
+            self._slow_links.slow_down(sender.address, receiver.address, pace)
+        self._rules("add", {way: _slowly(way) for way in ways})
+
+    def speed_up(self, ways: Collection[Way], pace: Pace) -> None:
+        """Undo `slow_down`."""
+        self._rules("delete", {way: _slowly(way) for way in ways})
+        for sender, receiver in ways:
+            self._slow_links.speed_up(sender.address, receiver.address, pace)
+
+    def _rules(self, action: str, rules: Mapping[Way, str]) -> None:
+        lines = "".join(
+            f"rule {action} from {sender.address} to {receiver.address} {rule}\n"
+            for (sender, receiver), rule in rules.items()
+        )
+        _run("ip", "-n", self._router, "-batch", "-", stdin=lines)
 
     def unplug(self, host: NetworkHost) -> None:
         """Pull a host's cable."""
