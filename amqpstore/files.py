@@ -272,6 +272,26 @@ def open_regular(path: str) -> int:
     return descriptor
 
 
+def _open_alone(path: str) -> int:
+    """Open a file that nobody else has open, to be written to, and return its descriptor.
+
+    Raises: BlockingIOError, if somebody has, or another name leads to it; OSError.
+    """
+    # Linux before 5.3 also takes a name by which it was found before for somebody: so it is opened
+    # under the only one that it has now.
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_nlink != 1:
+            raise BlockingIOError(errno.EBUSY, "it has another name", path)
+        # The kernel gives this lease only to the one who has the file open alone.
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 class OsLock:
     """An flock(2): the kernel drops it when the process ends, however it ends.
 
@@ -313,25 +333,16 @@ class OsFiles:
         return OsFile(path, open_regular(path))
 
     def recycle(self, old: str, new: str) -> File:
-        descriptor = os.open(old, os.O_RDWR | os.O_CLOEXEC)
+        # A rename would replace a file of the new name; a link never does.
+        os.link(old, new)
         try:
-            # A rename would replace a file of the new name; a link never does.
-            os.link(old, new)
             # Only then nobody else can open it under the old name.
             os.unlink(old)
-            if os.fstat(descriptor).st_nlink != 1:
-                raise BlockingIOError(errno.EBUSY, "it has another name", new)
-            # The kernel gives this lease only to the one who has the file open alone.
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            return OsFile(new, _open_alone(new))
         except (OSError, MemoryError):
             with contextlib.suppress(OSError):
-                # A link that failed may have been made: but the name may also be another file's.
-                if os.path.samestat(os.stat(new), os.fstat(descriptor)):
-                    os.unlink(new)
-            os.close(descriptor)
+                os.unlink(new)
             raise
-        return OsFile(new, descriptor)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
