@@ -108,16 +108,17 @@ def spare_path(directory: str, number: int) -> str:
     return os.path.join(directory, SEGMENTS, f"{number:010}.spare")
 
 
+def is_spare(name: str) -> bool:
+    """Tell whether a file is a spare segment. A start removes it."""
+    return _SPARE.fullmatch(name) is not None
+
+
 def is_unfinished(name: str) -> bool:
-    """Tell whether a file is a segment or an index file that a follower was receiving."""
-    return _UNFINISHED.fullmatch(name) is not None
+    """Tell whether a file is a segment or an index file that a follower was receiving.
 
-
-def is_leftover(name: str, of_follower: bool = False) -> bool:
-    """Tell whether a file is a spare segment, or one that a follower was receiving: a start removes
-    it. Not so that of a follower, which goes on with what it has received.
+    A start removes it, unless the follower goes on with what it has received.
     """
-    return _SPARE.fullmatch(name) is not None or (is_unfinished(name) and not of_follower)
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 def rejoin_path(directory: str, number: int) -> str:

@@ -41,8 +41,11 @@ from amqpstore.filenames import (
     SEGMENTS,
     index_key,
     index_path,
-    is_leftover,
+    is_spare,
+    is_unfinished,
+    segment_name,
     segment_number,
+    segment_numbers,
     segment_path,
 )
 from amqpstore.identity import SegmentHeader
@@ -253,11 +256,11 @@ class _Recovery:
         """List the segments of the log to be read, those that are only kept, and leftovers."""
         directory = f"{self._directory}/{SEGMENTS}"
         names = self._files.list_directory(directory)
-        known = {name: segment_number(name) for name in names}
-        others = [name for name, number in known.items() if number is None]
-        unfinished = [f"{directory}/{one}" for one in others if is_leftover(one, self._is_follower)]
-        self._report.unknown_files = [name for name in others if not is_leftover(name)]
-        numbers = {number for number in known.values() if number is not None}
+        others = [name for name in names if not segment_number(name)]
+        spare = [name for name in others if is_spare(name)]
+        unfinished = [name for name in others if is_unfinished(name)]
+        self._report.unknown_files = sorted({*others}.difference(spare, unfinished))
+        numbers = segment_numbers(names)
         self._numbers = {*numbers, *self._moved_numbers()}
         self._expected = expected = ExpectedSegments.of(
             numbers, self._start.segment, self._rows.keys(), self._noted_ends.keys()
@@ -272,19 +275,15 @@ class _Recovery:
             return
         left = expected.left_over
         self._out.quarantined = [number for number in left if number in self._quarantine]
-        self._out.leftovers = [*unfinished, *left_index] + [
-            segment_path(self._directory, number)
-            for number in left
-            if number not in self._quarantine
-        ]
+        removed = [segment_name(number) for number in left if number not in self._quarantine]
+        removed += spare if self._is_follower else [*spare, *unfinished]
+        self._out.leftovers = [*left_index, *(f"{directory}/{name}" for name in removed)]
 
-    def _moved_numbers(self) -> Iterator[int]:
-        """Yield the numbers of the segments in quarantine."""
+    def _moved_numbers(self) -> list[int]:
+        """Return the numbers of the segments in quarantine."""
         directory = f"{self._directory}/{QUARANTINE}"
-        if self._files.exists(directory):
-            for name in self._files.list_directory(directory):
-                if number := segment_number(name):
-                    yield number
+        exists = self._files.exists(directory)
+        return segment_numbers(self._files.list_directory(directory)) if exists else []
 
     def _list_index_files(self) -> tuple[list[str], bool]:
         """Return index files without a row, and whether any row has no file."""
@@ -298,9 +297,9 @@ class _Recovery:
         for name in self._files.list_directory(index):
             if (key := index_key(name)) in states:
                 states.remove(key)
-            elif key or is_leftover(name, self._is_follower):
+            elif key or (is_unfinished(name) and not self._is_follower):
                 left.append(f"{index}/{name}")
-            elif not is_leftover(name):
+            elif not is_unfinished(name):
                 self._report.unknown_files.append(name)
         return left, bool(states)
 

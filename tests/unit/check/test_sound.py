@@ -5,7 +5,10 @@ import os
 import pytest
 
 from amqpstore_tools.check.engine import check
+from amqpstore_tools.check.findings import Finding
 from tests.unit.check.stores import History
+from tests.unit.copying.stores import make_store
+from tests.unit.offline.stores import leave_spares
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -26,6 +29,23 @@ def test_nothing_is_found_after_closes_and_crashes(tmp_path: object, seed: int) 
         queues = [queue for queue in history.store.queues.values() if queue.durable]
         assert checked.messages == sum(queue.ready_count for queue in queues)
         history.abandon()
+
+
+def test_spare_segments_are_noted(tmp_path: object) -> None:
+    directory = os.path.join(str(tmp_path), "store")
+    make_store(directory, close=False)
+    before = check(directory)
+    leave_spares(directory)
+    checked = check(directory)
+    text = "a spare segment: the next start removes it"
+    assert list(checked.findings) == [
+        *before.findings,
+        *(Finding("file-left-over", f"segments/000000090{n}.spare", text) for n in (1, 2, 3)),
+    ]
+    assert not checked.is_damaged
+    assert checked.messages == before.messages
+    # A broker that is running has some.
+    assert list(check(directory, live=True).findings) == []
 
 
 def files_of(directory: str) -> dict[str, bytes]:

@@ -219,11 +219,14 @@ def test_a_store_goes_on_in_the_segments_it_dropped(tmp_path: Path) -> None:
     path = spare_path(disk.directory, 1)
     store.abandon()
     Path(path).write_bytes(bytes(100))
+    stranger = Path(disk.directory, "index", "0000000001.spare")
+    stranger.touch()
     store = disk.open()
     report = store.recovery_report
     assert report.is_clean
-    assert (report.torn_bytes, report.unknown_files) == (0, [])
+    assert (report.torn_bytes, report.unknown_files) == (0, [stranger.name])
     assert not os.path.exists(path)
+    assert stranger.exists()
     assert drain(store, queue_named(store, "q")) == rest[-2:]
     store.close()
     assert not [name for name in names(disk.directory) if name.endswith(".spare")]

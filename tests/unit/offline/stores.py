@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.filenames import SEGMENTS, segment_numbers, segment_path, spare_path
 from amqpstore.worker import InlineWorker
 from amqpstore_tools import __main__ as program
 
@@ -91,7 +92,18 @@ def make_busy(directory: str) -> str:
     take(store, audit, 2)
     store.sync()
     store.abandon()
+    leave_spares(directory)
     return directory
+
+
+def leave_spares(directory: str) -> None:
+    """Leave spare segments as crashes do: full of zeros, with all that a segment had, and with a
+    name as a segment too.
+    """
+    numbers = segment_numbers(os.listdir(os.path.join(directory, SEGMENTS)))
+    Path(spare_path(directory, 901)).write_bytes(bytes(4096))
+    shutil.copy(segment_path(directory, numbers[0]), spare_path(directory, 902))
+    os.link(segment_path(directory, numbers[-1]), spare_path(directory, 903))
 
 
 def run_command(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Queue, Store, marker
-from amqpstore.filenames import segment_path
+from amqpstore.filenames import segment_path, spare_path
+from amqpstore.files import OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.inspect.follow import _Log
@@ -68,6 +69,14 @@ def test_a_snapshot_has_what_was_written_when_it_was_taken(running: Running) -> 
         assert segment.sound_size == end
         assert end <= segment.size <= end + 32
         assert len(list(image.transactions(segment))) == 7
+
+
+def test_spare_segments_are_left_to_the_broker(running: Running) -> None:
+    spare = spare_path(running.directory, 9)
+    Path(spare).write_bytes(bytes(100))
+    with StoreImage.open(running.directory, live=True) as image:
+        assert os.path.basename(spare) not in image.recovered.report.unknown_files
+        OsFiles().recycle(spare, segment_path(running.directory, 2)).close()
 
 
 def test_a_check_finds_nothing(running: Running) -> None:

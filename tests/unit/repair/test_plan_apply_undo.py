@@ -26,6 +26,7 @@ from amqpstore_tools.repair.undo import undo
 from fixtures import make_damage
 from fixtures.damaging import damage
 from fixtures.survivors import survivors
+from tests.unit.offline.stores import leave_spares
 from tests.unit.repair.mending import mend, plan_of
 
 GOLDEN = Path(make_damage.__file__).parent / "v1/golden/store"
@@ -33,8 +34,9 @@ GOLDEN = Path(make_damage.__file__).parent / "v1/golden/store"
 
 @pytest.fixture
 def broken(tmp_path: Path) -> str:
-    """A store with a flipped bit in a segment."""
+    """A store with a flipped bit in a segment, and spare segments."""
     directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
+    leave_spares(directory)
     damage(directory, [{"do": "flip", "file": make_damage.LOG, "offset": 300, "bit": 1}])
     return directory
 
@@ -55,6 +57,7 @@ def test_a_plan_changes_nothing(broken: str) -> None:
 
 def test_a_sound_store_has_a_plan_without_a_step(tmp_path: Path) -> None:
     directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
+    leave_spares(directory)
     before = listing(directory)
     plan, repair = mend(directory)
     assert (plan.steps, plan.moves, plan.makes, repair) == ([], [], [], None)
@@ -130,7 +133,9 @@ def test_repairs_are_undone_from_the_last_one_on(broken: str) -> None:
 
 def test_a_repaired_store_goes_on(broken: str) -> None:
     """It takes messages, makes checkpoints, compacts, and is sound behind all that."""
-    mend(broken)
+    plan, _ = mend(broken)
+    spare = sorted(name for name in plan.files if name.endswith(".spare"))
+    assert sorted(name for name in listing(broken) if name.endswith(".spare")) == spare != []
     before = survivors(broken)
     for _ in range(3):
         with Store.open(broken) as store:

@@ -303,7 +303,7 @@ def test_queues_and_segments(busy: str) -> None:
 
 def test_damage_is_a_finding_and_a_row_that_says_so(busy: str) -> None:
     before = read(busy)
-    assert read(busy, view="findings") == []
+    assert {row["code"] for row in read(busy, view="findings")} == {"file-left-over"}
     victim = next(row for row in before if row["state"] == "ready" and row["segment"] < 2**31)
     path = os.path.join(busy, "segments", f"{victim['segment']:010}.segment")
     with open(path, "r+b") as file:

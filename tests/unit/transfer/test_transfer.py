@@ -13,6 +13,7 @@ import pytest
 from amqpstore import Envelope, Message, Store
 from amqpstore.catalog import Change
 from amqpstore.errors import NotAStoreError, StoreLockedError
+from amqpstore.filenames import is_spare
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.transfer.exporting import chosen, export
@@ -30,6 +31,7 @@ from amqpstore_tools.transfer.lines import (
     read_lines,
 )
 from tests.unit.copying.stores import contents, open_store, publish, queue_of
+from tests.unit.offline.stores import leave_spares
 
 Paths = Callable[[str], str]
 
@@ -148,10 +150,12 @@ def test_other_files_stay_where_they_are(path: Paths, store: str) -> None:
     Path(store, "reports", "old", "one.json").write_text("{}")
     Path(store, "segments", "notes.txt").write_text("mine")
     os.symlink("/nowhere", f"{store}/link")
+    leave_spares(store)
     import_lines(store, lines(exported(store)), create=False)
     assert Path(store, "reports", "old", "one.json").read_text() == "{}"
     assert Path(store, "segments", "notes.txt").read_text() == "mine"
     assert os.readlink(f"{store}/link") == "/nowhere"
+    assert not [name for name in os.listdir(f"{store}/segments") if is_spare(name)]
     with open_store(store) as opened:
         assert queue_of(opened, "audit").ready_count == 40
 

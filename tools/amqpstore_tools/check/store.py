@@ -31,7 +31,8 @@ from amqpstore.filenames import (
     TRAILS,
     TRANSIENT,
     index_key,
-    is_leftover,
+    is_spare,
+    is_unfinished,
     rejoin_number,
     repair_number,
     segment_number,
@@ -243,7 +244,10 @@ class PreparedStore:
                 elif directory == QUARANTINE and rejoin_number(name):
                     text = "what a follower discarded, as nobody had committed it, is kept here"
                     findings.add("rejoin-kept", f"{directory}/{name}", text)
-                elif is_leftover(name):
+                elif directory == SEGMENTS and is_spare(name):
+                    text = "a spare segment: the next start removes it"
+                    findings.add("file-left-over", f"{directory}/{name}", text)
+                elif is_unfinished(name):
                     if not self._is_live:
                         text = "an unfinished copy of a file"
                         findings.add("file-left-over", f"{directory}/{name}", text)

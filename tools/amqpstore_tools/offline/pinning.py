@@ -14,7 +14,7 @@ import os
 
 from amqpstore.batches import written_end
 from amqpstore.expected_segments import log_segments
-from amqpstore.filenames import SEGMENTS, segment_number
+from amqpstore.filenames import SEGMENTS, is_spare, segment_number
 from amqpstore.files import File, OsFile, OsFiles, open_regular
 from amqpstore_tools.offline.instant import allow_descriptors
 from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
@@ -84,11 +84,15 @@ class PinnedFiles(ReadOnlyFiles):
         self._names: dict[str, list[str]] = {}
 
     def pin(self, directory: str) -> None:
-        """Pin all files that are in a directory now. Raises: SnapshotError, OSError."""
+        """Pin all files that are in a directory now, except spare segments: a broker writes to one
+        only as long as nobody else has it open. Raises: SnapshotError, OSError.
+        """
         names = super().list_directory(directory)
+        is_store = os.path.basename(directory) == SEGMENTS
+        if is_store:
+            names = [name for name in names if not is_spare(name)]
         allow_descriptors(directory, len(self._files) + len(names))
         self._names[directory] = found = []
-        is_store = os.path.basename(directory) == SEGMENTS
         last = max(log_segments(names), default=0) if is_store else 0
         for name in names:
             path = f"{directory}/{name}"

@@ -25,7 +25,10 @@ from amqpstore.filenames import (
     NEW_REPLACEMENT,
     REPLACEMENT,
     RESERVE,
+    SEGMENTS,
     TRANSIENT,
+    is_spare,
+    is_unfinished,
 )
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
@@ -196,7 +199,9 @@ def _link_strangers(directory: str, new: str) -> None:
         if os.path.isdir(os.path.join(directory, folder)):
             os.makedirs(os.path.join(new, folder), exist_ok=True)
             for name in set(os.listdir(os.path.join(directory, folder))):
-                if name != DEFINITIONS and not name.endswith((".segment", ".index", ".mdb")):
+                is_own = name == DEFINITIONS or name.endswith((".segment", ".index", ".mdb"))
+                is_left_over = is_unfinished(name) or (folder == SEGMENTS and is_spare(name))
+                if not (is_own or is_left_over):
                     _link(os.path.join(directory, folder, name), os.path.join(new, folder, name))
 
 
