@@ -23,9 +23,9 @@ from amqpstore_server.switching import SwitchInterval
 _COLLECTING_S = 0.015
 """How long a queue collects messages while the broker is busy."""
 
-_SHORT_S = 0.012
-"""A round that has taken no longer hands out more than one go may: a read of 512 KiB can have 3,000
-small messages, and queues that get more than they hand out end up on the disk.
+_GOES = range(4)
+"""A round hands out as many messages as have come, in so many goes at most: a read of 512 KiB can
+have 3,000 small ones, and queues that get more than they hand out end up on the disk.
 """
 
 _REST = 4.0
@@ -162,13 +162,17 @@ class Turn:
     def _end(self, committer: Committer, now: float, *, collects: bool = False) -> None:
         """Hand out messages, start a batch, and send."""
         if self._broker.has_work:
-            self._pump(collects=collects)
             context = self._broker.context
             most = context.limits.max_handed_out
-            while context.handed_out >= most and context.touched:
-                if time.perf_counter() - context.read_s >= _SHORT_S:
-                    break
+            column = context.column
+            for _ in _GOES:
                 self._pump(collects=collects)
+                column.copies -= context.handed_out
+                is_all = context.handed_out < most or not context.touched
+                if column.copies <= 0 or (is_all and not collects):
+                    column.copies = 0
+                if is_all or not column.copies:
+                    break
         committer.commit(promised_only=True)
         if self._broker.context.store.free_memory():
             self._sockets.return_in(0.0)

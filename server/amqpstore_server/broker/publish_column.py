@@ -106,6 +106,8 @@ class PublishColumn:
 
     def __init__(self, context: ColumnContext) -> None:
         self.entries: list[_Entry] = []
+        self.copies = 0
+        """How many messages have come since it was set to 0; one for two queues counts as two."""
         self._context = context
         self._kind: object = None
         self._byte_count = 0
@@ -130,6 +132,7 @@ class PublishColumn:
         copies = 0
         for route, indexes in routes:
             copies += route.copies * len(indexes)
+        self.copies += copies
         self._byte_count += body_bytes + _COPY_BYTES * copies
         if self._byte_count >= _MAX_BYTES or copies >= _MAX_COPIES:
             self.place()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import trio
 
-import amqpstore_server.turn
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
+from amqpstore_server.turn import _GOES
 from tests.one_client import messages, one_client
 
 MESSAGES = 20
@@ -25,54 +27,60 @@ class Turns(trio.abc.Instrument):
         self.count += 1
 
 
-def turns_of_pumps(monkeypatch: pytest.MonkeyPatch, short_s: float) -> list[int]:
-    """Return in which turn of trio's loop each pump was, of a queue that has more to hand out after
-    each, while something can be read in each turn. Args: short_s, which turns count as short.
+def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[int]:
+    """Return how often the broker was pumped in the turns of trio's loop, while a queue hands out
+    one message each time and something can be read in each turn. Args: is_backlog, whether the
+    queue has the messages already, or they come in one read.
     """
     turns = Turns()
     pumped: list[int] = []
     pump = Broker.pump
 
     def noted(broker: Broker, *, collects: bool = False, rests: bool = False) -> float:
-        pumped.append(turns.count)
-        return pump(broker, collects=collects, rests=rests)
+        spent = pump(broker, collects=collects, rests=rests)
+        pumped.extend([turns.count] * broker.context.handed_out)
+        return spent
 
     monkeypatch.setattr(Broker, "pump", noted)
-    monkeypatch.setattr(amqpstore_server.turn, "_SHORT_S", short_s)
+    consume = methods.BasicConsume(queue="q", consumer_tag="c", no_ack=True)
 
     async def main() -> None:
         async with one_client() as (app, sock):
             queue = app.broker.vhost("/").queues["q"]
             app.context.limits = app.context.limits._replace(max_handed_out=1)
-            sock.send(messages().take(MESSAGES))
-            while queue.ready_count < MESSAGES:
-                assert app.sockets._look(60)
-                app._turn.round(app.committer, 1.0)
-            consume = methods.BasicConsume(queue="q", consumer_tag="c", no_ack=True)
-            sock.send(method_frame(1, consume.encode()))
+
+            def read(octets: bytes, messages: int, consumers: int) -> None:
+                sock.send(octets)
+                while (queue.ready_count, len(queue.consumers)) != (messages, consumers):
+                    assert app.sockets._look(60)
+                    app._turn.round(app.committer, 1.0)
+
+            if is_backlog:
+                read(messages().take(MESSAGES), MESSAGES, 0)
+                sock.send(method_frame(1, consume.encode()))
+            else:
+                read(method_frame(1, consume.encode()), 0, 1)
+                sock.send(messages().take(MESSAGES))
             pumped.clear()
             trio.lowlevel.add_instrument(turns)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(app._turn.run, app.committer)
-                while queue.ready_count:
+                while len(pumped) < MESSAGES:
                     app.sockets.wake()
                     await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert len(pumped) >= MESSAGES
-    return pumped
+    return set(Counter(pumped).values())
 
 
-def test_messages_are_handed_out_once_however_the_turn_came_about(
+def test_a_backlog_is_handed_out_in_one_go_a_turn_however_the_turn_came_about(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pumped = turns_of_pumps(monkeypatch, 0.0)
-    assert len(pumped) == len(set(pumped))
+    assert pumps_a_turn(monkeypatch, is_backlog=True) == {1}
 
 
-def test_a_short_turn_hands_out_all_that_a_large_read_has_brought(
+def test_a_turn_hands_out_in_several_goes_what_a_large_read_has_brought(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pumped = turns_of_pumps(monkeypatch, 60.0)
-    assert len(set(pumped)) <= 3
+    assert max(pumps_a_turn(monkeypatch, is_backlog=False)) == len(_GOES)
