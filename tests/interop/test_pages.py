@@ -555,7 +555,7 @@ def test_a_message_says_where_it_came_from(page: Page, site: str) -> None:
     assert "no longer in this queue" in page.inner_text("main")
     page.wait_for_selector("h2:has-text('It became message')", timeout=60_000)
     clients = page.inner_text("section:has-text('Who had to do with it')")
-    assert all(what in clients for what in ("It published it", "It got it", "It rejected it"))
+    assert all(what in clients for what in ("Published it", "Got it", "Rejected it"))
 
 
 def test_what_a_drill_found_is_shown(page: Page, site: str) -> None:

@@ -19,11 +19,11 @@ _WHAT = {
 }
 
 _DID = {
-    "published": "published it",
-    "delivered": "got it",
-    "acked": "acked it",
-    "rejected": "rejected it",
-    "requeued": "gave it back",
+    "published": "Published it",
+    "delivered": "Got it",
+    "acked": "Acked it",
+    "rejected": "Rejected it",
+    "requeued": "Gave it back",
 }
 
 
