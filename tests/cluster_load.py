@@ -278,6 +278,12 @@ class Load:
         target = self.history.confirms + count
         wait_until(lambda: self.history.confirms >= target, self._group.logs, timeout_s)
 
+    def goes_on_for(self, seconds: float) -> None:
+        """Return after so long, if confirms come all the time."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.wait_for_confirms(20)
+
     def verify(self) -> None:
         """Stop, take all that is there, and compare it with what was confirmed."""
         self.stopped.set()

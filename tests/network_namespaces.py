@@ -104,25 +104,22 @@ class HostNetwork:
             name: NetworkHost(f"{prefix}-{name}", number) for number, name in enumerate(names, 1)
         }
         try:
-            _run("ip", "netns", "add", self._router)
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._delete)
+                self._slow_links = self._make_router()
+                for one in self.hosts.values():
+                    self._connect(one)
+                stack.pop_all()
         except OSError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error}")
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._delete)
-            forwards = ("sysctl", "-qw", "net.ipv4.ip_forward=1")
-            _run("ip", "netns", "exec", self._router, *forwards)
-            for one in self.hosts.values():
-                self._connect(one)
-            self._slow_links = self._make_slow_links()
-            stack.pop_all()
+            pytest.skip(f"there can be no network of namespaces here: {error}")
 
-    def _make_slow_links(self) -> SlowLinks:
+    def _make_router(self) -> SlowLinks:
         router = ("ip", "-n", self._router)
-        try:
-            with _entered(self._router):
-                links = SlowLinks()
-        except OSError as error:
-            pytest.skip(f"a tunnel device cannot be made here: {error}")
+        _run("ip", "netns", "add", self._router)
+        forwards = ("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        _run("ip", "netns", "exec", self._router, *forwards)
+        with _entered(self._router):
+            links = SlowLinks()
         _run(*router, "link", "set", INTERFACE, "up")
         _run(*router, "route", "add", "default", "dev", INTERFACE, "table", _SLOW_TABLE)
         return links

@@ -3,6 +3,8 @@ was confirmed is lost, and nothing comes twice without saying so.
 """
 
 import contextlib
+import itertools
+import os
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -11,12 +13,16 @@ import pytest
 import trustme
 from pika.exceptions import AMQPError
 
+from amqpstore_server.cluster.keys import IN_SYNC
+from amqpstore_server.cluster.timing import Timing
 from amqpstore_tools.__main__ import main
 from tests.cluster_load import PERSISTENT, QUEUES, Load
 from tests.cluster_processes import GroupProcesses
 from tests.interop.test_replication import FAILOVER_S, publish
-from tests.nemesis import Nemesis
-from tests.network_namespaces import HostNetwork
+from tests.interop.test_whole_copy import IN_PLACE, segments
+from tests.nemesis import BANDWIDTHS, DELAYS_S, Nemesis
+from tests.network_namespaces import HostNetwork, Way
+from tests.slow_links import Pace
 from tests.small_disk import small_disk
 
 pytestmark = pytest.mark.long
@@ -27,6 +33,10 @@ LEAST_FREE_BYTES = "2097152"
 DISK_MIB = 192
 OUTAGE_S = 20.0
 """Longer than all leases."""
+SLOW_S = 3.0
+LARGE_S = 1.5 * Timing().ack_timeout_s
+COPIED_MIB = 30
+COPY_S = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -122,9 +132,7 @@ def test_nobody_notices_that_etcd_is_away(
     load.wait_for_confirms(20)
     leader, term, connections = group.wait_for_leader(), group.view().term, load.connections
     group.etcd.kill()
-    until = time.monotonic() + OUTAGE_S
-    while time.monotonic() < until:
-        load.wait_for_confirms(20)
+    load.goes_on_for(OUTAGE_S)
     assert load.connections == connections, group.logs()
     group.etcd.start()
     assert group.wait_for_leader() is leader
@@ -132,6 +140,93 @@ def test_nobody_notices_that_etcd_is_away(
     load.wait_for_confirms(20)
     assert load.connections == connections, group.logs()
     load.verify()
+
+
+def ways_between_members(network: HostNetwork) -> list[Way]:
+    return list(itertools.permutations([network.hosts[name] for name in "abc"], 2))
+
+
+@contextlib.contextmanager
+def nobody_loses_a_place(group: GroupProcesses, load: Load) -> Generator[None]:
+    """Neither who leads nor the list changes, and no client is disconnected."""
+    load.start()
+    load.wait_for_confirms(20)
+    before, connections = group.view(), load.connections
+    yield
+    after = group.view()
+    assert after.term == before.term, group.logs()
+    assert after.changed(IN_SYNC) == before.changed(IN_SYNC), group.logs()
+    assert load.connections == connections, group.logs()
+    load.verify()
+
+
+def test_slow_links_cost_no_member_its_place(
+    scattered: tuple[GroupProcesses, HostNetwork],
+) -> None:
+    group, network = scattered
+    ways, load = ways_between_members(network), Load(group, 5, publishers=20, pace_s=0.2)
+    with nobody_loses_a_place(group, load):
+        for delay_s in DELAYS_S:
+            slow = Pace(delay_s=delay_s)
+            network.slow_down(ways, slow)
+            load.goes_on_for(SLOW_S)
+            network.speed_up(ways, slow)
+
+
+def test_narrow_links_cost_no_member_its_place(
+    scattered: tuple[GroupProcesses, HostNetwork],
+) -> None:
+    """Each time a message is on its way for longer than a follower may be silent."""
+    group, network = scattered
+    ways, load = ways_between_members(network), Load(group, 6, publishers=20, pace_s=0.2)
+    with nobody_loses_a_place(group, load):
+        channel = group.wait_for_leader().connect().channel()
+        channel.queue_declare("large", durable=True)
+        channel.confirm_delivery()
+        for bandwidth in BANDWIDTHS:
+            narrow = Pace(bytes_per_s=bandwidth)
+            network.slow_down(ways, narrow)
+            load.goes_on_for(SLOW_S)
+            channel.basic_publish("", "large", bytes(int(bandwidth * LARGE_S)), PERSISTENT)
+            network.speed_up(ways, narrow)
+        channel.connection.close()
+
+
+def test_a_copy_over_a_narrow_link_ends(
+    scattered: tuple[GroupProcesses, HostNetwork], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clients are confirmed meanwhile, and nobody leads but who did."""
+    group, network = scattered
+    ways = ways_between_members(network)
+    load = Load(group, 7, publishers=20, pace_s=0.2)
+    load.start()
+    load.wait_for_confirms(20)
+    leader, term = group.wait_for_leader(), group.view().term
+    follower = next(one for one in group.members if one is not leader)
+    follower.kill()
+    last = segments(follower)[-1]
+    group.wait(lambda: last not in segments(leader))
+    for kept in (Path(leader.directory) / "kept").glob("*.segment"):
+        kept.unlink()
+    channel = leader.connect().channel()
+    channel.queue_declare("large", durable=True)
+    channel.confirm_delivery()
+    for _ in range(COPIED_MIB):
+        channel.basic_publish("", "large", os.urandom(1 << 20), PERSISTENT)
+    channel.connection.close()
+    narrow = Pace(bytes_per_s=BANDWIDTHS[-1])
+    network.slow_down(ways, narrow)
+    follower.start()
+    began = time.monotonic()
+    while len(group.view().in_sync) < len(group.members):
+        load.goes_on_for(1.0)
+        assert time.monotonic() - began < COPY_S, group.logs()
+    assert time.monotonic() - began > COPIED_MIB * (1 << 20) / narrow.bytes_per_s
+    assert IN_PLACE in follower.log()
+    assert (group.leader(), group.view().term) == (leader, term), group.logs()
+    network.speed_up(ways, narrow)
+    load.verify()
+    end(group, capsys)
 
 
 def test_a_leader_without_enough_replicas_confirms_nothing(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_nothing_overtakes_when_a_link_is_mended() -> None:
     assert slow.arrival(100, 2.0) == 2.0
 
 
+@pytest.mark.long
 def test_hosts_are_slow_with_each_other_and_no_longer() -> None:
     with HostNetwork("ab") as network:
         one, other = network.hosts["a"], network.hosts["b"]
