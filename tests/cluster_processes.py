@@ -66,10 +66,16 @@ class MemberProcess:
     @property
     def environment(self) -> dict[str, str]:
         """The configuration, as variables of the process."""
+        etcd = self.etcd.settings
         return {
             "AMQPSTORE_CONFIG": "",
             "AMQPSTORE_CLUSTER_NAME": "test",
-            "AMQPSTORE_CLUSTER_ETCD": ",".join(self.etcd.urls),
+            "AMQPSTORE_CLUSTER_ETCD": ",".join(etcd.endpoints),
+            "AMQPSTORE_CLUSTER_ETCD_CA": etcd.ca,
+            "AMQPSTORE_CLUSTER_ETCD_CERTIFICATE": etcd.certificate,
+            "AMQPSTORE_CLUSTER_ETCD_KEY": etcd.key,
+            "AMQPSTORE_CLUSTER_ETCD_USER": etcd.user,
+            "AMQPSTORE_CLUSTER_ETCD_PASSWORD": etcd.password,
             "AMQPSTORE_CLUSTER_REPLICATE": self.address,
             "AMQPSTORE_CLUSTER_PROXY": str(self.proxy).lower(),
             "AMQPSTORE_MANAGEMENT_LISTEN": "",
@@ -188,7 +194,8 @@ class GroupProcesses:
     """An etcd, and members of which the first one is in the list from the beginning.
 
     Args: proxy, whether followers take clients: else who accepts some leads. hosts, etcd_hosts:
-    where they run; etcd has as many members as hosts. disks: a directory for each member.
+    where they run; etcd has as many members as hosts. disks: a directory for each member. etcd:
+    one that is there already.
     """
 
     def __init__(
@@ -201,9 +208,12 @@ class GroupProcesses:
         hosts: Sequence[Host] = (),
         etcd_hosts: Sequence[Host] = (LOOPBACK,),
         disks: Sequence[str] = (),
+        etcd: EtcdCluster | None = None,
     ) -> None:
         self._stack = contextlib.ExitStack()
-        self.etcd = self._stack.enter_context(EtcdCluster(place, len(etcd_hosts), hosts=etcd_hosts))
+        self.etcd = etcd or self._stack.enter_context(
+            EtcdCluster(place, len(etcd_hosts), hosts=etcd_hosts)
+        )
         self.client = self._stack.enter_context(
             EtcdClient(self.etcd.settings, "/amqpstore/test/main/", timeout_s=PATIENT_S)
         )

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from base64 import b64encode
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from itertools import count
@@ -22,6 +21,7 @@ from amqpstore_server.etcd.errors import (
 from amqpstore_server.etcd.settings import EtcdSettings
 from tests.etcd_process import PATIENT_S, EtcdCluster
 from tests.interop.relay import Relay
+from tests.secured_etcd import Authority, SecuredEtcd
 from tests.waiting import wait_until
 
 LEASE_S = 1.0
@@ -207,35 +207,6 @@ def test_an_etcd_that_was_restored_from_a_backup_is_not_used(tmp_path: Path) -> 
 # TLS and logins.
 
 
-class Authority:
-    """A CA, with a certificate of the server and one of its client."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._ca = trustme.CA()
-        self._ca.cert_pem.write_to_path(self.path("ca.pem"))
-        self.issue()
-
-    def path(self, name: str) -> str:
-        return str(self.directory / name)
-
-    def issue(self) -> None:
-        for name, identity in (("server", "127.0.0.1"), ("client", "amqpstore.example")):
-            leaf = self._ca.issue_cert(identity)
-            leaf.private_key_pem.write_to_path(self.path(f"{name}.key"))
-            leaf.cert_chain_pems[0].write_to_path(self.path(f"{name}.pem"))
-
-    def settings(self, etcd: EtcdCluster, password: str = "right") -> EtcdSettings:
-        return EtcdSettings(
-            etcd.urls,
-            self.path("ca.pem"),
-            self.path("client.pem"),
-            self.path("client.key"),
-            "amqpstore",
-            password,
-        )
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("tls"))
@@ -244,34 +215,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def secured(
     tmp_path_factory: pytest.TempPathFactory, authority: Authority
-) -> Generator[EtcdCluster]:
-    """An etcd that asks for a certificate, and for a user who may use `/amqpstore/` alone."""
-    arguments = [
-        *["--cert-file", authority.path("server.pem"), "--key-file", authority.path("server.key")],
-        *["--client-cert-auth", "--trusted-ca-file", authority.path("ca.pem")],
-        *["--bcrypt-cost", "4"],
-    ]
-    tls = EtcdSettings(
-        ("https://127.0.0.1",),
-        authority.path("ca.pem"),
-        authority.path("client.pem"),
-        authority.path("client.key"),
-    ).tls_context()
-    directory = str(tmp_path_factory.mktemp("secured"))
-    with EtcdCluster(directory, arguments=arguments, tls=tls) as etcd:
-        for user in ("root", "amqpstore"):
-            etcd.post("/v3/auth/user/add", {"name": user, "password": "right"})
-            etcd.post("/v3/auth/role/add", {"name": user})
-            etcd.post("/v3/auth/user/grant", {"user": user, "role": user})
-        place = {"key": b64encode(b"/amqpstore/"), "range_end": b64encode(b"/amqpstore0")}
-        rights = {"permType": "READWRITE", **{key: text.decode() for key, text in place.items()}}
-        etcd.post("/v3/auth/role/grant", {"name": "amqpstore", "perm": rights})
-        etcd.post("/v3/auth/enable", {})
+) -> Generator[SecuredEtcd]:
+    with SecuredEtcd(str(tmp_path_factory.mktemp("secured")), authority) as etcd:
         yield etcd
 
 
-def test_certificates_and_a_login(secured: EtcdCluster, authority: Authority) -> None:
-    with patient(authority.settings(secured)) as client:
+def test_certificates_and_a_login(secured: SecuredEtcd, authority: Authority) -> None:
+    with patient(secured.settings) as client:
         assert client.attempt(put(client, "r1")).outcome == "done"
         lease = client.grant(LEASE_S)
         assert client.keep_alive(lease).is_alive
@@ -291,8 +241,8 @@ def test_certificates_and_a_login(secured: EtcdCluster, authority: Authority) ->
         client.watch(1).close()
 
 
-def test_what_a_user_may_not_do_is_said(secured: EtcdCluster, authority: Authority) -> None:
-    with patient(authority.settings(secured), "/elsewhere/") as client:
+def test_what_a_user_may_not_do_is_said(secured: SecuredEtcd, authority: Authority) -> None:
+    with patient(secured.settings, "/elsewhere/") as client:
         with pytest.raises(EtcdUnavailableError, match="permission denied"):
             client.read()
         forbidden = EtcdTransaction((), (Put("note", {}),))
@@ -300,9 +250,9 @@ def test_what_a_user_may_not_do_is_said(secured: EtcdCluster, authority: Authori
 
 
 def test_a_wrong_password_is_named_and_not_shown(
-    secured: EtcdCluster, authority: Authority, caplog: pytest.LogCaptureFixture
+    secured: SecuredEtcd, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = authority.settings(secured, "wrong-secret")
+    settings = replace(secured.settings, password="wrong-secret")
     with (
         patient(settings) as client,
         pytest.raises(EtcdUnavailableError, match="invalid user ID or password") as failed,
@@ -312,8 +262,8 @@ def test_a_wrong_password_is_named_and_not_shown(
     assert "wrong-secret" not in shown
 
 
-def test_who_has_no_login_is_told(secured: EtcdCluster, authority: Authority) -> None:
-    settings = replace(authority.settings(secured), user="", password="")
+def test_who_has_no_login_is_told(secured: SecuredEtcd, authority: Authority) -> None:
+    settings = replace(secured.settings, user="", password="")
     with (
         patient(settings) as client,
         pytest.raises(EtcdUnavailableError, match="permission denied"),
@@ -322,10 +272,10 @@ def test_who_has_no_login_is_told(secured: EtcdCluster, authority: Authority) ->
 
 
 def test_a_server_that_another_ca_has_certified_is_not_trusted(
-    secured: EtcdCluster, authority: Authority, tmp_path: Path
+    secured: SecuredEtcd, authority: Authority, tmp_path: Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
-    settings = replace(authority.settings(secured), ca=str(tmp_path / "other.pem"))
+    settings = replace(secured.settings, ca=str(tmp_path / "other.pem"))
     with patient(settings) as client:
         with pytest.raises(EtcdUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
             client.read()
@@ -334,8 +284,8 @@ def test_a_server_that_another_ca_has_certified_is_not_trusted(
         assert client.read().revision > 0
 
 
-def test_a_file_that_is_not_there_is_named(secured: EtcdCluster, authority: Authority) -> None:
-    settings = replace(authority.settings(secured), certificate="/nowhere/client.pem")
+def test_a_file_that_is_not_there_is_named(secured: SecuredEtcd, authority: Authority) -> None:
+    settings = replace(secured.settings, certificate="/nowhere/client.pem")
     with (
         patient(settings) as client,
         pytest.raises(EtcdUnavailableError, match=r"No such file.*/nowhere/client"),
