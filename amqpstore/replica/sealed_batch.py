@@ -35,6 +35,7 @@ from amqpstore.records import (
 
 _HEAD = struct.Struct(">QIQQIQ")
 _CHECKSUM = struct.Struct(">I")
+_IS_LITTLE = sys.byteorder == "little"
 SEGMENT_BYTES = HEADER.size + SEGMENT_PAYLOAD.size
 """The size of a SEGMENT record."""
 
@@ -95,8 +96,10 @@ class SealedBatch(NamedTuple):
             *(self.lsn, self.segment, self.offset, self.first_id),
             *(len(self.lengths), len(self.content)),
         )
-        columns = map(_packed, (self.lengths, self.sizes, self.body_sizes))
-        layout = b"".join([head, *columns])
+        columns = self.lengths + self.sizes + self.body_sizes
+        if _IS_LITTLE:
+            columns.byteswap()
+        layout = head + columns.tobytes()
         return layout + _CHECKSUM.pack(crc32c(self.content, crc32c(layout)))
 
     @classmethod
@@ -112,10 +115,12 @@ class SealedBatch(NamedTuple):
             raise RefusedBatchError(0, "its checksum does not match")
         if (end, length) != (_HEAD.size + 12 * count, len(content)):
             raise RefusedBatchError(lsn, f"{end} and {len(content)} bytes are not its lengths")
-        lengths, sizes, body_sizes = (
-            _unpacked(view[_HEAD.size + 4 * count * place :][: 4 * count]) for place in range(3)
-        )
-        return cls(lsn, segment, offset, first_id, lengths, sizes, body_sizes, content)
+        columns = array("I")
+        columns.frombytes(view[_HEAD.size : end])
+        if _IS_LITTLE:
+            columns.byteswap()
+        lengths, sizes = columns[:count], columns[count : 2 * count]
+        return cls(lsn, segment, offset, first_id, lengths, sizes, columns[2 * count :], content)
 
     def operations(self, store_id: bytes, seed: int) -> list[Operation]:
         """Return the operations of its TRANSACTION, which is checked against all else it says.
@@ -163,18 +168,3 @@ class SealedBatch(NamedTuple):
 
     def _refused(self, reason: str) -> RefusedBatchError:
         return RefusedBatchError(self.lsn, reason)
-
-
-def _packed(column: array[int]) -> bytes:
-    if sys.byteorder == "little":
-        column = column[:]
-        column.byteswap()
-    return column.tobytes()
-
-
-def _unpacked(packed: memoryview) -> array[int]:
-    column = array("I")
-    column.frombytes(packed)
-    if sys.byteorder == "little":
-        column.byteswap()
-    return column

@@ -136,7 +136,7 @@ class Leader:
         """Tell whether nobody else can lead yet: by the lease, or by the promises of all
         candidates.
         """
-        return self.deposed is None and now < self.serves_until()
+        return self.deposed is None and (now < self._tenure.until or now < self.serves_until())
 
     def serves_until(self) -> float:
         """Return the time until which this leader may deliver and accept clients."""

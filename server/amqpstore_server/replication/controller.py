@@ -13,8 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 from amqpstore import DiskFullError
@@ -156,28 +155,27 @@ class Controller:
 
     # The state machine.
 
-    @contextmanager
-    def _telling(self) -> Iterator[GroupMember]:
-        """Have the state machine for oneself, to tell it something, and obey it."""
+    def _tell(self, happen: Callable[[GroupMember, float], _Result]) -> _Result:
+        """Let something happen to the state machine, which nobody else has meanwhile, and obey
+        it.
+        """
         with self._lock:
             try:
-                yield self.member
+                result = happen(self.member, time.monotonic())
                 self._obey()
             except BaseException as error:
                 # Nobody knows what it would have asked for: this process cannot go on.
                 self.orders.fail(error)
                 raise
-
-    def _tell(self, happen: Callable[[GroupMember, float], _Result]) -> _Result:
-        """Let something happen to the state machine, and obey it."""
-        with self._telling() as member:
-            return happen(member, time.monotonic())
+        return result
 
     def _tick(self) -> None:
+        def tick(member: GroupMember, now: float) -> None:
+            member.tick(now, self._health())
+            self.serves_until = member.leader.serves_until() if member.leader else 0.0
+
         while not self._closed.wait(_TICK_S):
-            with self._telling() as member:
-                member.tick(time.monotonic(), self._health())
-                self.serves_until = member.leader.serves_until() if member.leader else 0.0
+            self._tell(tick)
             self._log_changes()
 
     def _log_changes(self) -> None:
@@ -318,11 +316,13 @@ class Controller:
         self.orders.lead(companion)
 
     def following(self) -> None:
-        with self._telling() as member:
+        def close(member: GroupMember, now: float) -> None:
             self._companion = None
             self._has_released = False
             self.orders.reset()
-            member.closed(time.monotonic())
+            member.closed(now)
+
+        self._tell(close)
 
     def not_persisted(self, error: DiskFullError) -> None:
         if self.member.leader is not None:
@@ -332,10 +332,12 @@ class Controller:
             self.stream_failed()
 
     def stream_failed(self) -> None:
-        with self._telling() as member:
+        def hang_up(member: GroupMember, _now: float) -> None:
             for number in list(self._dialled):
                 self._hang_up(number)
                 member.disconnected(number)
+
+        self._tell(hang_up)
 
     def failed(self, error: BaseException) -> None:
         self.orders.fail(error)
@@ -407,16 +409,19 @@ class Controller:
         return found
 
     def _connected(self, sock: MemberSocket) -> None:
-        with self._telling() as member:
+        def connect(member: GroupMember, _now: float) -> Link | None:
             if self._closed.is_set():
                 sock.close()
-                return
+                return None
             self._link_count += 1
             link = Link(self._link_count, sock, read_leader(MAX_CONTENT_BYTES), self)
             self._links[link.number] = link
             self._dialled.add(link.number)
             member.connected(link.number)
-        link.start()
+            return link
+
+        if link := self._tell(connect):
+            link.start()
 
     def received(self, link: int, frame: Frame) -> None:
         if isinstance(frame, Hello):
@@ -424,21 +429,28 @@ class Controller:
         if isinstance(frame, StorePiece):
             # Nothing more is read from the leader until there is room for it.
             self._lane.wait_for_room()
-        with self._telling() as member:
+
+        def receive(member: GroupMember, now: float) -> None:
             if link in self._links:  # else it was hung up
-                member.received(link, frame, time.monotonic())
+                member.received(link, frame, now)
+
+        self._tell(receive)
 
     def progressed(self, link: int) -> None:
-        with self._telling() as member:
+        def progress(member: GroupMember, now: float) -> None:
             if link in self._links:
-                member.progressed(link, time.monotonic())
+                member.progressed(link, now)
+
+        self._tell(progress)
 
     def disconnected(self, link: int, reason: str) -> None:
-        with self._telling() as member:
+        def disconnect(member: GroupMember, _now: float) -> None:
             self._dialled.discard(link)
             if self._links.pop(link, None) is not None:
                 _log.info("a member has disconnected", extra={"link": link, "reason": reason})
                 member.disconnected(link)
+
+        self._tell(disconnect)
 
     def _send(self, link: int, frame: Frame) -> None:
         found = self._links.get(link)

@@ -8,8 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVarTuple
 
 import msgspec
 
@@ -68,6 +67,7 @@ class Follow(msgspec.Struct, frozen=True):
 
 
 DiskJob: TypeAlias = DiskEffect | Follow
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class DiskAnswers(Protocol):
@@ -170,9 +170,7 @@ class DiskLane:
                     continue
                 if effect is None:
                     break
-                self._busy(partial(self._carry_out, effect))
-                if isinstance(effect, Receive):
-                    self._note_waiting(-len(effect.piece.content))
+                self.carry_out(effect)
             self._busy(self._close)
         except BaseException as error:  # noqa: BLE001 - it ends the process
             if self._store is not None:
@@ -182,10 +180,16 @@ class DiskLane:
             self._has_ended = True
             self._note_waiting(0)
 
-    def _busy(self, work: Callable[[], None]) -> None:
+    def carry_out(self, effect: DiskJob) -> None:
+        """Carry out an effect, in the lane's thread."""
+        self._busy(self._carry_out, effect)
+        if isinstance(effect, Receive):
+            self._note_waiting(-len(effect.piece.content))
+
+    def _busy(self, work: Callable[[*_Arguments], None], *arguments: *_Arguments) -> None:
         self.busy_since = time.monotonic()
         try:
-            work()
+            work(*arguments)
         finally:
             self.busy_since = None
 
@@ -225,13 +229,16 @@ class DiskLane:
     def _stream(self, store: FollowerStore, effect: StreamEffect) -> None:
         try:
             match effect:
+                case Append(batch):
+                    self._append(store, batch)
+                case CheckpointUpTo(number):
+                    self._committed = max(self._committed, number)
+                    self._commit(store)
                 case Discard(behind):
                     self._discard_behind = behind
                     self._answers.discarded()
                 case Restore(snapshot):
                     self._restore(store, snapshot.number, snapshot.content)
-                case Append(batch):
-                    self._append(store, batch)
                 case Define(definition):
                     store.define(definition.number, decode_changes(definition.content))
                     self._note_definitions(self._log.last().number, definition.number)
@@ -239,9 +246,6 @@ class DiskLane:
                 case Sync(term, seq):
                     self._join(store)
                     self._answers.synced(term, seq)
-                case CheckpointUpTo(number):
-                    self._committed = max(self._committed, number)
-                    self._commit(store)
                 case FindReceived(term):
                     self._answers.found_received(term, self._received(store))
                 case Receive(piece):

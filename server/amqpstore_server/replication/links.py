@@ -183,11 +183,7 @@ class Link:
         reason = "the peer has closed the connection"
         try:
             while received := self._received():
-                self._reader.receive(received)
-                while (frame := self._reader.next_frame()) is not None:
-                    self._events.received(self.number, frame)
-                if self._reader.partial_bytes >= _PIECE_BYTES:
-                    self._note_progress()
+                self.take(received)
         except PeerFrameError as error:
             _log.error("a peer sends what is not a frame", extra={"reason": str(error)})
             reason = str(error)
@@ -198,6 +194,15 @@ class Link:
             reason = str(error)
         self._events.disconnected(self.number, reason)
         self.hang_up()
+
+    def take(self, received: bytes) -> None:
+        """Take what the peer has sent. Raises: PeerFrameError."""
+        reader = self._reader
+        reader.receive(received)
+        while (frame := reader.next_frame()) is not None:
+            self._events.received(self.number, frame)
+        if reader.partial_bytes >= _PIECE_BYTES:
+            self._note_progress()
 
     def _note_progress(self) -> None:
         now = time.monotonic()

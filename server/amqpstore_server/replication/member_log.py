@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from amqpstore.filenames import SEGMENTS, segment_numbers
 from amqpstore.files import Files
 from amqpstore.replica import LOG_START, BatchEnd, LogReader, NamedBatch
+from amqpstore.terms import number_of
 from amqpstore_server.cluster.frames import START, HeldBatch, ReplicaPosition
 from amqpstore_server.replication.kept_segments import KeptSegments
 
@@ -162,8 +163,10 @@ class MemberLog:
     def lsn_up_to(self, number: int) -> int:
         """Return the LSN of the last batch up to a number; 0 if that is not known any longer."""
         with self._lock:
-            lsns = (one.end.lsn for one in reversed(self._last))
-            return next((one for one in lsns if ReplicaPosition.of_lsn(one).number <= number), 0)
+            for one in reversed(self._last):
+                if number_of(one.end.lsn) <= number:
+                    return one.end.lsn
+        return 0
 
     # What the state machine asks: see `ReplicaLog`.
 
