@@ -26,6 +26,6 @@ class Counts:
         if any(part in frame.f_code.co_filename for part in _FOREIGN):
             return
         if event == "call":
-            self.python[frame.f_code.co_qualname] += 1
+            self.python[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"] += 1
         elif event == "c_call":
             self.built_in[getattr(argument, "__qualname__", str(argument))] += 1

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
@@ -27,13 +25,13 @@ from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_tools.bench.messages import MessageBlock, Route, block_of
 from amqpstore_tools.client import frames, wire
+from tests.calls import Counts
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 READS = 5
 """How many reads are measured; as many before them fill the caches."""
 
 EXCHANGE = "topics"
-_FOREIGN = ("/tests/", "/tools/")
 
 
 class Traffic(NamedTuple):
@@ -116,7 +114,7 @@ class Flow:
     """A publishing and a consuming connection to a broker in this thread."""
 
     def __init__(self, server: SimulatedServer, traffic: Traffic) -> None:
-        self.counted: Counter[str] = Counter()
+        self.counted = Counts()
         self._server = server
         self._traffic = traffic
         self._publisher = SimulatedClient.opened(server, channels=1)
@@ -209,24 +207,8 @@ class Flow:
 
     def _count(self, work: Callable[..., Any], *arguments: object) -> Any:
         """Does work of the broker, and counts its calls."""
-        sys.setprofile(self._called)
-        try:
+        with self.counted:
             return work(*arguments)
-        finally:
-            sys.setprofile(None)
-
-    def _called(self, frame: FrameType, event: str, argument: object) -> None:
-        if event not in ("call", "c_call") or any(
-            part in frame.f_code.co_filename for part in _FOREIGN
-        ):
-            return
-        if event == "call":
-            self.counted[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"] += 1
-        else:
-            self.counted[f"{_BUILT_IN}{getattr(argument, '__qualname__', argument)}"] += 1
-
-
-_BUILT_IN = "built-in "
 
 
 Functions = dict[str, float]
@@ -236,14 +218,22 @@ Functions = dict[str, float]
 def costs(traffic: Traffic) -> tuple[Costs, dict[str, Functions]]:
     """Return what a message costs, and which functions that is in each phase."""
     phases: dict[str, Functions] = {}
+    found: list[Calls] = []
     with SimulatedServer(limits=Limits()) as server:
         server.context.trails = server.store.client_trails(max_files=2)
         flow = Flow(server, traffic)
 
         def measure(phase: str, work: Callable[[], int]) -> None:
-            flow.counted.clear()
+            counted = flow.counted = Counts()
             done = work()
-            phases[phase] = {name: calls / done for name, calls in flow.counted.items()}
+            found.append(
+                Calls(_up(counted.python.total() / done), _up(counted.built_in.total() / done))
+            )
+            called = {
+                **counted.python,
+                **{f"built-in {name}": calls for name, calls in counted.built_in.items()},
+            }
+            phases[phase] = {name: calls / done for name, calls in called.items()}
 
         def through() -> int:
             published = flow.publish(READS)
@@ -257,12 +247,7 @@ def costs(traffic: Traffic) -> tuple[Costs, dict[str, Functions]]:
         through()
         measure("through", through)
         assert flow.delivered == 4 * READS * traffic.a_read * traffic.copies
-    return Costs(*map(_calls, phases.values())), phases
-
-
-def _calls(functions: Functions) -> Calls:
-    built_in = sum(calls for name, calls in functions.items() if name.startswith(_BUILT_IN))
-    return Calls(_up(sum(functions.values()) - built_in), _up(built_in))
+    return Costs(*found), phases
 
 
 def _up(calls: float) -> float:
