@@ -21,7 +21,8 @@ from amqpstore.backing import Backing
 from amqpstore.catalog import Change
 from amqpstore.checkpoint_state import CheckpointState
 from amqpstore.compression import Compressor, train
-from amqpstore.errors import DamageError, DurabilityError
+from amqpstore.durability import sync_directory, sync_file
+from amqpstore.errors import DamageError
 from amqpstore.filenames import SEGMENTS, segment_path
 from amqpstore.files import File, Files
 from amqpstore.limits import LIMITS
@@ -208,15 +209,10 @@ class Compaction:
         account.restrict(self._ids, self._references, self._live_bytes)
         account.end_bytes = segment.size
         segment.first_id, segment.end_id = account.first_id, account.end_id
-        path = segment.path
-        try:
-            # Bytes and name are durable before the commit: a row must never name a file that a
-            # crash could take, as the originals lose their rows with it.
-            writer.datasync()
-            path = f"{self._directory}/{SEGMENTS}"
-            self._files.sync_directory(path)
-        except OSError as error:
-            raise DurabilityError(path, error) from error
+        # Bytes and name are durable before the commit: a row must never name a file that a crash
+        # could take, as the originals lose their rows with it.
+        sync_file(writer)
+        sync_directory(self._files, f"{self._directory}/{SEGMENTS}")
 
     def _train(self, compressor: Compressor) -> None:
         """Train a dictionary with bodies that will be compressed with it."""

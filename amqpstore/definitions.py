@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
 from crc32c import crc32c
 
 from amqpstore.catalog import Catalog, Value
-from amqpstore.errors import DamageError, DurabilityError
+from amqpstore.durability import sync_directory, sync_file
+from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, DEFINITIONS
 from amqpstore.files import Files
 from amqpstore.rows import check_depth
@@ -109,14 +108,13 @@ def _write(files: Files, directory: str, content: bytes) -> None:
     file = files.create(new_path)
     try:
         file.append([content])
-        _durably(new_path, file.datasync)
+        sync_file(file)
     finally:
         file.close()
     # Synced before: a rename may reach the disk before the bytes do, and a crash would leave an
     # empty copy in the place of a good one.
     files.rename(new_path, path)
-    parent = os.path.join(directory, CATALOG)
-    _durably(parent, partial(files.sync_directory, parent))
+    sync_directory(files, os.path.join(directory, CATALOG))
 
 
 def _read(files: Files, path: str) -> bytes:
@@ -165,13 +163,6 @@ def _check_shape(found: Any) -> None:
         for key, row in rows.items():
             if reason := misshapen(str(table), key, row):
                 raise ValueError(f"table {table}, row {key!r}: {reason}")
-
-
-def _durably(path: str, sync: Callable[[], None]) -> None:
-    try:
-        sync()
-    except OSError as error:
-        raise DurabilityError(path, error) from error
 
 
 def _header(store_id: bytes, payload: bytes) -> bytes:

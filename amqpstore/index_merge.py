@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from amqpstore.checkpoint_state import Block, IndexFile, QueueIndex
-from amqpstore.errors import DurabilityError
+from amqpstore.durability import sync_directory, sync_file
 from amqpstore.filenames import INDEX, index_path
-from amqpstore.files import File, Files
+from amqpstore.files import Files
 from amqpstore.index import Entries, IndexState, encode_block
 from amqpstore.limits import StoreLimits
 from amqpstore.removal import attempt
@@ -67,7 +67,8 @@ class IndexMerger:
         file = self._files.create(path)
         try:
             file.append([block])
-            self._sync(file)
+            sync_file(file)
+            sync_directory(self._files, f"{self._directory}/{INDEX}")
         except OSError:
             attempt(self._files.remove, path)
             raise
@@ -76,15 +77,6 @@ class IndexMerger:
         new = IndexFile(IndexState(number, 0, 0, 0, 0))
         new.append(Block.of(entries, len(block)))
         return new
-
-    def _sync(self, file: File) -> None:
-        path = file.path
-        try:
-            file.datasync()
-            path = f"{self._directory}/{INDEX}"
-            self._files.sync_directory(path)
-        except OSError as error:
-            raise DurabilityError(path, error) from error
 
 
 def _groups(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 
 from amqpstore.checkpoint_state import Block, IndexFile, QueueIndex, Sizes
-from amqpstore.errors import DurabilityError
+from amqpstore.durability import sync_directory, sync_file
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import File, Files
 from amqpstore.index import (
@@ -147,16 +147,10 @@ class IndexWriter:
         return one
 
     def _sync(self, group: Sequence[_Appended]) -> None:
-        path = f"{self._directory}/{INDEX}"
-        try:
-            for one in group:
-                path = one.file.path
-                one.file.datasync()
-            if any(one.is_new for one in group):
-                path = f"{self._directory}/{INDEX}"
-                self._files.sync_directory(path)
-        except OSError as error:
-            raise DurabilityError(path, error) from error
+        for one in group:
+            sync_file(one.file)
+        if any(one.is_new for one in group):
+            sync_directory(self._files, f"{self._directory}/{INDEX}")
 
     def _abandon(self, queues: Iterable[QueueIndex]) -> None:
         """Leave appended bytes where they are, after the ends that the catalog knows."""

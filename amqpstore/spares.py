@@ -14,15 +14,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 
 from amqpstore.clock import Clock
-from amqpstore.descriptors import insist
-from amqpstore.errors import DurabilityError
+from amqpstore.durability import sync_directory, sync_file
 from amqpstore.filenames import SEGMENTS, segment_path, spare_path
 from amqpstore.files import File, Files
 from amqpstore.removal import attempt
-from amqpstore.space import Space, is_no_space
+from amqpstore.space import Space
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +60,11 @@ class Spares:
         Raises: DurabilityError, as the disk fails.
         """
         path = segment_path(self._directory, number)
-        if not self._is_wanted():
+        now_ms = self._clock.monotonic_ms()
+        if not self._is_wanted(now_ms):
             attempt(self._files.remove, path)
             return
+        self._next_ms = now_ms + _PAUSE_MS
         spare = spare_path(self._directory, number)
         try:
             file = self._files.recycle(path, spare)
@@ -111,41 +111,26 @@ class Spares:
         self._is_closed = True
         self.remove()
 
-    def _is_wanted(self) -> bool:
-        if self._is_closed or self._space.is_low or len(self._ready) >= _MOST:
+    def _is_wanted(self, now_ms: int) -> bool:
+        if self._is_closed or self._space.is_low:
             return False
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._next_ms:
-            return False
-        self._next_ms = now_ms + _PAUSE_MS
-        return True
+        return len(self._ready) < _MOST and now_ms >= self._next_ms
 
     def _blank(self, file: File) -> None:
         """Fill a segment with zeros and close it. Durable on return, as its new name is.
 
         Raises: DurabilityError, OSError, MemoryError.
         """
-        segments = f"{self._directory}/{SEGMENTS}"
         try:
-            _durably(lambda: insist(self._files.sync_directory, segments), segments)
+            sync_directory(self._files, f"{self._directory}/{SEGMENTS}")
             size = min(file.size(), self._segment_bytes)
             # Zeros behind that would stay behind the last batch of a segment that is not the last.
             file.truncate(size)
             for start in range(0, size, _STEP_BYTES):
                 began_s = time.perf_counter()
                 file.fill(start, min(start + _STEP_BYTES, size))
-                _durably(file.datasync, file.path)
+                sync_file(file)
                 # The log has the disk for as long as this had it.
                 time.sleep(time.perf_counter() - began_s)
         finally:
             file.close()
-
-
-def _durably(sync: Callable[[], None], path: str) -> None:
-    """Sync something. Raises: DurabilityError; OSError, if only the disk is full."""
-    try:
-        sync()
-    except (OSError, MemoryError) as error:
-        if isinstance(error, OSError) and is_no_space(error):
-            raise
-        raise DurabilityError(path, error) from error

@@ -19,13 +19,14 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable
 
+from amqpstore.durability import sync_directory
 from amqpstore.errors import RefusedBatchError
 from amqpstore.filenames import SEGMENTS, is_compacted, segment_path
 from amqpstore.log import Log
 from amqpstore.log_batch import Batch, BatchSummary
 from amqpstore.replica.log_reading import LOG_START, BatchEnd
 from amqpstore.replica.sealed_batch import SEGMENT_BYTES, SealedBatch
-from amqpstore.replica.segment_rewrite import SegmentRewrite, sync_directory
+from amqpstore.replica.segment_rewrite import SegmentRewrite
 from amqpstore.segments import Segment
 from amqpstore.space import Space, is_no_space
 from amqpstore.terms import term_of

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from amqpstore.catalog import Catalog, Change
+from amqpstore.durability import sync_directory, sync_file
 from amqpstore.errors import DamageError, RefusedCopyError
 from amqpstore.filenames import (
     INDEX,
@@ -38,7 +39,6 @@ from amqpstore.filenames import (
 from amqpstore.files import File, Files
 from amqpstore.removal import attempt
 from amqpstore.replacing import replace_file
-from amqpstore.replica.segment_rewrite import durably, sync_directory
 from amqpstore.replica.whole_copy import WholeCopy, is_copied_name
 
 _PIECE_BYTES = 1 << 20
@@ -133,7 +133,7 @@ class Replacement:
         file, self._file = self._file, None
         if file is not None:
             try:
-                durably(file.datasync, file.path)
+                sync_file(file)
             finally:
                 file.close()
 
@@ -154,7 +154,7 @@ def received(files: Files, directory: str) -> Iterator[tuple[str, int, int]]:
                 file = files.open(f"{directory}/{folder}/{unfinished}")
                 try:
                     # Whoever wrote it may have been killed before its sync, or after a failed one.
-                    durably(file.datasync, file.path)
+                    sync_file(file)
                     file.drop_cache()
                     size, checksum = file.size(), 0
                     for offset in range(0, size, _PIECE_BYTES):

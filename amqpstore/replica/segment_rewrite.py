@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from amqpstore.errors import DurabilityError
+from amqpstore.durability import sync_directory, sync_file
 from amqpstore.filenames import (
     QUARANTINE,
     SEGMENTS,
@@ -91,7 +91,7 @@ class SegmentRewrite:
 
     def sync(self) -> None:
         """Make what was written durable. Raises: DurabilityError."""
-        durably(self.file.datasync, self.path)
+        sync_file(self.file)
 
     def put_in_place(self) -> None:
         """Rename it to the segment. Durable on return. Raises: OSError, DurabilityError."""
@@ -124,7 +124,7 @@ def copy_to(files: Files, directory: str, number: int, size: int, to: str) -> No
     try:
         for piece in _pieces(files, segment_path(directory, number), size):
             copy.append([piece])
-        durably(copy.datasync, path)
+        sync_file(copy)
     finally:
         copy.close()
     sync_directory(files, to)
@@ -136,19 +136,6 @@ def remove_last(files: Files, directory: str, numbers: Sequence[int]) -> None:
         files.remove(segment_path(directory, number))
         # One by one: the log never lacks a segment in front of one that it has.
         sync_directory(files, f"{directory}/{SEGMENTS}")
-
-
-def sync_directory(files: Files, path: str) -> None:
-    """Make a directory's entries durable. Raises: DurabilityError."""
-    durably(lambda: files.sync_directory(path), path)
-
-
-def durably(sync: Callable[[], None], path: str) -> None:
-    """Call something that makes a file durable. Raises: DurabilityError."""
-    try:
-        sync()
-    except OSError as error:
-        raise DurabilityError(path, error) from error
 
 
 def _pieces(files: Files, path: str, size: int) -> Iterator[bytes]:

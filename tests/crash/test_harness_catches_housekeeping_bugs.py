@@ -19,7 +19,7 @@ from amqpstore import tables
 from amqpstore.checkpoint import Checkpoint
 from amqpstore.checkpoint_state import IndexFile, QueueIndex
 from amqpstore.compaction import Compaction
-from amqpstore.filenames import FIRST_COMPACTED, INDEX, index_path, segment_path
+from amqpstore.filenames import FIRST_COMPACTED, index_path, segment_path
 from amqpstore.files import File
 from amqpstore.index_merge import IndexMerger
 from amqpstore.index_writer import IndexWriter
@@ -305,21 +305,11 @@ def test_a_bug_of_recycling_is_caught(bug: Callable[[Patch], None], monkeypatch:
 
 
 def the_entry_of_a_merged_index_file_is_not_synced(patch: Patch) -> None:
-    sync = IndexMerger._sync
-
-    def sync_the_file(self: IndexMerger, file: Any) -> None:
-        with pytest.MonkeyPatch.context() as while_syncing:
-            while_syncing.setattr(MemoryFiles, "sync_directory", lambda self, path: None)
-            sync(self, file)
-
-    patch.setattr(IndexMerger, "_sync", sync_the_file)
+    patch.setattr("amqpstore.index_merge.sync_directory", lambda files, path: None)
 
 
 def a_merged_index_file_is_not_synced(patch: Patch) -> None:
-    def sync_the_directory(self: IndexMerger, file: Any) -> None:
-        self._files.sync_directory(f"{self._directory}/{INDEX}")
-
-    patch.setattr(IndexMerger, "_sync", sync_the_directory)
+    patch.setattr("amqpstore.index_merge.sync_file", lambda file: None)
 
 
 def merged_index_files_are_removed_before_the_commit(patch: Patch) -> None:

@@ -137,25 +137,25 @@ def test_what_somebody_reads_is_never_overwritten(
     assert content() == CONTENT
 
 
-@pytest.mark.parametrize(
-    ("call", "error"), [("recycle", errno.EIO), ("sync_directory", errno.ENOSPC)]
-)
-def test_one_that_cannot_be_made_is_removed(
-    directory: str, space: Space, call: str, error: int
-) -> None:
+@pytest.mark.parametrize("call", ["recycle", "fill"])
+def test_one_that_cannot_be_made_is_removed(directory: str, space: Space, call: str) -> None:
     """Before and after it has its new name."""
     files = FailingFiles()
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
-    files.fails, files.error = {call}, OSError(error, os.strerror(error))
+    files.fails = {call}
     spares.keep(1)
     assert names(directory) == ["0000000002.segment", "0000000003.segment"]
     assert spares.take(segment_path(directory, 7)) is None
 
 
-def test_a_sync_that_fails_is_fatal_as_any_other(directory: str, space: Space) -> None:
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("call", ["datasync", "sync_directory"])
+def test_a_sync_that_fails_is_fatal_as_any_other(
+    directory: str, space: Space, call: str, error: int
+) -> None:
     files = FailingFiles()
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
-    files.fails = {"sync_directory"}
+    files.fails, files.error = {call}, OSError(error, os.strerror(error))
     with pytest.raises(DurabilityError):
         spares.keep(1)
 
