@@ -42,6 +42,7 @@ from amqpstore_server.config_values import store_options
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.identity import EtcdIdentity
+from amqpstore_server.garbage import keep_collections_short
 from amqpstore_server.listening import listen
 from amqpstore_server.management_sockets import listen_for_requests
 from amqpstore_server.reloading import Reloader, member_parts
@@ -198,6 +199,8 @@ class MemberRuntime:
         controller = self._controller
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
+        # A collection of all objects would hold a batch up for many milliseconds.
+        keep_collections_short()
         controller.start()
         try:
             while trio.run(self._follow, doors) is _Next.LEAD:
