@@ -155,6 +155,9 @@ class Committer:
         Raises: DurabilityError.
         """
         while not self._failure and not (self._log.is_idle and self._log.is_empty):
+            if self._is_stopping:
+                self._fail(RuntimeError("the committer was closed"))
+                break
             self.commit()
             if self._datasyncs and self._syncing:
                 self._complete_synced(self._datasyncs, self._syncing, wait=True)

@@ -311,3 +311,18 @@ def test_the_process_says_why_and_exits_as_for_a_failed_disk(tmp_path: Path) -> 
     assert finished.returncode == 70, finished.stderr
     assert "MemoryError. Nothing after the last confirm is promised" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+def test_what_a_closed_committer_has_not_written_is_not_waited_for(
+    store: Store, queue: Queue
+) -> None:
+    async def run() -> None:
+        committer = committer_of(store)
+        committer.close()
+        waiting = Waiting(store, queue)
+        waiting.publish("a")
+        with pytest.raises(DurabilityError, match="the committer was closed"):
+            committer.stop()
+        assert waiting.told == []
+
+    trio.run(run)
