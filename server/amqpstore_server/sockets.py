@@ -168,7 +168,7 @@ class Sockets:
     def wake(self) -> None:
         """Make the current `wait`, or the next one, return. Any thread may call it."""
         # Full, so that it is woken already; or closed, after a failure.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             os.eventfd_write(self.signal, 1)
 
     def let_others_run(self) -> None:

@@ -359,6 +359,13 @@ def test_a_crowd_that_leaves_leaves_the_others_their_turn(sockets: Sockets) -> N
     stays.close()
 
 
+def test_a_thread_may_wake_those_that_are_closed() -> None:
+    """Such as the committer's, whose last batch nobody waits for."""
+    closed = Sockets()
+    closed.close()
+    closed.wake()
+
+
 def test_what_a_client_sent_before_it_closed_its_side_is_read(sockets: Sockets) -> None:
     order: list[str] = []
     Leaving(sockets, order, b"abc")
