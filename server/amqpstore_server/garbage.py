@@ -7,7 +7,7 @@ one go: 175,000 objects in 50 ms, where a consumer takes a long queue.
 What a collection finds alive is looked at again only by those of its own generation and the older
 ones. The broker's objects are messages in flight, which nearly all go without a collection, and
 connections, which outlive many. So nothing is gained by a generation in between: what is still
-alive goes to the oldest at once, and no pause has more objects than were made since the last one.
+alive goes to the oldest at once, and each of these pauses has only what was made since the last.
 """
 
 from __future__ import annotations
