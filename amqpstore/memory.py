@@ -30,6 +30,9 @@ their turn: each run is a write to a file.
 _MAX_DROPPED = 2048
 """Runs whose bodies are dropped before others have their turn."""
 
+_PLENTY = 8
+"""Less than this part of the budget is not short: it is used by whoever comes, without a share."""
+
 _LEAST_SHARE_BYTES = 64 << 10
 """About one read of a connection."""
 
@@ -42,6 +45,7 @@ class Memory:
 
     def __init__(self, budget_bytes: int, transient: TransientLog) -> None:
         self.budget_bytes = budget_bytes
+        self._plenty_bytes = budget_bytes // _PLENTY
         self._transient = transient
         self._transient_excess: deque[tuple[Queue, Run]] = deque()
         self._memory_bytes = 0
@@ -58,8 +62,9 @@ class Memory:
         """Count a run that is ready with its messages, or `memory_bytes` that it got more."""
         queue.memory_bytes += memory_bytes
         self._memory_bytes += memory_bytes
-        is_plenty = self._memory_bytes <= self.budget_bytes // 2
-        if (queue.lazy or not is_plenty) and self.is_excess(queue):
+        # The hot path: there is plenty, or the queue has less than its share.
+        may_be = self._memory_bytes > self._plenty_bytes and queue.memory_bytes > queue.share_bytes
+        if (may_be or queue.lazy) and self.is_excess(queue):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
             while self._transient_excess and self._memory_bytes > 2 * self.budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.
@@ -68,6 +73,7 @@ class Memory:
     def set_budget(self, budget_bytes: int, queues: Iterable[Queue]) -> None:
         """Change the budget. What is too much by it is dropped by the next `drop_excess`."""
         before, self.budget_bytes = self.budget_bytes, budget_bytes
+        self._plenty_bytes = budget_bytes // _PLENTY
         if budget_bytes < before:
             for queue in queues:
                 # A share that was measured by another budget would keep as much as before.
@@ -144,7 +150,7 @@ class Memory:
         """Tell whether a queue has more in memory than its share, and memory is short."""
         if queue.lazy:
             return True
-        if self._memory_bytes <= self.budget_bytes // 2:
+        if self._memory_bytes <= self._plenty_bytes:
             return False
         least = _LEAST_SHARE_BYTES if self._memory_bytes <= self.budget_bytes else 0
         return queue.memory_bytes > max(queue.share_bytes, least)

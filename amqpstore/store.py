@@ -582,6 +582,11 @@ class Store(ClosableStore):
             return False
         return disposal.free()
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of messages in memory, ready and unacked; one in several queues counts in each."""
+        return self._memory.memory_bytes + self._unacked.memory_bytes
+
     def checkpoint(self) -> None:
         """Make a checkpoint of everything durable, now.
 

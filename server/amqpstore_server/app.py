@@ -65,7 +65,7 @@ from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.stopping import cause_of, drain, say_goodbye
 from amqpstore_server.ticking import tick_all
 from amqpstore_server.tls import certificates_of
-from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
+from amqpstore_server.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
 from amqpstore_server.turn import Turn
 from amqpstore_server.users import Users
 
@@ -99,6 +99,7 @@ def serve(
     listens on, the data directory, and the password of an administrator that was added, or nothing.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
+    share_one_arena()
     certificates = certificates_of(config)
     # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
     # process.
@@ -546,6 +547,7 @@ class App:
             await tick_all(self.connections)
             held_bytes = self._free_memory(trio.current_time())
             held_bytes += CLIENT_BYTES * len(self.connections)
+            held_bytes += self.broker.context.store.held_bytes
             if self._trimming.is_due(held_bytes, trio.current_time()):
                 # Beside the event loop, which it could hold for some milliseconds.
                 await trio.to_thread.run_sync(trim)

@@ -1,6 +1,7 @@
 """When memory is given back after many clients have left, or have much less than before."""
 
 import gc
+import subprocess
 import sys
 
 import pytest
@@ -74,3 +75,34 @@ def test_many_objects_are_not_all_looked_at(
         gc.callbacks.remove(noted)
         gc.enable()
     assert len(whole) == (more_blocks > 0)
+
+
+ARENAS = """
+import sys, threading
+from amqpstore_server.trimming import share_one_arena
+share_one_arena()
+got, done = threading.Semaphore(0), threading.Event()
+def allocate():
+    held = [bytes(1000) for _ in range(100)]
+    got.release()
+    done.wait()
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for one in threads: one.start()
+for one in threads: got.acquire()
+with open("/proc/self/maps") as maps: sys.stdout.write(maps.read())
+done.set()
+"""
+ARENA_BYTES = 64 << 20
+"""Of which the C library reserves all, and uses the beginning: `HEAP_MAX_SIZE` in its arena.c."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the arenas are those of Linux's C library")
+def test_all_threads_allocate_from_one_arena() -> None:
+    """What an idle thread freed would stay with the process."""
+    found = subprocess.run(
+        [sys.executable, "-c", ARENAS], capture_output=True, text=True, check=True, timeout=60
+    )
+    mapped = [line.split()[0].split("-") for line in found.stdout.splitlines()]
+    starts = {int(start, 16) for start, _ in mapped}
+    ends = {int(end, 16) for _, end in mapped}
+    assert not [one for one in starts if one % ARENA_BYTES == 0 and one + ARENA_BYTES in ends]
