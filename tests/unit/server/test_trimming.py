@@ -1,13 +1,21 @@
-"""When memory is given back after many clients have left, or have much less than before."""
+"""When memory is given back after many clients have left, or they or the store have much less than
+before; and from where threads allocate.
+"""
 
 import gc
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
+import trio
 
+import amqpstore_server.app
 import amqpstore_server.trimming
+from amqpstore import Envelope, Message
+from amqpstore_server.app import App
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
+from tests.one_client import one_client
 
 
 def times(*connected: tuple[float, int]) -> list[float]:
@@ -75,6 +83,35 @@ def test_many_objects_are_not_all_looked_at(
         gc.callbacks.remove(noted)
         gc.enable()
     assert len(whole) == (more_blocks > 0)
+
+
+def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backlog leaves much free memory, too."""
+    trimmed: list[None] = []
+    monkeypatch.setattr(amqpstore_server.app, "trim", lambda: trimmed.append(None))
+    monkeypatch.setattr(amqpstore_server.app, "_TICK_S", 0.01)
+    monkeypatch.setattr(amqpstore_server.trimming, "_WAIT_S", 0.0)
+    monkeypatch.setattr(amqpstore_server.trimming, "_LEAST_BYTES", 100_000)
+
+    async def ticks_until(app: App, is_so: Callable[[], bool]) -> None:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(app._tick)
+                while not is_so():
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+
+    async def run() -> None:
+        async with one_client() as (app, _):
+            store = app.broker.context.store
+            (queue,) = store.queues.values()
+            store.publish([queue], [Message(Envelope("", "q"), bytes(1000))] * 500)
+            await ticks_until(app, lambda: app._trimming._most_bytes > 500_000)
+            assert not trimmed
+            store.purge(queue)
+            await ticks_until(app, lambda: bool(trimmed))
+
+    trio.run(run)
 
 
 ARENAS = """
