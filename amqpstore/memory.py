@@ -31,7 +31,10 @@ _MAX_DROPPED = 2048
 """Runs whose bodies are dropped before others have their turn."""
 
 _PLENTY = 8
-"""Less than this part of the budget is not short: it is used by whoever comes, without a share."""
+_PLENTY_UNLOGGED = 2
+"""Memory is not short up to these parts of the budget: whoever comes uses them, without a share.
+Messages that are not in the log have more: they would have to be written first.
+"""
 
 _LEAST_SHARE_BYTES = 64 << 10
 """About one read of a connection."""
@@ -64,7 +67,7 @@ class Memory:
         self._memory_bytes += memory_bytes
         # The hot path: there is plenty, or the queue has less than its share.
         may_be = self._memory_bytes > self._plenty_bytes and queue.memory_bytes > queue.share_bytes
-        if (may_be or queue.lazy) and self.is_excess(queue):
+        if (may_be or queue.lazy) and self.is_excess(queue, is_logged=run.first_id > 0):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
             while self._transient_excess and self._memory_bytes > 2 * self.budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.
@@ -83,7 +86,7 @@ class Memory:
     def reconsider(self, queue: Queue) -> None:
         """Check all ready messages of a queue again: it has become lazy, or holds too much."""
         for run in queue.ready:
-            if run.messages is not None and self.is_excess(queue):
+            if run.messages is not None and self.is_excess(queue, is_logged=run.first_id > 0):
                 (self._excess if run.first_id else self._transient_excess).append((queue, run))
 
     def let_go(self, queue: Queue, memory_bytes: int) -> None:
@@ -111,7 +114,8 @@ class Memory:
             left -= 1
             queue, run = excess.popleft()
             memory_bytes = run.memory_bytes
-            if run.messages is not None and self.is_excess(queue) and queue.ready.let_go(run):
+            is_excess = run.messages is not None and self.is_excess(queue, is_logged=True)
+            if is_excess and queue.ready.let_go(run):
                 self.let_go(queue, memory_bytes)
         self.let_go_unacked(next_message_id)
 
@@ -125,7 +129,9 @@ class Memory:
             self.unacked.let_go(most_bytes, next_message_id)
 
     def _write_aside(self, queue: Queue, run: Run) -> None:
-        if run.messages is None or not self.is_excess(queue) or not queue.ready.has(run):
+        if run.messages is None or not self.is_excess(queue, is_logged=False):
+            return
+        if not queue.ready.has(run):
             return
         memory_bytes = run.memory_bytes
         try:
@@ -146,11 +152,14 @@ class Memory:
             queue.share_bytes = (queue.share_bytes + part) // 2
             queue.taken_bytes = 0
 
-    def is_excess(self, queue: Queue) -> bool:
-        """Tell whether a queue has more in memory than its share, and memory is short."""
+    def is_excess(self, queue: Queue, *, is_logged: bool) -> bool:
+        """Tell whether a queue has more in memory than its share, and memory is short for messages
+        that are in the log, or are not.
+        """
         if queue.lazy:
             return True
-        if self._memory_bytes <= self._plenty_bytes:
+        plenty_bytes = self._plenty_bytes if is_logged else self.budget_bytes // _PLENTY_UNLOGGED
+        if self._memory_bytes <= plenty_bytes:
             return False
         least = _LEAST_SHARE_BYTES if self._memory_bytes <= self.budget_bytes else 0
         return queue.memory_bytes > max(queue.share_bytes, least)

@@ -140,7 +140,7 @@ class Publishing:
     def _append(self, queue: Queue, run: Run) -> None:
         """Make a run that was just published ready."""
         ready, memory = queue.ready, self._memory
-        if memory.is_excess(queue):
+        if memory.is_excess(queue, is_logged=run.first_id > 0):
             # What leaves memory soon is not joined to what may stay.
             ready.append(run)
             memory.add(queue, run, run.memory_bytes)

@@ -257,7 +257,8 @@ def test_properties_leave_memory_as_bodies_do(disk: Disk, persistent: bool) -> N
     for number in range(300):
         store.publish([queue], with_headers(number, persistent=persistent))
         store.sync()
-    assert held(queue) <= PLENTY + LEAST_SHARE
+    # Transient ones would have to be written first.
+    assert held(queue) <= (PLENTY if persistent else BUDGET // 2) + LEAST_SHARE
     check(store)
     for number in range(300):
         (message,) = take(store, queue, 1).messages or []
