@@ -60,6 +60,7 @@ The modules, from the disk upwards:
   files.
 - `checkpoint`, `batch_merge`, `compaction`, `removal`: the background work; `maintenance`,
   `worker`, `space`: when it is due, the thread that does it, and the reserve for a full disk.
+- `evidence`: what the files of a store say of each other, also when some are lost.
 - `marker`, `replacing`, `identity`, `expected_segments`: which directory is a store, which store it
   is, and which segments it should have; `opening`, `recovery`, `recovered`: how it is opened, and
   what it contains after a crash; `terms`: the numbers of a log whose leaders change.

@@ -12,6 +12,7 @@ What is durable is part of the contract of each call, and the store relies on no
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import fcntl
 import os
@@ -67,6 +68,22 @@ def raise_descriptor_limit() -> tuple[int, int]:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class FileType(enum.Enum):
+    """What a name in a directory leads to. The value is text for people.
+
+    A link counts as what it leads to; only one that leads nowhere, or in a circle, is of a type of
+    its own.
+    """
+
+    MISSING = "missing"
+    FILE = "a file"
+    DIRECTORY = "a directory"
+    PIPE = "a pipe"
+    SOCKET = "a socket"
+    DEVICE = "a device"
+    BROKEN_LINK = "a link that leads nowhere"
 
 
 class File(Protocol):
@@ -144,6 +161,12 @@ class Files(Protocol):
         """Return the names in `path`, sorted."""
 
     def exists(self, path: str) -> bool: ...
+
+    def type_of(self, path: str) -> FileType:
+        """Return what a path leads to, without opening it."""
+
+    def is_link(self, path: str) -> bool:
+        """Tell whether a path is a symbolic link, wherever it leads."""
 
     def create(self, path: str) -> File:
         """Create a new file to append to. Raises: FileExistsError."""
@@ -309,6 +332,14 @@ class OsLock:
         os.close(self._descriptor)
 
 
+_TYPES = {
+    stat.S_IFREG: FileType.FILE,
+    stat.S_IFDIR: FileType.DIRECTORY,
+    stat.S_IFIFO: FileType.PIPE,
+    stat.S_IFSOCK: FileType.SOCKET,
+}
+
+
 class OsFiles:
     """The real file system."""
 
@@ -324,6 +355,18 @@ class OsFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
+
+    def type_of(self, path: str) -> FileType:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            return FileType.BROKEN_LINK if os.path.islink(path) else FileType.MISSING
+        return _TYPES.get(stat.S_IFMT(mode), FileType.DEVICE)
+
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(path)
 
     def create(self, path: str) -> File:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC

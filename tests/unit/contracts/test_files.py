@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from amqpstore.files import Files, OsFiles
+from amqpstore.files import Files, FileType, OsFiles
 from amqpstore_tools.offline.pinning import PinnedFiles
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.simulation.faulty_files import (
@@ -480,3 +482,32 @@ def test_what_can_only_be_read_is_not_changed(read_only: tuple[Files, str]) -> N
     files.sync_directory(directory)
     assert OsFiles().list_directory(directory) == ["file"]
     assert content_of(OsFiles(), f"{directory}/file") == b"0123456789"
+
+
+def test_the_type_of_what_a_path_leads_to(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file")
+    assert files.type_of(f"{directory}/file") is FileType.FILE
+    assert files.type_of(directory) is FileType.DIRECTORY
+    assert files.type_of(f"{directory}/missing") is FileType.MISSING
+    assert files.type_of(f"{directory}/file/below") is FileType.MISSING
+    assert not files.is_link(f"{directory}/file")
+
+
+def test_what_is_neither_a_file_nor_a_directory(tmp_path: Path) -> None:
+    files = OsFiles()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        found = {name: files.type_of(str(tmp_path / name)) for name in os.listdir(tmp_path)}
+    assert found == {
+        "pipe": FileType.PIPE,
+        "nowhere": FileType.BROKEN_LINK,
+        "circle": FileType.BROKEN_LINK,
+        "link": FileType.DIRECTORY,
+        "socket": FileType.SOCKET,
+    }
+    assert files.type_of("/dev/null") is FileType.DEVICE
+    assert files.is_link(str(tmp_path / "link"))

@@ -15,6 +15,7 @@ import os
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from amqpstore.files import FileType
 from amqpstore_tools.simulation.nodes import (
     DIGEST_BYTES,
     DirectoryNode,
@@ -152,6 +153,14 @@ class MemoryFiles:
 
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
+
+    def type_of(self, path: str) -> FileType:
+        if self._find(path) is None:
+            return FileType.MISSING
+        return FileType.DIRECTORY if self._is_directory(path) else FileType.FILE
+
+    def is_link(self, path: str) -> bool:  # noqa: ARG002 - as in Files
+        return False
 
     def create(self, path: str) -> MemoryFile:
         number = self._add(path, FileNode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amqpstore.files import File, Files, Lock
+from amqpstore.files import File, Files, FileType, Lock
 
 
 class WrappedFile:
@@ -62,6 +62,12 @@ class WrappedFiles:
 
     def exists(self, path: str) -> bool:
         return self._files.exists(path)
+
+    def type_of(self, path: str) -> FileType:
+        return self._files.type_of(path)
+
+    def is_link(self, path: str) -> bool:
+        return self._files.is_link(path)
 
     def create(self, path: str) -> File:
         return self._files.create(path)

@@ -1,0 +1,13 @@
+"""What the files of a store say of each other, as values: for a start, check, repair and export.
+
+A store notes most things more than once: a file says in its records what it is, rows of the catalog
+say what files should hold, client trails say which messages were durable. So when a part is lost,
+another part often knows what is missing. Nothing here changes a file, or decides what to do.
+
+- `identification`: what a file is, whatever its name and its directory.
+"""
+
+from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
+
+__all__ = ["FileKind", "IdentifiedFile", "find_files", "identify"]
+"""What others use."""

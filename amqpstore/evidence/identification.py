@@ -1,0 +1,187 @@
+"""Which file of which store a file is, by its records, whatever its name and its directory.
+
+Each record names the segment, or the index file, that it was written for, and its checksum shows
+which store it belongs to. So a file that was renamed, moved or swapped with another one (a copy in
+`.bak`, what fsck puts in `lost+found/`, a segment in `quarantine/`) still says what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from amqpstore.filenames import (
+    CATALOG,
+    INDEX,
+    QUARANTINE,
+    RESERVE,
+    SEGMENTS,
+    TRAILS,
+    TRANSIENT,
+    index_path,
+    is_spare,
+    segment_path,
+)
+from amqpstore.files import File, Files, FileType
+from amqpstore.identity import SegmentHeader
+from amqpstore.index import BLOCK, MAX_FILE_BYTES
+from amqpstore.records import (
+    HEADER,
+    MAGIC,
+    SEGMENT_PAYLOAD,
+    Gap,
+    Kind,
+    Record,
+    checksum_seed,
+    not_next,
+    record_at,
+)
+
+_WINDOW_BYTES = 1 << 20
+_SEARCHED_BYTES = 64 << 20
+"""How far into a file the first sound record is looked for: a segment has 16 MiB by default."""
+
+_MAX_DEPTH = 8
+"""How many directories deep files are looked for."""
+
+_PASSED_OVER = (CATALOG, RESERVE, TRAILS, TRANSIENT)
+"""These have no such files. Records in `transient/` have numbers of their own."""
+
+_OURS = (SEGMENTS, INDEX, QUARANTINE)
+"""Directories of a store that may be links to another disk."""
+
+
+class FileKind(enum.Enum):
+    """What a file of records is. The value is text for people."""
+
+    SEGMENT = "segment"
+    INDEX = "index file"
+
+
+class IdentifiedFile(NamedTuple):
+    """A file that has sound records of a store.
+
+    `path` is as it was given; `number` is that of the segment or index file, and `queue_id` is 0
+    for a segment. The first sound record starts at `offset`: 0, unless the start is damaged.
+    """
+
+    path: str
+    kind: FileKind
+    number: int
+    queue_id: int
+    store_id: bytes
+    size: int
+    offset: int
+
+    def home(self, directory: str) -> str:
+        """Return the path that it should have in the store in `directory`."""
+        if self.kind is FileKind.SEGMENT:
+            return segment_path(directory, self.number)
+        return index_path(directory, self.queue_id, self.number)
+
+
+def identify(files: Files, path: str, store_id: bytes) -> IdentifiedFile | None:
+    """Find out what a file is, by its first sound record; None if it has none of any store.
+
+    Records other than the one at the start of a segment can only be recognised if they belong to
+    the store `store_id`: the result's own `store_id` may be another.
+    Raises: OSError, also for anything but a regular file.
+    """
+    file = files.open(path)
+    try:
+        return _by_header(file, path) or _by_record(file, path, store_id)
+    finally:
+        file.close()
+
+
+def find_files(files: Files, directory: str, store_id: bytes) -> Iterator[IdentifiedFile]:
+    """Yield each file below `directory` that has records of the store, whatever its name.
+
+    Files that belong where they are come too: see `IdentifiedFile.home`. Of one segment there may
+    be several files. Symbolic links are not followed, except those at the top, such as a
+    `segments` on another disk. What cannot be read is left out.
+    """
+    for path in _walk(files, directory):
+        with contextlib.suppress(OSError):
+            found = identify(files, path, store_id)
+            if found and found.store_id == store_id:
+                yield found
+
+
+def _walk(files: Files, directory: str, depth: int = 0) -> Iterator[str]:
+    """Yield the path of each regular file below a directory."""
+    names = []
+    with contextlib.suppress(OSError):
+        names = files.list_directory(directory)
+    for name in names:
+        path = f"{directory}/{name}"
+        if files.is_link(path) and (depth or name not in _OURS):
+            continue
+        if depth == 0 and name in _PASSED_OVER:
+            continue
+        kind = FileType.MISSING
+        with contextlib.suppress(OSError):
+            kind = files.type_of(path)
+        if kind is FileType.DIRECTORY and depth < _MAX_DEPTH:
+            yield from _walk(files, path, depth + 1)
+        elif kind is FileType.FILE and not is_spare(name):
+            yield path
+
+
+def _by_header(file: File, path: str) -> IdentifiedFile | None:
+    """Identify a segment by the SEGMENT record at its start: it works for any store."""
+    content = file.read(0, HEADER.size + SEGMENT_PAYLOAD.size)
+    found = _record(content, 0, 0)
+    if not isinstance(found, Record) or found.kind != Kind.SEGMENT:
+        return None
+    try:
+        header = SegmentHeader.of_payload(content[found.payload_offset : found.end])
+    except ValueError:
+        return None
+    return IdentifiedFile(path, FileKind.SEGMENT, found.number, 0, header.store_id, file.size(), 0)
+
+
+def _by_record(file: File, path: str, store_id: bytes) -> IdentifiedFile | None:
+    """Identify a file by the first record in it that belongs to a store."""
+    seed = checksum_seed(store_id)
+    size = file.size()
+    base = 0
+    while base < min(size, _SEARCHED_BYTES):
+        # An INDEX record is read whole, as its payload says which queue it is of.
+        content = file.read(base, _WINDOW_BYTES + MAX_FILE_BYTES)
+        offset = content.find(MAGIC)
+        while 0 <= offset < _WINDOW_BYTES:
+            if found := _at(content, offset, seed):
+                kind, number, queue_id = found
+                return IdentifiedFile(path, kind, number, queue_id, store_id, size, base + offset)
+            offset = content.find(MAGIC, offset + 1)
+        base += _WINDOW_BYTES
+    return None
+
+
+def _at(content: bytes, offset: int, seed: int) -> tuple[FileKind, int, int] | None:
+    """Return kind and number of the file, and the queue, that the record at `offset` was written
+    for; None if it is not sound.
+
+    A SEGMENT record does not count: its checksum has no seed, so a message may contain one.
+    """
+    found = _record(content, offset, seed)
+    if not isinstance(found, Record) or not_next(found.number, 0):
+        return None
+    (segment,) = HEADER.unpack_from(content, offset)[5:6]
+    if found.kind in (Kind.MESSAGE, Kind.TRANSACTION):
+        return FileKind.SEGMENT, segment, 0
+    payload = content[found.payload_offset : found.end]
+    if found.kind != Kind.INDEX or len(payload) < BLOCK.size:
+        return None
+    return FileKind.INDEX, segment, BLOCK.unpack_from(payload)[0]
+
+
+def _record(content: bytes, offset: int, seed: int) -> Record | Gap:
+    """Return the record at `offset`, whatever file it was written for, or why there is none."""
+    if len(content) - offset < HEADER.size:
+        return Gap(offset, offset, "shorter than a record's header")
+    written_in = HEADER.unpack_from(content, offset)[5]
+    return record_at(content, offset, written_in, seed)
