@@ -175,10 +175,13 @@ def test_a_body_longer_than_declared_in_its_second_frame(url: str, name: str) ->
         client.expect_connection_close(505)
 
 
-def test_a_body_where_none_was_declared_is_an_unexpected_frame(url: str, name: str) -> None:
-    """C150: 505."""
+@pytest.mark.parametrize("octets", [b"x", b""], ids=["some", "empty"])
+def test_a_body_where_none_was_declared_is_an_unexpected_frame(
+    url: str, name: str, octets: bytes
+) -> None:
+    """C150: 505, also in the read that has its method and its header."""
     with WireClient.connected(url, channels=1) as client:
-        client.send(publish_method(1, name), header(1, 0), body(1, b"x"))
+        client.send(publish_method(1, name), header(1, 0), body(1, octets))
         client.expect_connection_close(505)
 
 

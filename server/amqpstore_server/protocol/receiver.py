@@ -345,7 +345,8 @@ class Receiver:
         as many as follow each other.
 
         Returns the offset behind them. Whatever else there is, wrong or only rare, is left to the
-        caller, frame by frame.
+        caller, frame by frame. So is a body frame without a body: a header of size 0 ends its
+        message, and no frame of it may follow.
         """
         if self._discards:
             return offset
@@ -380,7 +381,7 @@ class Receiver:
                     or body_bytes != frame_bytes
                     or not channel == header_channel == body_channel
                     or content[end] != FRAME_END
-                    or body_bytes > largest
+                    or not 0 < body_bytes <= largest
                 ):
                     break
                 header = shape.header(content, method_end + 8, start - 8, body_bytes)
@@ -425,7 +426,7 @@ class Receiver:
             or end >= size
             or not channel == header_channel == body_channel
             or not content[method_end] == content[header_end] == content[end] == FRAME_END
-            or not header_bytes <= largest >= body_bytes
+            or not header_bytes <= largest >= body_bytes > 0
         ):
             return None
         payload = content[method_end + 8 : header_end]
