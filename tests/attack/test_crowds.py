@@ -135,7 +135,7 @@ def test_all_channel_numbers_are_asked_for(target: BrokerProcess) -> None:
                 pass
         other.expect_alive()
         assert peak_bytes(target) - before < 32 * MIB
-        assert "channel-max is 2047" in target.stderr
+        wait_until(lambda: "channel-max is 2047" in target.stderr, "the log says why")
 
 
 def test_a_table_of_100_mb_is_not_read(target: BrokerProcess) -> None:

@@ -40,7 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     from amqpstore_server import app, definitions, logs
     from amqpstore_server.config_keys import ConfigError
     from amqpstore_server.config_options import sources_of
+    from amqpstore_server.logs.streams import decouple
 
+    decouple()
     try:
         sources = sources_of(arguments)
         effective = sources.load()
@@ -68,14 +70,13 @@ def _print_ready(urls: list[str], data_directory: str, password: str) -> None:
     """Print the one line that says connections are accepted, and the password of the administrator
     that the broker has added: it is on stdout only, never in the log.
     """
+    sys.stderr.flush()  # whoever reads both finds what the start has logged
     print(  # noqa: T201
-        f"amqpstore {version('amqpstore')} ready: {' '.join(urls)} data {data_directory}",
-        flush=True,
+        f"amqpstore {version('amqpstore')} ready: {' '.join(urls)} data {data_directory}"
     )
     if password:
         print(  # noqa: T201
-            f"amqpstore: user administrator added, password {password} (shown only now)",
-            flush=True,
+            f"amqpstore: user administrator added, password {password} (shown only now)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Logging: one line per event on stderr, as key=value (logfmt) or as a JSON object.
+"""The formats of a line of the log: key=value (logfmt) or a JSON object.
 
 Names and other texts that clients send before they log in may contain any characters: those that
 would control a terminal, or look like a line end, are escaped. Secrets are never logged: there is
@@ -9,21 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
 _OF_EVERY_RECORD = logging.makeLogRecord({}).__dict__.keys()
 """What logging itself says of a record; all else was given as `extra`."""
-
-
-def set_up(level: str, form: str) -> None:
-    """Send everything from `level` on to stderr. Args: form, "text" or "json"."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else LogfmtFormatter())
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(level.upper())
 
 
 class _FieldsFormatter(logging.Formatter):
