@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path
 from types import FrameType
 
-_FOREIGN = ("/tests/", "/tools/")
+_ROOT = Path(__file__).parents[1]
+_FOREIGN = tuple(f"{_ROOT / folder}/" for folder in ("tests", "tools"))
+"""Of this checkout: it may be below a folder of that name itself."""
 
 
 class Counts:
@@ -23,7 +26,7 @@ class Counts:
         sys.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, argument: object) -> None:
-        if any(part in frame.f_code.co_filename for part in _FOREIGN):
+        if frame.f_code.co_filename.startswith(_FOREIGN):
             return
         if event == "call":
             self.python[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"] += 1

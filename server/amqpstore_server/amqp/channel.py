@@ -379,12 +379,6 @@ class AmqpChannel:
         )
         add_content(self._outbox, self.number, answer.encode(), message, self._context.frame_max)
 
-    def on_basic_ack(self, method: methods.BasicAck) -> Iterator[None] | None:
-        if method.multiple:
-            return self._broker.settling_until(method.delivery_tag, requeue=None)
-        self._broker.ack(method.delivery_tag, method.delivery_tag)
-        return None
-
     def on_basic_reject(self, method: methods.BasicReject) -> None:
         self._broker.reject(method.delivery_tag, requeue=method.requeue)
 
@@ -464,7 +458,6 @@ _FROM_CLIENT: dict[type[methods.Method], _Handler] = {
     methods.BasicCancel: AmqpChannel.on_basic_cancel,
     methods.BasicCancelOk: AmqpChannel.on_basic_cancel_ok,
     methods.BasicGet: AmqpChannel.on_basic_get,
-    methods.BasicAck: AmqpChannel.on_basic_ack,
     methods.BasicReject: AmqpChannel.on_basic_reject,
     methods.BasicNack: AmqpChannel.on_basic_nack,
     methods.BasicRecover: AmqpChannel.on_basic_recover,

@@ -40,7 +40,7 @@ class Publishes:
 @final
 class Acks:
     """basic.acks of the tags `first` to `last`, each a frame of its own; or one with `multiple`, of
-    all tags up to `last`.
+    all tags up to `last`. A basic.ack on channel 0, where nobody can ack, is a `ReceivedMethod`.
     """
 
     __slots__ = ("channel", "first", "last", "multiple")

@@ -244,6 +244,8 @@ class Receiver:
                 and not (multiple or acks.multiple)
             ):
                 acks.last = tag
+            elif not channel:
+                break
             else:
                 acks = Acks(channel, tag, tag, multiple=multiple == 1)
                 events.append(acks)
@@ -487,12 +489,17 @@ class Receiver:
         if start == _PUBLISH and channel:
             target = self._targets.get(payload)
             if target is None:
-                method = decode_method(payload)
-                assert isinstance(method, BasicPublish)  # narrows the type; the ids say so
-                target = self._targets.remember(payload, method)
+                publish = decode_method(payload)
+                assert isinstance(publish, BasicPublish)  # narrows the type; the ids say so
+                target = self._targets.remember(payload, publish)
             self._contents[channel] = _Content(target, payload)
+            return
+        method = decode_method(payload)
+        if isinstance(method, BasicAck) and channel:
+            tag = method.delivery_tag
+            self._events.append(Acks(channel, tag, tag, multiple=method.multiple))
         else:
-            self._events.append(ReceivedMethod(channel, decode_method(payload)))
+            self._events.append(ReceivedMethod(channel, method))
 
     def _header(self, channel: int, payload: bytes) -> None:
         if not channel:

@@ -1,12 +1,12 @@
 """Streams of frames whose meaning once depended on how they were cut into reads."""
 
-import itertools
 from unittest.mock import ANY
 
 import pytest
 
 from amqpstore_server.protocol.content import encode_content_header
 from amqpstore_server.protocol.errors import UnexpectedFrame
+from amqpstore_server.protocol.events import Acks, ReceivedMethod
 from amqpstore_server.protocol.methods import BasicPublish
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
 from tests.fuzz.test_codec import ack, frame, published, receive, said
@@ -61,3 +61,20 @@ def test_an_empty_body_behind_a_header_of_size_0_is_unexpected(
     for cuts in ways_to_cut(len(stream)):
         assert said(receive(stream, cuts)) == expected, cuts
         assert said(receive(stream, cuts, large_bytes=1)) == expected, cuts
+
+
+@pytest.mark.parametrize("channel", [1, 0])
+@pytest.mark.parametrize("bits", [0, 1, 2, 3])
+def test_an_ack_is_the_same_event_whatever_came_before_it_in_its_read(
+    bits: int, channel: int
+) -> None:
+    """Also behind publishes that are taken together, which go on frame by frame. Nobody can ack on
+    channel 0: it is refused there like any other method that is not of the connection.
+    """
+    stream = b"".join(map(published, range(5))) + ack(1, channel=channel, multiple=bits) + ack(2)
+    (event,) = receive(ack(1, channel=channel, multiple=bits), [])
+    assert type(event) is (Acks if channel else ReceivedMethod)
+    for cuts in ways_to_cut(len(stream)):
+        *_, found, last = said(receive(stream, cuts))
+        assert [found] == said([event]), cuts
+        assert last == (1, 2, False)
