@@ -42,7 +42,7 @@ from amqpstore_server.config_values import (
 )
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
-from amqpstore_server.first_users import define_administrator, define_guest
+from amqpstore_server.first_users import define_administrator, define_first
 from amqpstore_server.garbage import YoungCollector, keep_collections_short
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.listening import accept_clients, listen
@@ -243,7 +243,7 @@ class App:
         self._holds = LoopHolds(context.work)
         if definitions is not None:
             done(self._importing(definitions, By(config.definitions, "start")))
-        define_guest(self.broker, self.users)
+        define_first(self.broker, self.users, config.default_user, config.default_password)
         self.sockets = Sockets()
         self._turn = Turn(self.broker, self.sockets, term)
         self.committer = Committer(

@@ -424,6 +424,15 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             live=True,
         ),
     ] = ""
+    default_user: Annotated[
+        str,
+        key(
+            "the first user of a new store, an administrator with all permissions, instead of "
+            "`guest`; a store that has users gets none",
+            max_length=255,
+        ),
+    ] = ""
+    default_password: Annotated[str, key("that user's password", secret=True)] = ""
     product: Annotated[
         str,
         key(
@@ -521,6 +530,10 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the keys whose values do not fit those of others, each with the valid values."""
     if config.connections_bytes < config.connection_bytes:
         yield "connections_bytes", f"at least connection_bytes, {config.connection_bytes}"
+    if config.default_password and not config.default_user:
+        yield "default_user", "the user's name, as there is default_password"
+    if config.default_user and not config.default_password:
+        yield "default_password", "the user's password, as there is default_user"
     if set(config.proxy_protocol) - {*config.listen, *config.tls_listen}:
         yield "proxy_protocol", "a list of addresses that are in listen or tls_listen"
     if config.proxy_protocol and config.cluster_name:

@@ -98,6 +98,11 @@ class ConfigKey:
         """The name of its environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
+    @property
+    def file_variable(self) -> str:
+        """The name of the environment variable that names a file with the value of a secret."""
+        return f"{self.variable}_FILE"
+
     def shown(self, value: object, *, whole: bool = False) -> str:
         """Return a value as text: hidden if it is secret, and shortened unless it is to be
         `whole`.

@@ -1,5 +1,8 @@
 """Where the configuration comes from: command line options, then environment variables, then a TOML
 file, then the defaults.
+
+A secret may also be in a file that a variable names, with `_FILE` behind the name of its own: so
+Docker and Kubernetes hand out secrets.
 """
 
 from __future__ import annotations
@@ -71,11 +74,18 @@ class ConfigSources:
         )
 
     def _variables(self) -> dict[str, tuple[object, str]]:
-        return {
-            name: (key.from_text(self.environment[key.variable]), key.variable)
-            for name, key in KEYS.items()
-            if key.variable in self.environment
-        }
+        """Return the values, each with its variable. Raises: ConfigError."""
+        found: dict[str, tuple[object, str]] = {}
+        for name, key in KEYS.items():
+            if key.variable in self.environment:
+                found[name] = key.from_text(self.environment[key.variable]), key.variable
+            if key.is_secret and (path := self.environment.get(key.file_variable)):
+                if name in found:
+                    raise ConfigError(
+                        f"{key.variable} and {key.file_variable} are both set: remove one of them"
+                    )
+                found[name] = key.from_text(_read_secret(path, key.file_variable)), path
+        return found
 
     def _file(self) -> tuple[str, dict[str, Any]]:
         """Return the path and the content of the file; both empty if there is none."""
@@ -86,6 +96,19 @@ class ConfigSources:
             return self.default_path, _read(self.default_path)
         except _MissingFileError:
             return "", {}
+
+
+def _read_secret(path: str, variable: str) -> str:
+    """Return the text of a file, without the line end behind it. Raises: ConfigError."""
+    try:
+        text = read_small(path).decode()
+    except OSError as error:
+        raise ConfigError(
+            f"{variable}: cannot read {path}: {error.strerror}; it has to be a file with the secret"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{variable}: {path} is not text in UTF-8") from None
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 class _MissingFileError(ConfigError):
@@ -135,6 +158,7 @@ def _similar(name: str, names: Iterable[str]) -> str:
 
 def _unknown(environment: Mapping[str, str]) -> list[str]:
     known = {key.variable for key in KEYS.values()} | {FILE_VARIABLE}
+    known |= {key.file_variable for key in KEYS.values() if key.is_secret}
     return sorted(
         name
         for name in environment.keys() - known

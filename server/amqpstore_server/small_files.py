@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 
 from amqpstore.files import open_regular
@@ -11,9 +12,11 @@ MAX_BYTES = 1 << 20
 
 
 def read_small(path: str, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file of at most so many bytes. Raises: OSError."""
+    """Return the content of a regular file of at most `max_bytes`, without the byte order mark that
+    editors of Windows put in front of UTF-8. Raises: OSError.
+    """
     with open(open_regular(path), "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 10} KiB", path)
-    return content
+    return content.removeprefix(codecs.BOM_UTF8)

@@ -61,6 +61,9 @@ class Users:
     fast to try passwords with; so at the first correct login an argon2 hash takes their place.
     `imported` of its row is a digest of the old one, by which the same definitions, when they are
     read again, change nothing. `upgrades` turns that off.
+
+    A row with `is_generated` has a password that nobody may have seen yet: the first correct login
+    removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -206,13 +209,9 @@ class Users:
         self._verified[user] = row, self._digest(user, password)
         if self.upgrades and (algorithm := row.get("algorithm")):
             secret = {**self.hashed(password), "imported": _digest_of(row["hash"], algorithm)}
-            self._upgraded[user] = (
-                row,
-                {
-                    **secret,
-                    **{name: row[name] for name in ("tags", "limits") if name in row},
-                },
-            )
+            self._upgraded[user] = row, {**secret, **_rights(row)}
+        elif "is_generated" in row:
+            self._upgraded[user] = row, {**_secret(row), **_rights(row)}
         return True
 
     def _remember_refused(self, user: str, password: bytes, row: dict[str, Any] | None) -> None:
@@ -223,8 +222,8 @@ class Users:
                 del self._refused[next(iter(self._refused))]
 
     def upgrade(self, user: str) -> None:
-        """Store the hash that the last `check` made in place of RabbitMQ's, if it did. Durable on
-        return.
+        """Store the row that the last `check` made in place of the present one, if it did. Durable
+        on return.
         """
         row, new = self._upgraded.pop(user, (None, {}))
         # The user may have been changed or removed since.
@@ -238,7 +237,8 @@ class Users:
         verified, digest = self._verified[user]
         if verified is row:
             self._verified[user] = new, digest
-        _log.info("password hash upgraded", extra={"user": user})
+        if "algorithm" in row:
+            _log.info("password hash upgraded", extra={"user": user})
 
     def _is_right(self, row: Mapping[str, Any], password: bytes) -> bool:
         """Tell whether a password is that of a row. Slow."""
@@ -257,6 +257,11 @@ class Users:
 def _secret(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row says of the password."""
     return {name: row[name] for name in ("algorithm", "hash", "imported") if name in row}
+
+
+def _rights(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row says of the user, besides the password."""
+    return {name: row[name] for name in ("tags", "limits") if name in row}
 
 
 def _digest_of(password_hash: bytes, algorithm: str) -> bytes:

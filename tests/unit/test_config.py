@@ -280,6 +280,51 @@ def test_a_secret_is_not_in_an_error() -> None:
         assert "(hidden)" in str(caught.value)
 
 
+def test_a_secret_can_be_in_a_file_that_a_variable_names(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    environment = {
+        "AMQPSTORE_DEFAULT_USER": "anna",
+        "AMQPSTORE_DEFAULT_PASSWORD_FILE": str(file),
+    }
+    sources = ConfigSources(environment=environment)
+    assert f"AMQPSTORE_DEFAULT_PASSWORD_FILE: cannot read {file}: No such file" in said_of(sources)
+    for content in (b"s e=c,ret", b"s e=c,ret\n", b"s e=c,ret\r\n", b"\xef\xbb\xbfs e=c,ret\n"):
+        file.write_bytes(content)
+        found = sources.load()
+        assert found.config.default_password == "s e=c,ret"
+        assert found.sources["default_password"] == str(file)
+        assert not found.unknown_variables
+    file.write_bytes(b"\xff")
+    assert "is not text in UTF-8" in said_of(sources)
+    both = replace(sources, environment={**environment, "AMQPSTORE_DEFAULT_PASSWORD": "other"})
+    assert "are both set" in said_of(both)
+    # Only for secrets: another key has no such variable.
+    one = ConfigSources(environment={"AMQPSTORE_LISTEN_FILE": str(file)})
+    assert one.load().unknown_variables == ("AMQPSTORE_LISTEN_FILE",)
+
+
+def test_every_secret_has_such_a_variable() -> None:
+    secrets = {name for name, key in KEYS.items() if key.is_secret}
+    assert secrets == {"default_password", "cluster_etcd_password"}
+    assert not {key.file_variable for key in KEYS.values()} & {
+        key.variable for key in KEYS.values()
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "needed"),
+    [("DEFAULT_USER", "default_password"), ("DEFAULT_PASSWORD", "default_user")],
+)
+def test_the_first_user_has_a_name_and_a_password(variable: str, needed: str) -> None:
+    assert needed in said_of(ConfigSources(environment={f"AMQPSTORE_{variable}": "anna"}))
+
+
+def test_a_byte_order_mark_in_front_of_the_file_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "amqpstore.toml"
+    file.write_bytes(b"\xef\xbb\xbfheartbeat_s = 7\n")
+    assert ConfigSources(path=str(file)).load().config.heartbeat_s == 7
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), str(tmp_path), "/dev/zero"):

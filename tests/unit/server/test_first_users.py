@@ -7,7 +7,7 @@ import pytest
 from amqpstore_server.first_users import (
     ADMINISTRATOR,
     define_administrator,
-    define_guest,
+    define_first,
     is_loopback,
 )
 from amqpstore_server.users import Users
@@ -40,7 +40,7 @@ def test_a_broker_beyond_loopback_gets_an_administrator_once(
     caplog.set_level(logging.DEBUG)
     simulated = SimulatedBroker()
     users = Users(simulated.store)
-    define_guest(simulated.broker, users)
+    define_first(simulated.broker, users)
     assert define_administrator(simulated.broker, users, ["127.0.0.1", "::1"]) == ""
     password = define_administrator(simulated.broker, users, ["127.0.0.1", "0.0.0.0"])
     assert len(password) == 24
@@ -48,11 +48,12 @@ def test_a_broker_beyond_loopback_gets_an_administrator_once(
     assert not users.check(ADMINISTRATOR, b"guest")
     assert users.may(ADMINISTRATOR, "management")
     simulated.broker.access(ADMINISTRATOR, "/").check("configure", "queue", "q")
+    users.upgrade(ADMINISTRATOR)
     assert define_administrator(simulated.broker, users, ["0.0.0.0"]) == ""
     # The next start knows it, and adds nobody.
     simulated.restart()
     users = Users(simulated.store)
-    define_guest(simulated.broker, users)
+    define_first(simulated.broker, users)
     assert users.check(ADMINISTRATOR, password.encode())
     assert define_administrator(simulated.broker, users, ["0.0.0.0"]) == ""
     serve._print_ready(["amqp://[::]:5672"], "data", password)
@@ -60,11 +61,48 @@ def test_a_broker_beyond_loopback_gets_an_administrator_once(
     assert password not in caplog.text
 
 
+def test_a_password_that_nobody_has_used_is_made_anew_at_each_start() -> None:
+    simulated = SimulatedBroker()
+    before = ""
+    for _ in range(2):
+        users = Users(simulated.store)
+        define_first(simulated.broker, users)
+        password = define_administrator(simulated.broker, users, ["0.0.0.0"])
+        assert password
+        assert not users.check(ADMINISTRATOR, before.encode() or b"wrong")
+        assert not users.check(ADMINISTRATOR, b"")
+        before = password
+        simulated.restart()
+    # Not while only loopback can be reached, where guest may log in.
+    users = Users(simulated.store)
+    assert define_administrator(simulated.broker, users, ["127.0.0.1"]) == ""
+    users.define(ADMINISTRATOR, {**users.hashed(b"of an operator"), "tags": ["administrator"]})
+    assert define_administrator(simulated.broker, users, ["0.0.0.0"]) == ""
+
+
+def test_the_first_user_can_be_named(caplog: pytest.LogCaptureFixture) -> None:
+    simulated = SimulatedBroker()
+    users = Users(simulated.store)
+    define_first(simulated.broker, users, "anna", "secret")
+    assert users.names == ["anna"]
+    assert users.check("anna", b"secret")
+    assert users.may("anna", "administrator")
+    simulated.broker.access("anna", "/").check("configure", "queue", "q")
+    assert define_administrator(simulated.broker, users, ["0.0.0.0"]) == ""
+    assert not caplog.records
+    # A store that has users gets none, and the log says so.
+    define_first(simulated.broker, users, "anna", "another")
+    assert not caplog.records
+    define_first(simulated.broker, users, "bert", "another")
+    assert users.names == ["anna"]
+    assert "default_user not added" in caplog.text
+
+
 def test_a_broker_with_users_of_its_own_gets_none() -> None:
     simulated = SimulatedBroker()
     users = Users(simulated.store)
     users.define("anna", users.imported(b"", "rabbit_password_hashing_sha256"))
-    define_guest(simulated.broker, users)
+    define_first(simulated.broker, users)
     assert define_administrator(simulated.broker, users, ["0.0.0.0"]) == ""
     assert users.names == ["anna"]
 

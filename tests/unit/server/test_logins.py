@@ -9,7 +9,7 @@ import trio
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.login import EXTERNAL, Login
 from amqpstore_server.config import Config
-from amqpstore_server.first_users import define_guest
+from amqpstore_server.first_users import define_first
 from amqpstore_server.logins import Logins
 from amqpstore_server.users import Users
 from tests.simulated_broker import SimulatedBroker
@@ -38,7 +38,7 @@ def test_guest_logs_in_from_this_machine_only(mechanism: str) -> None:
     """CVE-2026-57216: it is the client's address that counts, whatever the broker listens on."""
     simulated = SimulatedBroker()
     users = Users(simulated.store)
-    define_guest(simulated.broker, users)
+    define_first(simulated.broker, users)
     own = Logins(Config(), users)
     login = Login("guest", b"guest", mechanism)
     granted = {
