@@ -24,6 +24,8 @@ from amqpstore_server.config_checks import (
     check_addresses,
     check_key_set,
     check_origins,
+    check_path_prefix,
+    check_public_origins,
 )
 from amqpstore_server.config_cluster import ClusterConfig, cluster_conflicts
 from amqpstore_server.config_keys import file_key, key, keys_of
@@ -284,6 +286,26 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             'the browser remembers; `"*"` is any',
             expected="a list of origins, such as https://HOST:PORT",
             check=check_origins,
+            live=True,
+        ),
+    ] = msgspec.field(default_factory=list)
+    management_path_prefix: Annotated[
+        str,
+        key(
+            "the path below which a proxy serves the management API and its pages, such as "
+            "`/rabbit`; the proxy may take it away or leave it",
+            expected="a path that begins with a slash and does not end with one, or empty",
+            check=check_path_prefix,
+            live=True,
+        ),
+    ] = ""
+    management_public_origins: Annotated[
+        list[str],
+        key(
+            "the origins under which proxies show the management pages; needed only for a proxy "
+            "that neither passes on `Host` nor sends `X-Forwarded-Host`",
+            expected="a list of origins, such as https://HOST:PORT",
+            check=check_public_origins,
             live=True,
         ),
     ] = msgspec.field(default_factory=list)

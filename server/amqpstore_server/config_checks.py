@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 NO_NUL = r"^[^\x00]*$"
 A_PATH = r"^[^\x00]+$"
+SERVED_PATHS = frozenset(
+    [
+        "act",
+        "api",
+        "channels",
+        "connections",
+        "exchanges",
+        "explain",
+        "favicon.ico",
+        "health",
+        "login",
+        "logout",
+        "metrics",
+        "overview",
+        "policies",
+        "queues",
+        "reports",
+        "select",
+        "static",
+        "store",
+        "stream",
+        "users",
+        "vhosts",
+    ]
+)
+"""What the paths of the management door begin with: a prefix must not be taken for one of them."""
+
+PATH_PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*){1,16}")
+"""One slash at its start: two would begin the address of another site."""
+
 A_FILE = "the path of a file, or empty"
 
 
@@ -43,6 +74,21 @@ def check_origins(origins: Iterable[str]) -> None:
         parts = urlsplit(origin)
         if origin != "*" and f"{parts.scheme}://{parts.netloc}" != origin.lower():
             raise ValueError(f"{origin!r} is not an origin")
+
+
+def check_public_origins(origins: Iterable[str]) -> None:
+    """Check the origins of this door's own pages. Raises: ValueError."""
+    check_origins(origins)
+    if "*" in origins:
+        raise ValueError("'*' is not an origin: any page could use a login of a browser")
+
+
+def check_path_prefix(prefix: str) -> None:
+    """Check the path below which a proxy serves pages. Raises: ValueError."""
+    if prefix and not PATH_PREFIX.fullmatch(prefix):
+        raise ValueError(f"{prefix!r} is not a path such as /rabbit")
+    if prefix and prefix.split("/")[1] in SERVED_PATHS:
+        raise ValueError(f"{prefix!r} begins with a path of the broker itself")
 
 
 def check_key_set(source: str) -> None:

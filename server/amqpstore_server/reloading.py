@@ -124,6 +124,8 @@ def reloadable_parts(
                 "management_max_body_bytes",
                 "metrics_max_objects",
                 "management_cors_origins",
+                "management_path_prefix",
+                "management_public_origins",
             ),
             lambda config: set_limits(client_limits(config)),
         ),

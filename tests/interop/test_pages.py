@@ -19,7 +19,6 @@ from playwright.sync_api import (
     Page,
     ViewportSize,
     expect,
-    sync_playwright,
 )
 
 from amqpstore_server.management.pages.reading import PAGES
@@ -27,7 +26,8 @@ from amqpstore_server.management.pages.sessions import COOKIE
 from amqpstore_tools.drill import report as drill_report
 from amqpstore_tools.drill.verdict import Account, DrillFinding, Step
 from tests.broker_process import BrokerProcess
-from tests.interop.external_client import missing, need
+from tests.interop.browsers import chromium, heard, log_in, log_in_here
+from tests.interop.external_client import missing
 from tests.management_client import (
     PASSWORD,
     ManagementClient,
@@ -36,7 +36,6 @@ from tests.management_client import (
     management_url,
 )
 
-CHROMIUM = "/usr/bin/chromium"
 AXE = Path(__file__).parent / "nodejs" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE, NARROW, HUGE = (
     ViewportSize(width=1280, height=900),
@@ -138,11 +137,8 @@ def publish_and_consume(
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    need("chromium", "apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -168,33 +164,6 @@ def page(session: BrowserContext) -> Generator[Page]:
         complaints = heard(page)
         yield page
         assert complaints == []
-
-
-def heard(page: Page) -> list[str]:
-    """Collect errors of a page, and the dialogs that a script of a message would open."""
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-
-    def listen(message: object) -> None:
-        if getattr(message, "type", "") in ("error", "warning"):
-            complaints.append(str(getattr(message, "text", "")))
-
-    page.on("console", listen)
-    return complaints
-
-
-def log_in(page: Page, site: str, user: str = "guest", password: str = "guest") -> None:
-    page.goto(f"{site}/login")
-    log_in_here(page, user, password)
-
-
-def log_in_here(page: Page, user: str = "guest", password: str = "guest") -> None:
-    page.fill("input[name=user]", user)
-    page.fill("input[name=password]", password)
-    page.click("text=Log in >> visible=true >> nth=-1")
-    # A page that is closed before it is there may hang the browser.
-    page.wait_for_load_state()
 
 
 def address(path: str, page: Page, site: str) -> str:

@@ -7,7 +7,8 @@ listen, and not without `management_listen`.
 - `context`: what a request is answered from; `checks`: of the running store.
 - `errors`: refusals as RabbitMQ writes them; `answers`: everything else that is answered.
 - `steps`: long work in steps, between which the clients of the broker have their turn.
-- `login`: who asks, and what they may see; `guard`: requests that a foreign page has sent.
+- `login`: who asks, and what they may see; `guard`: requests that a foreign page has sent;
+  `public_address`: where a browser sees this door, in front of which a proxy may stand.
 - `bodies`: what a request brings; `listing`: pages, filters and sort orders of lists.
 - `routes`: what a route is; `call`: one request to it; `tables`: arguments as JSON.
 - `topology`: declaring and binding, as AMQP clients do; `clients`: rows of connections, channels

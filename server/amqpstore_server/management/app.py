@@ -20,6 +20,7 @@ from amqpstore_server.management.errors import HttpError, http_error_of, not_fou
 from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
 from amqpstore_server.management.login import HttpLogins, Identity
 from amqpstore_server.management.pages.site import PagesApp
+from amqpstore_server.management.public_address import PublicAddress, without_prefix
 from amqpstore_server.management.routes import ApiRoute, Needs, in_order
 from amqpstore_server.management.topology import DEFAULT_EXCHANGE
 
@@ -77,6 +78,7 @@ class ManagementApp:
             return
         # As it came: a name may contain a slash, which is %2F here, and no border of the path.
         path = scope["raw_path"].decode("ascii", "replace")
+        path = without_prefix(path, self._public(Request(scope)).prefix)
         if path.startswith(_OF_EXCHANGES):
             # The name of the default exchange is empty, and some clients send it as it is.
             path = path.replace("//", f"/{DEFAULT_EXCHANGE}/")
@@ -191,8 +193,11 @@ class ManagementApp:
             raise HttpError(405, "method_not_allowed", reason, {"allow": allowed})
         if method not in SAFE_METHODS:
             origins = self._context.config().management_cors_origins
-            check_origin(request.headers, request.url.scheme, origins)
+            check_origin(request.headers, self._public(request), origins)
         return await self._call(request, route, await self._identity(request, route))
+
+    def _public(self, request: Request) -> PublicAddress:
+        return PublicAddress(request.headers, request.scope["scheme"], self._context.config())
 
     async def _call(self, request: Request, route: ApiRoute, identity: Identity) -> Answer:
         call = Call(

@@ -9,31 +9,45 @@ and have no password that a page could use.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
 from amqpstore_server.management.errors import HttpError
+
+if TYPE_CHECKING:
+    from amqpstore_server.management.public_address import PublicAddress
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _CORS_METHODS = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
 _CORS_HEADERS = "accept, authorization, content-type, if-none-match, x-reason"
 _CORS_AGE_S = "600"
+_FOREIGN = "this request was sent by a page of another site"
+_SET_KEY = "name that in management_public_origins, or let the proxy pass Host on"
 
 
-def check_origin(headers: Headers, scheme: str, allowed: Collection[str]) -> None:
+def check_origin(headers: Headers, public: PublicAddress, allowed: Collection[str]) -> None:
     """Refuse a request that the page of another site has sent. Raises: HttpError.
 
-    Args: scheme, by which it came; allowed, the origins whose pages may send any.
+    Args: allowed, the origins whose pages may send any.
     """
     origin = headers.get("origin")
     if origin is not None and origin in allowed:
         return
-    is_foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-    if origin is not None and origin != f"{scheme}://{headers.get('host', '')}":
-        is_foreign = True
-    if is_foreign:
-        raise HttpError(403, "forbidden", "this request was sent by a page of another site")
+    # No script can set it, and a proxy changes nothing about it: a browser knows where it is.
+    site = headers.get("sec-fetch-site", "none")
+    if site == "same-origin":
+        return
+    if site != "none" or (origin is not None and not public.is_own(origin)):
+        raise HttpError(403, "forbidden", f"{_FOREIGN}{_hint(site, origin)}")
+
+
+def _hint(site: str, origin: str | None) -> str:
+    """Return what to do about a refusal that a proxy may have caused."""
+    if site != "none" or origin in (None, "null"):
+        return ""
+    return f"; if a proxy shows the pages of the broker as {origin}: {_SET_KEY}"
 
 
 def cors_headers(

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from amqpstore_server.management.context import ManagementContext
 
 MECHANISM = "HTTP"
-_REALM = 'Basic realm="amqpstore management"'
+_REALM = 'Basic realm="RabbitMQ Management"'
+"""RabbitMQ's: programs look up the password for it, such as Nagios' checks."""
 _MAX_LOGGED = 1000
 _LOG_EVERY_S = 3600.0
 

@@ -14,7 +14,7 @@ PAGE_SIZE = 50
 class ListPage:
     """A page of a list, as it was asked for in the address of the page."""
 
-    def __init__(self, path: str, query: Mapping[str, str], found: Mapping[str, Any]) -> None:
+    def __init__(self, query: Mapping[str, str], found: Mapping[str, Any]) -> None:
         self.rows: list[dict[str, Any]] = found["items"]
         self.total = int(found["filtered_count"])
         self.page = int(found["page"])
@@ -25,21 +25,20 @@ class ListPage:
         self.reverse = query.get("sort_reverse") == "true"
         self.name = query.get("name", "")
         self.use_regex = query.get("use_regex") == "true"
-        self._path = path
 
     @classmethod
-    async def read(
-        cls, api: PageApi, parts: tuple[str, ...], path: str, query: Mapping[str, str]
-    ) -> ListPage:
+    async def read(cls, api: PageApi, parts: tuple[str, ...], query: Mapping[str, str]) -> ListPage:
         """Ask the API for the page that the query names. Raises: HttpError."""
         names = ("page", "sort", "sort_reverse", "name", "use_regex")
         asked = {name: query[name] for name in names if query.get(name)}
         asked.setdefault("page", "1")
         found = await api.get(*parts, **asked, page_size=PAGE_SIZE)
-        return cls(path, asked, found)
+        return cls(asked, found)
 
     def link(self, **changes: Any) -> str:
-        """Return the address of this page of the list, with some things changed."""
+        """Return the address of this page of the list, with some things changed; relative to the
+        page that it is on.
+        """
         asked: dict[str, Any] = {
             "page": self.page if self.page > 1 else "",
             "sort": self.sort,
@@ -52,5 +51,4 @@ class ListPage:
         asked |= changes
         if asked["page"] == 1:
             asked["page"] = ""
-        query = urlencode({key: value for key, value in asked.items() if value})
-        return f"{self._path}?{query}" if query else self._path
+        return f"?{urlencode({key: value for key, value in asked.items() if value})}"

@@ -88,7 +88,7 @@ async def _vhosts_to_declare_in(api: PageApi) -> list[str]:
 
 
 async def _queues(api: PageApi, asked: PageAddress) -> Values:
-    listing = await ListPage.read(api, ("queues",), "/queues", asked.query)
+    listing = await ListPage.read(api, ("queues",), asked.query)
     return {"listing": listing, "vhosts": await _vhosts_to_declare_in(api)}
 
 
@@ -142,7 +142,7 @@ def _messages_link(vhost: str, name: str, query: Mapping[str, object]) -> str:
 
 
 async def _exchanges(api: PageApi, asked: PageAddress) -> Values:
-    listing = await ListPage.read(api, ("exchanges",), "/exchanges", asked.query)
+    listing = await ListPage.read(api, ("exchanges",), asked.query)
     overview = await api.get("overview")
     types = [one["name"] for one in overview.get("exchange_types", [])] or list(_EXCHANGE_TYPES)
     return {"listing": listing, "vhosts": await _vhosts_to_declare_in(api), "types": types}
@@ -200,7 +200,7 @@ async def _explain(api: PageApi, asked: PageAddress) -> Values:
 
 
 async def _connections(api: PageApi, asked: PageAddress) -> Values:
-    return {"listing": await ListPage.read(api, ("connections",), "/connections", asked.query)}
+    return {"listing": await ListPage.read(api, ("connections",), asked.query)}
 
 
 async def _connection(api: PageApi, asked: PageAddress) -> Values:
@@ -214,7 +214,7 @@ async def _connection(api: PageApi, asked: PageAddress) -> Values:
 
 
 async def _channels(api: PageApi, asked: PageAddress) -> Values:
-    return {"listing": await ListPage.read(api, ("channels",), "/channels", asked.query)}
+    return {"listing": await ListPage.read(api, ("channels",), asked.query)}
 
 
 async def _policies(api: PageApi, _asked: PageAddress) -> Values:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from amqpstore_server.management.context import ManagementContext
     from amqpstore_server.management.login import HttpLogins, Identity
+    from amqpstore_server.management.public_address import PublicAddress
 
 COOKIE = "amqpstore_session"
 _IDLE_MS = 8 * 3600 * 1000
@@ -77,7 +78,9 @@ class Sessions:
         }
         self._writing = trio.Lock()
 
-    async def log_in(self, request: Request, user: str, secret: str, now: float) -> Response:
+    async def log_in(
+        self, request: Request, public: PublicAddress, user: str, secret: str, now: float
+    ) -> Response:
         """Check a login, and return the answer with its cookie. Raises: HttpError.
 
         Args: secret, a password, or a token (JWT), which says by itself who the user is.
@@ -97,7 +100,14 @@ class Sessions:
         self._sessions[_digest(cookie)] = session
         await self._write()
         answer = Response(status_code=303)
-        answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", secure=has_tls)
+        answer.set_cookie(
+            COOKIE,
+            cookie,
+            path=public.prefix or "/",
+            httponly=True,
+            samesite="strict",
+            secure=public.is_secure,
+        )
         return answer
 
     async def found(self, request: Request, now: float) -> tuple[WebSession, Identity] | None:

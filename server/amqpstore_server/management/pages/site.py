@@ -27,6 +27,7 @@ from amqpstore_server.management.pages.reading import PAGES, STREAMS, WebPage
 from amqpstore_server.management.pages.render import PAGE_HEADERS, page
 from amqpstore_server.management.pages.selecting import QueueSelection
 from amqpstore_server.management.pages.sessions import COOKIE, PageNotice, Sessions, WebSession
+from amqpstore_server.management.public_address import PublicAddress, without_prefix
 
 if TYPE_CHECKING:
     from amqpstore_server.management.app import ManagementApp
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_FORM_BYTES = 1 << 20
 _STATIC_AGE_S = 3600
+_AT_ONCE = {"x-accel-buffering": "no"}
+"""Tells nginx to pass on each part of an answer as it comes."""
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _NAVIGATION = (
     ("/", "Overview", ""),
@@ -88,14 +91,18 @@ class PagesApp:
             try:
                 values = await found.read(PageApi(self._api, identity), asked)
             except HttpError as problem:
-                return self._problem(identity, session, problem)
+                return self._problem(request, identity, session, problem)
             values |= {"section": found.section, "stream": found.stream(asked)}
-            return self._shown(found.template, values, identity, session)
+            return self._shown(request, found.template, values, identity, session)
 
         return answer
 
+    def _public(self, request: Request) -> PublicAddress:
+        return PublicAddress(request.headers, request.scope["scheme"], self._context.config())
+
     def _shown(
         self,
+        request: Request,
         template: str,
         values: dict[str, Any],
         identity: Identity,
@@ -104,6 +111,7 @@ class PagesApp:
     ) -> Response:
         notice, session.notice = session.notice, None
         frame = {
+            "prefix": self._public(request).prefix,
             "node": self._context.node,
             "user": identity.user,
             "navigation": [
@@ -114,19 +122,37 @@ class PagesApp:
         }
         return page(template, {**frame, **values}, status)
 
-    def _problem(self, identity: Identity, session: WebSession, problem: HttpError) -> Response:
+    def _problem(
+        self, request: Request, identity: Identity, session: WebSession, problem: HttpError
+    ) -> Response:
         values = {"problem": problem, "section": "", "stream": ""}
-        return self._shown("problem.html", values, identity, session, problem.status)
+        return self._shown(request, "problem.html", values, identity, session, problem.status)
 
     async def _logged_in(self, request: Request) -> tuple[WebSession, Identity]:
         found = await self._sessions.found(request, trio.current_time())
         if found is None:
-            raise _LoginNeededError(_own_address(request))
+            raise _LoginNeededError(self._public(request).prefix, self._own_address(request))
         return found
+
+    def _own_address(self, request: Request) -> str:
+        query = request.url.query
+        if request.headers.get("hx-request") or request.method != "GET":
+            return self._came_from(request)
+        path = request.scope["path"]
+        return f"{path}?{query}" if query else path
+
+    def _came_from(self, request: Request) -> str:
+        """Return the page of this site that a request was made on, below the prefix."""
+        # Of which host it is does not matter: it is a path of this site, or there is no such page.
+        parts = urlsplit(request.headers.get("referer", ""))
+        path = without_prefix(parts.path, self._public(request).prefix)
+        if not path.startswith("/") or path.startswith(("//", "/\\")):
+            return "/"
+        return f"{path}?{parts.query}" if parts.query else path
 
     async def _unknown(self, request: Request) -> Response:
         session, identity = await self._logged_in(request)
-        return self._problem(identity, session, not_found("There is no such page."))
+        return self._problem(request, identity, session, not_found("There is no such page."))
 
     # Login.
 
@@ -135,26 +161,31 @@ class PagesApp:
             following = request.query_params.get("next", "/")
             # Whoever logs out has no cookie any more.
             has_ended = COOKIE in request.cookies
-            return self._login_page(following, _ENDED if has_ended else None, 200)
-        check_origin(request.headers, request.url.scheme, ())
+            return self._login_page(request, following, _ENDED if has_ended else None, 200)
+        public = self._public(request)
+        check_origin(request.headers, public, ())
         fields = dict(fields_of(await read_form(request, _MAX_FORM_BYTES)))
         following = fields.get("next", "/")
         try:
+            secret = fields.get("password", "")
             answer = await self._sessions.log_in(
-                request, fields.get("user", ""), fields.get("password", ""), trio.current_time()
+                request, public, fields.get("user", ""), secret, trio.current_time()
             )
         except HttpError as error:
             text = "The user or the password is wrong."
             if error.status != 401 or error.reason not in ("Not_Authorized", "Login required"):
                 text = f"{error.reason}."
-            return self._login_page(following, PageNotice("bad", text), 401)
+            return self._login_page(request, following, PageNotice("bad", text), 401)
         # To a page of this site only.
         is_own = following.startswith("/") and not following.startswith(("//", "/\\"))
-        answer.headers["location"] = following if is_own else "/"
+        answer.headers["location"] = public.prefix + (following if is_own else "/")
         return answer
 
-    def _login_page(self, following: str, notice: PageNotice | None, status: int) -> Response:
+    def _login_page(
+        self, request: Request, following: str, notice: PageNotice | None, status: int
+    ) -> Response:
         values = {
+            "prefix": self._public(request).prefix,
             "node": self._context.node,
             "user": "",
             "navigation": (),
@@ -166,16 +197,18 @@ class PagesApp:
         return page("login.html", values, status)
 
     async def _log_out(self, request: Request) -> Response:
-        check_origin(request.headers, request.url.scheme, ())
+        public = self._public(request)
+        check_origin(request.headers, public, ())
         await self._sessions.log_out(request)
-        answer = Response(status_code=303, headers={"location": "/login"})
-        answer.delete_cookie(COOKIE)
+        answer = Response(status_code=303, headers={"location": f"{public.prefix}/login"})
+        answer.delete_cookie(COOKIE, public.prefix or "/")
         return answer
 
     # Forms, streams and files.
 
     async def _act(self, request: Request) -> Response:
-        check_origin(request.headers, request.url.scheme, ())
+        public = self._public(request)
+        check_origin(request.headers, public, ())
         session, identity = await self._logged_in(request)
         fields = fields_of(await read_form(request, _MAX_FORM_BYTES))
         found = dict(fields)
@@ -191,11 +224,12 @@ class PagesApp:
         except HttpError as problem:
             session.notice = PageNotice("bad", f"Refused: {problem.reason}")
             following = ""
-        return Response(status_code=303, headers={"location": following or _came_from(request)})
+        following = following or self._came_from(request)
+        return Response(status_code=303, headers={"location": public.prefix + following})
 
     async def _select(self, request: Request) -> Response:
         """Handle all messages that a form means; the answer grows by a line of JSON a piece."""
-        check_origin(request.headers, request.url.scheme, ())
+        check_origin(request.headers, self._public(request), ())
         session, identity = await self._logged_in(request)
         asked = dict(fields_of(await read_form(request, _MAX_FORM_BYTES)))
         path = _path(request)
@@ -215,7 +249,8 @@ class PagesApp:
                 # Whoever has closed the page finds it on the next one.
                 session.notice = PageNotice(kind, text or selection.outcome)
 
-        return StreamingResponse(lines(), headers=PAGE_HEADERS, media_type="application/jsonl")
+        headers = PAGE_HEADERS | _AT_ONCE
+        return StreamingResponse(lines(), headers=headers, media_type="application/jsonl")
 
     def _stream_of(self, path: str) -> Any:
         async def answer(request: Request) -> Response:
@@ -227,7 +262,7 @@ class PagesApp:
                 return PageApi(self._api, found[1]) if found else None
 
             content: AsyncIterator[bytes] = charts.events(read, current, self._context.stopping)
-            return StreamingResponse(content, media_type="text/event-stream")
+            return StreamingResponse(content, headers=_AT_ONCE, media_type="text/event-stream")
 
         return answer
 
@@ -246,11 +281,11 @@ class PagesApp:
 
 
 class _LoginNeededError(Exception):
-    """The request has no session. `following` is where to go after the login."""
+    """The request has no session. `location` is the login, which knows where to go after it."""
 
-    def __init__(self, following: str) -> None:
+    def __init__(self, prefix: str, following: str) -> None:
         super().__init__(following)
-        self.following = following
+        self.location = f"{prefix}/login?{urlencode({'next': following})}"
 
 
 class _Handler:
@@ -265,11 +300,10 @@ class _Handler:
         try:
             answer = await self._answer(request)
         except _LoginNeededError as needed:
-            location = f"/login?{urlencode({'next': needed.following})}"
-            answer = Response(status_code=303, headers={"location": location})
+            answer = Response(status_code=303, headers={"location": needed.location})
             if request.headers.get("hx-request"):
                 # A part of a page: the whole page has to go to the login.
-                answer = Response(status_code=204, headers={"hx-redirect": location})
+                answer = Response(status_code=204, headers={"hx-redirect": needed.location})
         except HttpError as error:
             answer = Response(error.reason, error.status, PAGE_HEADERS, "text/plain")
         except FATAL:
@@ -293,22 +327,6 @@ def _outcome(said: str, result: Any) -> str:
 
 def _path(request: Request) -> Mapping[str, str]:
     return {name: unquote(part) for name, part in request.path_params.items()}
-
-
-def _own_address(request: Request) -> str:
-    query = request.url.query
-    if request.headers.get("hx-request") or request.method != "GET":
-        return _came_from(request)
-    path = request.scope["path"]
-    return f"{path}?{query}" if query else path
-
-
-def _came_from(request: Request) -> str:
-    """Return the page of this site that a request was made on."""
-    parts = urlsplit(request.headers.get("referer", ""))
-    if parts.netloc != request.headers.get("host", ""):
-        return "/"
-    return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
 
 
 def _static_files() -> Mapping[str, bytes]:

@@ -2,6 +2,7 @@
 "use strict";
 
 const root = document.documentElement;
+const prefix = root.dataset.prefix; // of all paths, where a proxy serves the pages below one
 
 // ---- Theme -------------------------------------------------------------------------------------------------
 
@@ -164,7 +165,8 @@ function listen() {
   source.addEventListener("ended", () => {
     source.close();
     const link = document.createElement("a");
-    link.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+    const here = location.pathname.slice(prefix.length) + location.search;
+    link.href = `${prefix}/login?next=${encodeURIComponent(here)}`;
     link.textContent = "Log in again";
     say("Your session has ended: what is shown here is no longer up to date.", "warn", link);
   });
