@@ -22,6 +22,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
+from amqpstore_server.broker.messages.envelope import visible
 from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
@@ -235,8 +236,8 @@ class SimulatedBroker:
         return found
 
     def headers(self, name: str) -> list[dict[str, Any]]:
-        """The headers of what is ready in a queue."""
+        """The headers of what is ready in a queue, as consumers get them."""
         return [
-            decode_properties(message.envelope.properties).headers or {}
+            decode_properties(visible(message.envelope.properties)).headers or {}
             for message in self.messages(name)
         ]

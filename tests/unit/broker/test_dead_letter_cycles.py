@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.limits import BrokerLimits
-from amqpstore_server.broker.messages.deaths import LANDMARK
+from amqpstore_server.broker.messages.cycles import LANDMARK
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.dead_letters import DEAD, deaths, die, reject, with_dead_queue
 from tests.unit.broker.simulated import Client
@@ -135,12 +136,121 @@ def test_a_long_cycle_with_a_rejection_goes_on(simulated: SimulatedBroker) -> No
         assert simulated.ready("work") == ["a"]
 
 
+# Deaths of before a publish.
+
+
+def received(simulated: SimulatedBroker, client: Client, queue: str) -> dict[str, Any]:
+    """Take the only message of a queue, and return its headers."""
+    (headers,) = simulated.headers(queue)
+    body = client.get(queue)
+    assert body is not None
+    client.ack(body)
+    return headers
+
+
+def declare_delays(simulated: SimulatedBroker) -> None:
+    """Two queues in which messages wait one after the other, on their way to the queue `work`."""
+    for queue, following in (("delay-1", "delay-0"), ("delay-0", "work")):
+        to: dict[str, Any] = {"dead_letter_exchange": "", "dead_letter_routing_key": following}
+        simulated.queue(queue, message_ttl=10, **to)
+    simulated.queue("work")
+
+
+def test_a_message_that_is_published_with_the_headers_it_came_with_goes_the_same_way_again(
+    simulated: SimulatedBroker,
+) -> None:
+    declare_delays(simulated)
+    client = Client(simulated)
+    headers: dict[str, Any] = {}
+    for count in range(1, 5):
+        client.publish("", "delay-1", "a", headers=headers)
+        simulated.pass_time(10)
+        simulated.pass_time(10)
+        assert deaths(simulated, "work") == [
+            ("expired", "delay-0", count),
+            ("expired", "delay-1", count),
+        ]
+        headers = received(simulated, client, "work")
+        assert LANDMARK not in headers
+
+
+def test_deaths_that_a_client_invents_drop_nothing(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", message_ttl=10, **DEAD)
+    invented = {"queue": "dead", "reason": "expired", "count": 1, "exchange": ""}
+    Client(simulated).publish("", "q", "a", headers={"x-death": [invented]})
+    simulated.pass_time(10)
+    assert deaths(simulated) == [("expired", "q", 1), ("expired", "dead", 1)]
+
+
+def test_a_cycle_of_a_message_that_was_published_again_is_cut(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="r")
+    simulated.queue("r", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="q")
+    client = Client(simulated)
+    client.publish("", "q", "a")
+    simulated.pass_time(10)
+    client.publish("", "q", "a", headers=received(simulated, client, "r"))
+    simulated.pass_time(10)
+    assert deaths(simulated, "r") == [("expired", "q", 2)]
+    simulated.pass_time(10)
+    assert simulated.ready("q") == simulated.ready("r") == []
+
+
+def test_a_cycle_is_cut_though_a_restart_is_in_its_way(simulated: SimulatedBroker) -> None:
+    simulated.queue("q", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="r")
+    simulated.queue("r", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="q")
+    Client(simulated).publish("", "q", "a")
+    simulated.pass_time(10)
+    simulated.settle()
+    simulated.restart()
+    simulated.pass_time(10)
+    assert simulated.ready("q") == simulated.ready("r") == []
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_more_deaths_than_x_death_has_are_published_again(
+    simulated: SimulatedBroker, most: int
+) -> None:
+    simulated.context.limits = BrokerLimits(max_deaths=most)
+    declare_chain(simulated, 9, max_length=0)
+    simulated.settle()
+    client = Client(simulated)
+    headers: dict[str, Any] = {}
+    for _ in range(3):
+        client.publish("", "q0", "a", headers=headers)
+        simulated.settle()
+        headers = received(simulated, client, "q9")
+        assert len(headers["x-death"]) == min(most, 9)
+
+
+def test_a_replay_from_a_history_goes_the_same_way_again(simulated: SimulatedBroker) -> None:
+    simulated.queue("kept", history_length=10)
+    simulated.queue(
+        "first", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="kept"
+    )
+    client = Client(simulated)
+    client.publish("", "first", "a")
+    simulated.pass_time(10)
+    received(simulated, client, "kept")
+    simulated.settle()
+    client.publish(REPLAY_EXCHANGE, "kept", "", headers={"x-replay-to": "first"})
+    simulated.settle()
+    assert simulated.ready("first") == ["a"]
+    simulated.pass_time(10)
+    assert simulated.ready("kept") == ["a"]
+
+
 @pytest.mark.parametrize(
-    "forged", ["q", 3, {}, {"queue": "q"}, {"queue": 3, "moves": 3}, {"queue": "q", "moves": -1}]
+    "forged",
+    [
+        *("q", 3, {}, {"queue": "dead", "moves": 3}, {"BCC": "guessed", "deaths": 1}),
+        {"BCC": "x" * 600, "deaths": 1, "queue": "dead", "moves": 3},
+    ],
 )
-def test_a_landmark_that_is_none_is_nothing(simulated: SimulatedBroker, forged: Any) -> None:
-    simulated.queue("q", **DEAD)
-    die(simulated, "a", headers={LANDMARK: forged})
+def test_a_landmark_of_a_client_is_nothing(simulated: SimulatedBroker, forged: Any) -> None:
+    simulated.queue("q", **DEAD, message_ttl=10)
+    headers = {LANDMARK: forged, "x-death": [{"queue": "dead", "reason": "expired"}]}
+    Client(simulated).publish("", "q", "a", headers=headers)
+    simulated.pass_time(10)
     assert simulated.ready("dead") == ["a"]
 
 
@@ -150,11 +260,11 @@ LAST = 250
 """One within the other, the moves of so many would be more calls than Python has room for."""
 
 
-def declare_chain(simulated: SimulatedBroker, **arguments: Any) -> None:
-    for number in range(LAST):
+def declare_chain(simulated: SimulatedBroker, last: int = LAST, **arguments: Any) -> None:
+    for number in range(last):
         following = {"dead_letter_exchange": "", "dead_letter_routing_key": f"q{number + 1}"}
         simulated.queue(f"q{number}", durable=False, **following, **arguments)
-    simulated.queue(f"q{LAST}", durable=False)
+    simulated.queue(f"q{last}", durable=False)
 
 
 def test_a_chain_of_any_length(simulated: SimulatedBroker) -> None:

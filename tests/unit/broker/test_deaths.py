@@ -52,9 +52,9 @@ def plain(header: bytes | None) -> list[dict[str, Any]]:
 
 def died(header: bytes | None, hop: tuple[Any, ...], now_s: int) -> bytes:
     queue, reason, exchange, keys, expiration = hop
-    return encode_deaths(
-        one_more_death(deaths_of(header), queue, reason, (exchange, keys), expiration, now_s)
-    )
+    before = deaths_of(header)
+    deaths, _ = one_more_death(before, queue, reason, (exchange, keys), expiration, now_s)
+    return encode_deaths(deaths)
 
 
 @given(st.lists(HOPS, max_size=12))

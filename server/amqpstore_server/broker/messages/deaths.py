@@ -1,7 +1,8 @@
 """The deaths of a message: headers that say which queues it left without being consumed, and why.
 
-They are those of RabbitMQ (x-death, newest first, one entry with a count for each queue and
-reason), and one more, which detects cycles that are longer than x-death.
+They are those of RabbitMQ: x-death, newest first, one entry with a count for each queue and reason,
+and x-first-death-* and x-last-death-*. A client may publish them, too: their counts go on, but what
+they say happened before the publish, and makes no cycle (see `cycles`).
 """
 
 from __future__ import annotations
@@ -38,11 +39,8 @@ class Reason(enum.StrEnum):
 
 _MAX_COUNT = (1 << 63) - 1
 
-LANDMARK = "x-death-landmark"
-"""A header of messages that have died more often than x-death can say: see `landmark_of`."""
-
-DEATHS_FIELD, LANDMARK_FIELD = map(encode_name, ("x-death", LANDMARK))
-"""The names of these headers, encoded."""
+DEATHS_FIELD = encode_name("x-death")
+"""The name of the header, encoded."""
 
 
 class Death(NamedTuple):
@@ -89,19 +87,20 @@ def one_more_death(
     envelope: tuple[str, tuple[str, ...]],
     expiration: str | None,
     now_s: int,
-) -> list[Death]:
-    """Return the deaths with one more, as the first.
+) -> tuple[list[Death], int]:
+    """Return the deaths with one more, as the first, and the place that its entry had before; that
+    of a new one is behind all others.
 
     Args: envelope, the exchange that the message was published to, and its routing keys but those
     of BCC; expiration, its property; now_s, in seconds since 1970.
     """
     for place, death in enumerate(before):
         if death.queue == queue and death.reason == reason:
-            return [death.again(now_s), *before[:place], *before[place + 1 :]]
+            return [death.again(now_s), *before[:place], *before[place + 1 :]], place
     parts = [_beginning(queue, reason), encode_value(Timestamp(now_s)), _ending(*envelope)]
     if expiration is not None:
         parts.append(_field("original-expiration", expiration))
-    return [Death(queue, reason, table_of(*parts)), *before]
+    return [Death(queue, reason, table_of(*parts)), *before], len(before)
 
 
 def encode_deaths(deaths: Sequence[Death]) -> bytes:
@@ -196,49 +195,6 @@ def _foreign(entries: Sequence[bytes]) -> list[Death]:
             table["count"] = Int64(count)
         deaths.append(Death(_text(table.get("queue")), _text(table.get("reason")), table))
     return deaths
-
-
-def landmark_of(
-    known: Any, queue: str, reason: Reason, count: int, max_deaths: int
-) -> dict[str, Any] | None:
-    """Return the landmark: one queue that the message was in, and how many moves it had made then.
-    It detects a cycle of any length, even when x-death has forgotten where the cycle began. None
-    while x-death has all deaths.
-
-    This is Brent's cycle detection: the landmark is the queue that the message left last when its
-    number of moves was a power of two. So it comes to lie on the cycle, early enough that the
-    message returns to it before the landmark moves: at most three times round, and no list of
-    queues is needed.
-
-    Args: known, the header as it arrived; count, of deaths, including the new one; max_deaths, the
-    most entries of x-death.
-    """
-    if reason == Reason.REJECTED:
-        return None  # a cycle that includes a rejection may go on
-    if (
-        isinstance(known, Mapping)
-        and isinstance(known.get("queue"), str)
-        and _is_number(moves := known.get("moves"))
-        and 0 < moves < _MAX_COUNT
-    ):
-        moves += 1
-        if moves & (moves - 1):
-            return {"queue": known["queue"], "moves": Int64(moves)}
-    elif count <= max_deaths:
-        return None
-    else:
-        moves = count
-    return {"queue": queue, "moves": Int64(moves)}
-
-
-def is_cycle(queue: str, deaths: Sequence[Death]) -> bool:
-    """Tell whether a message has been in a queue before without a rejection since."""
-    for death in deaths:
-        if death.reason == Reason.REJECTED:
-            return False
-        if death.queue == queue:
-            return True
-    return False
 
 
 def _text(value: Any) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from amqpstore import Envelope
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.messages.cycles import LANDMARK
 from amqpstore_server.protocol.content import BasicProperties, edit_properties
 
 _PERSISTENT = 2
@@ -15,7 +16,9 @@ _PERSISTENT = 2
 _MAX_EXPIRATION_MS = 1 << 52
 KEY_HEADERS = ("CC", "BCC")
 BLIND = b"\x03BCC"
-"""Bytes that properties with the header BCC contain, and few others."""
+"""Bytes that properties with the header BCC or a landmark contain, and few others."""
+
+_HIDDEN = "BCC", LANDMARK
 
 
 class ParsedEnvelope(Envelope):
@@ -87,8 +90,8 @@ def more_keys(headers: Mapping[str, Any] | None, names: Iterable[str]) -> tuple[
 
 
 def visible(raw: bytes) -> bytes:
-    """Return the properties as consumers get them: without BCC."""
-    return edit_properties(raw, without_headers=["BCC"]) if BLIND in raw else raw
+    """Return the properties as consumers get them: without BCC, and without a landmark."""
+    return edit_properties(raw, without_headers=_HIDDEN) if BLIND in raw else raw
 
 
 def expiration_ms(expiration: str | None) -> int | None:

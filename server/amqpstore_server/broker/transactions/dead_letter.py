@@ -12,16 +12,19 @@ from operator import attrgetter
 
 from amqpstore import Envelope, Message
 from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.messages.cycles import (
+    LANDMARK_FIELD,
+    Landmark,
+    landmark_after,
+    mark_of,
+)
 from amqpstore_server.broker.messages.deaths import (
     DEATHS_FIELD,
-    LANDMARK_FIELD,
     Death,
     Reason,
     deaths_of,
     encode_deaths,
     first_and_last,
-    is_cycle,
-    landmark_of,
     one_more_death,
 )
 from amqpstore_server.broker.messages.envelope import KEY_HEADERS, ParsedEnvelope, more_keys
@@ -39,7 +42,6 @@ from amqpstore_server.protocol.field_table import (
     EMPTY_TABLE,
     decode_value,
     encode_name,
-    encode_value,
     join_table,
     split_table,
 )
@@ -53,6 +55,7 @@ class DeadLetters:
     def __init__(self, context: BrokerContext, router: Router) -> None:
         self._context = context
         self._router = router
+        self._mark = mark_of(context.store.store_id)
 
     def dead_letter(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         """Send messages that were taken off a queue to its dead-letter exchange, or drop them.
@@ -124,9 +127,7 @@ class DeadLetters:
             its_targets = route.queues
             if reason != Reason.REJECTED:
                 its_targets = [
-                    target
-                    for target in route.queues
-                    if not (is_cycle(target.name, deaths) or target.name == landmark)
+                    target for target in route.queues if not landmark.is_cycle(target.name, deaths)
                 ]
             if first is None or not (
                 route is known and its_targets == targets and parsed.alike == first.alike
@@ -138,8 +139,8 @@ class DeadLetters:
 
     def _envelope(
         self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason, now_s: int
-    ) -> tuple[ParsedEnvelope, list[Death], str]:
-        """Return the envelope of a dead letter, its deaths, and its landmark queue.
+    ) -> tuple[ParsedEnvelope, list[Death], Landmark]:
+        """Return the envelope of a dead letter, its deaths, and its landmark.
 
         The properties are changed where they stand: most are never looked at.
         """
@@ -152,7 +153,7 @@ class DeadLetters:
         }
         expiration = parts.pop("expiration", None)
         shown_keys = (envelope.routing_key, *more_keys(copies, ["CC"]))
-        deaths = one_more_death(
+        deaths, place = one_more_death(
             deaths_of(headers.get(DEATHS_FIELD)),
             queue.name,
             reason,
@@ -161,13 +162,9 @@ class DeadLetters:
             now_s,
         )
         max_deaths = self._context.limits.max_deaths
-        known = headers.pop(LANDMARK_FIELD, None)
-        landmark = landmark_of(
-            None if known is None else decode_value(known),
-            *(queue.name, reason, len(deaths), max_deaths),
+        landmark, headers[LANDMARK_FIELD] = landmark_after(
+            headers.pop(LANDMARK_FIELD, None), self._mark, place, queue.name, reason, max_deaths
         )
-        if landmark:
-            headers[LANDMARK_FIELD] = encode_value(landmark)
         deaths = deaths[:max_deaths]
         headers[DEATHS_FIELD] = encode_deaths(deaths)
         first, last = first_and_last(queue.name, reason, envelope.exchange)
@@ -184,8 +181,7 @@ class DeadLetters:
         )
         raw = join_properties(parts)
         read = BasicProperties(delivery_mode=mode, priority=priority)
-        name = landmark["queue"] if landmark else ""
-        return ParsedEnvelope(exchange, keys[0], raw, read, keys[1:]), deaths, name
+        return ParsedEnvelope(exchange, keys[0], raw, read, keys[1:]), deaths, landmark
 
 
 def _publish(

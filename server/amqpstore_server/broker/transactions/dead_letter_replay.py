@@ -1,10 +1,10 @@
 """Dead letters that an operator sends back to where they died: to the queue that the newest entry
 of x-death names, or once more through the exchange that it names.
 
-A letter goes back as it was before it died. All headers about its deaths are removed: otherwise the
-queues between, which it was dead-lettered through without a rejection, would take it for a cycle
-and drop it. In their place `x-replay-count` counts its replays, and one that was replayed too often
-stays: it would come back for ever. So does one that would arrive in the queue that it is in.
+A letter goes back as it was before it died. All headers about its deaths are removed: otherwise it
+would be dropped as a cycle if it came through the same queues again. In their place
+`x-replay-count` counts its replays, and one that was replayed too often stays: it would come back
+for ever. So does one that would arrive in the queue that it is in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Message
 from amqpstore_server.broker.errors import ResourceExhaustedError
-from amqpstore_server.broker.messages.deaths import LANDMARK
+from amqpstore_server.broker.messages.cycles import LANDMARK
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.selected import (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Envelope, Message
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.messages.cycles import LANDMARK
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
 from amqpstore_server.broker.queues.leaving import ENVELOPE_COST
@@ -206,7 +207,10 @@ def consumed_at(raw: bytes) -> int:
 
 
 def _copied(envelope: Envelope) -> ParsedEnvelope:
-    raw = edit_properties(envelope.properties, headers={REPLAYED: True})
+    # Without its landmark: deaths of before the replay make no cycle.
+    raw = edit_properties(
+        envelope.properties, headers={REPLAYED: True}, without_headers=(LANDMARK,)
+    )
     return parse_envelope(envelope.exchange, envelope.routing_key, raw, decode_properties(raw))
 
 
