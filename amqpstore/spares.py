@@ -126,6 +126,9 @@ class Spares:
             size = min(file.size(), self._segment_bytes)
             # Zeros behind that would stay behind the last batch of a segment that is not the last.
             file.truncate(size)
+            # What was written in large batches, or read, may be in units of many pages: see
+            # `OsFile.fill`. Zeros that are written to them would leave them as they are.
+            file.drop_cache()
             for start in range(0, size, _STEP_BYTES):
                 began_s = time.perf_counter()
                 file.fill(start, min(start + _STEP_BYTES, size))

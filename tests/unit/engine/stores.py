@@ -53,6 +53,20 @@ class RowsCatalog:
         return copy.deepcopy(self)
 
 
+class Seconds(Clock):
+    """A clock by which each look is a second later."""
+
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def wall_ms(self) -> int:
+        return self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        self.seconds += 1
+        return 1000 * self.seconds
+
+
 @dataclass
 class Disk:
     """A data directory and the catalog that goes with it, to be opened again and again."""

@@ -10,31 +10,16 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Store
-from amqpstore.clock import Clock
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import segment_path, spare_path
 from amqpstore.files import OsFiles
 from amqpstore.queue import Queue
 from amqpstore.space import Space
 from amqpstore.spares import Spares
-from tests.unit.engine.stores import Disk, FailingFiles, drain, messages, queue_named, take
+from tests.unit.engine.stores import Disk, FailingFiles, Seconds, drain, messages, queue_named, take
 
 SEGMENT_BYTES = 10_000
 CONTENT = b"\x01" * (SEGMENT_BYTES + 500)
-
-
-class Seconds(Clock):
-    """A clock by which each look is a second later."""
-
-    def __init__(self) -> None:
-        self.seconds = 0
-
-    def wall_ms(self) -> int:
-        return self.monotonic_ms()
-
-    def monotonic_ms(self) -> int:
-        self.seconds += 1
-        return 1000 * self.seconds
 
 
 @pytest.fixture
