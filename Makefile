@@ -31,8 +31,8 @@ test: $(READY) $(NODE_READY)
 prove: $(READY) $(NODE_READY)
 	$(BIN)/python -bb -X dev -m pytest -n 2 -m "long and not alone" --for $(or $(FOR),inf) $(if $(SEED),--seed $(SEED))
 
-# What clients have beside attacks and beside other work, one test at a time, a quarter of an hour: for a
-# machine on which nothing else runs.
+# What clients have beside attacks and beside other work, and what a message costs on disk, one test at a
+# time, a quarter of an hour: for a machine on which nothing else runs.
 measure: $(READY)
 	$(BIN)/python -bb -X dev -m pytest -m alone
 
