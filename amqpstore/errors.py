@@ -8,13 +8,19 @@ class StoreError(Exception):
 
 
 class NotAStoreError(StoreError):
-    """The directory holds files, but none that say it is a store."""
+    """The directory holds files, but none that say it is a store.
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"{path} is not an amqpstore data directory: {reason}. "
-            "Name a directory that amqpstore created, or for a new store a new or empty one."
+    Args: has_segments, whether some of them are segments, so that it may be what is left of one.
+    """
+
+    def __init__(self, path: str, reason: str, *, has_segments: bool = False) -> None:
+        hint = (
+            "It has segments of a store: `amqpstore check` on it shows what is left of that, and "
+            "`amqpstore repair` what can be kept."
+            if has_segments
+            else "Name a directory that amqpstore created, or for a new store a new or empty one."
         )
+        super().__init__(f"{path} is not an amqpstore data directory: {reason}. {hint}")
         self.path = path
         self.reason = reason
 

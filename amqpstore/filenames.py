@@ -40,6 +40,9 @@ FIRST_COMPACTED = 1 << 31
 DEFINITIONS = "definitions"
 """In the catalog's directory: a copy of the tables that only the catalog has."""
 
+_OF_SYSTEM = frozenset({"lost+found", ".snapshot", ".snapshots", ".zfs", "@eaDir", ".DS_Store"})
+_OF_SYSTEM_BEGINNINGS = (".nfs", "..", ".Trash-")
+
 _INDEX = re.compile(r"([0-9]{20})-([0-9]{10})\.index")
 _SEGMENT = re.compile(r"([0-9]{10})\.segment")
 _REPAIR = re.compile(r"repair-([0-9]{10})")
@@ -48,6 +51,16 @@ _KEPT = re.compile(r"([0-9]{10})-([0-9]{1,19})\.segment")
 _TRAIL = re.compile(r"([0-9]{10})\.trail")
 _UNFINISHED = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new")
 _SPARE = re.compile(r"[0-9]{10}\.spare")
+
+
+def is_of_system(name: str) -> bool:
+    """Tell whether a file system, or what mounts it, puts something of this name into directories.
+
+    Such as what fsck finds, snapshots of a filer, the files that an NFS client keeps for processes
+    that have them open, and the links of a volume of Kubernetes. A store neither reads nor counts
+    these.
+    """
+    return name in _OF_SYSTEM or name.startswith(_OF_SYSTEM_BEGINNINGS)
 
 
 def segment_name(number: int) -> str:

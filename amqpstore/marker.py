@@ -12,7 +12,16 @@ import uuid
 from typing import NamedTuple
 
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
-from amqpstore.filenames import CATALOG, INDEX, LOCK, MARKER, NEW_MARKER, SEGMENTS
+from amqpstore.filenames import (
+    CATALOG,
+    INDEX,
+    LOCK,
+    MARKER,
+    NEW_MARKER,
+    SEGMENTS,
+    is_of_system,
+    segment_numbers,
+)
 from amqpstore.files import Files
 from amqpstore.records import FORMAT_VERSION, READ_VERSIONS, checksum_seed
 from amqpstore.replacing import replace_file
@@ -42,7 +51,8 @@ class Marker(NamedTuple):
 def check_directory(files: Files, directory: str) -> None:
     """Raises: NotAStoreError, when `directory` is a file, or neither a store nor empty.
 
-    The remains of a store whose creation was interrupted by a crash count as empty.
+    The remains of a store whose creation was interrupted by a crash count as empty, and so does
+    what the file system has put there.
     """
     if not files.exists(directory):
         return
@@ -52,13 +62,17 @@ def check_directory(files: Files, directory: str) -> None:
         raise NotAStoreError(directory, "it is a file") from None
     if MARKER in names:
         return
-    strangers = sorted(names - {LOCK, NEW_MARKER, CATALOG, SEGMENTS, INDEX})
+    foreign = sorted(names - {LOCK, NEW_MARKER, CATALOG, SEGMENTS, INDEX})
+    has_segments = False
     for name in sorted(names & {SEGMENTS, INDEX}):
         within = files.list_directory(os.path.join(directory, name))
-        strangers += [f"{name}/{one}" for one in within]
-    if strangers:
-        some = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
-        raise NotAStoreError(directory, f"it contains {some} but no file {MARKER}")
+        has_segments |= name == SEGMENTS and bool(segment_numbers(within))
+        foreign += [os.path.join(name, one) for one in within if not is_of_system(one)]
+    foreign = [name for name in foreign if not is_of_system(name)]
+    if foreign:
+        some = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+        reason = f"it contains {some} but no file {MARKER}"
+        raise NotAStoreError(directory, reason, has_segments=has_segments)
 
 
 def read(files: Files, directory: str) -> Marker | None:

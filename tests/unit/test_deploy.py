@@ -46,7 +46,12 @@ def test_the_unit_starts_the_broker_on_its_own_directory() -> None:
 
 
 def test_the_service_is_not_restarted_in_vain() -> None:
-    codes = [serve.EXIT_USAGE, serve.EXIT_NOT_A_STORE, serve.EXIT_DISK_FAILED]
+    codes = [
+        serve.EXIT_USAGE,
+        serve.EXIT_NOT_A_STORE,
+        serve.EXIT_DAMAGED,
+        serve.EXIT_DISK_FAILED,
+    ]
     assert settings()["RestartPreventExitStatus"].split() == [str(code) for code in codes]
 
 

@@ -1,6 +1,7 @@
 """In a store that was not damaged nothing is found, whatever it has been through."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,17 @@ def test_spare_segments_are_noted(tmp_path: object) -> None:
     assert checked.messages == before.messages
     # A broker that is running has some.
     assert list(check(directory, live=True).findings) == []
+
+
+def test_what_a_file_system_puts_there_is_not_a_finding(tmp_path: Path) -> None:
+    make_store(str(tmp_path), close=True)
+    before = list(check(str(tmp_path)).findings)
+    for directory in ("", "segments", "index", "quarantine"):
+        for name in ("lost+found", ".snapshot", ".nfs000000000123", "..data"):
+            (tmp_path / directory / name).mkdir(parents=True)
+    assert list(check(str(tmp_path)).findings) == before
+    (tmp_path / "lost and found").mkdir()
+    assert [one.file for one in check(str(tmp_path)).findings] == ["lost and found"]
 
 
 def files_of(directory: str) -> dict[str, bytes]:

@@ -41,6 +41,15 @@ def put(copy: str, directory: str, *, links: bool = False, damaged: bool = False
     return restore(copy, directory, links=links, accept_damage=damaged)
 
 
+def test_a_fresh_volume_is_empty(path: Paths, copy: str) -> None:
+    os.makedirs(path("volume/lost+found"))
+    assert not put(copy, path("volume")).kept
+    assert bodies(path("volume")) == bodies(path("original"))
+    os.makedirs(path("backup/lost+found"))
+    copy_store(path("volume"), path("backup"), CopyOptions(links=False))
+    assert bodies(path("backup")) == bodies(path("original"))
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_the_copy_takes_the_place_and_what_was_there_is_kept(
     path: Paths, copy: str, place: str, links: bool

@@ -110,6 +110,27 @@ def test_a_directory_of_other_files_is_refused_and_left_alone(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
+OF_SYSTEM = ("lost+found", ".snapshot", ".nfs000000000123", "..data", "..2026_11_26", ".zfs")
+
+
+@pytest.mark.parametrize("name", OF_SYSTEM)
+@pytest.mark.parametrize("within", ["", "segments", "index"])
+def test_what_a_file_system_puts_there_does_not_count(
+    tmp_path: Path, name: str, within: str
+) -> None:
+    (tmp_path / within / name).mkdir(parents=True)
+    Store.open(str(tmp_path)).close()
+    Store.open(str(tmp_path)).close()
+    assert (tmp_path / within / name).is_dir()
+
+
+def test_segments_without_a_marker_are_what_is_left_of_a_store(store_directory: str) -> None:
+    os.unlink(os.path.join(store_directory, "STORE"))
+    with pytest.raises(NotAStoreError, match=r"no file STORE\. .* `amqpstore check` on it"):
+        Store.open(store_directory)
+    assert not os.path.exists(os.path.join(store_directory, "STORE"))
+
+
 def test_a_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("mine")

@@ -20,6 +20,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from amqpstore.filenames import is_of_system
 from amqpstore_tools.archive.errors import ArchiveError
 from amqpstore_tools.archive.layout import (
     COMMITTED,
@@ -73,7 +74,7 @@ class Archive:
     def make(self) -> None:
         """Create its directories. Raises: ArchiveError, if something else is there; OSError."""
         if os.path.isdir(self.directory) and not os.path.isdir(self._manifests):
-            others = os.listdir(self.directory)
+            others = [name for name in os.listdir(self.directory) if not is_of_system(name)]
             if others:
                 raise ArchiveError(
                     self.directory,

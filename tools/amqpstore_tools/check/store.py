@@ -31,6 +31,7 @@ from amqpstore.filenames import (
     TRAILS,
     TRANSIENT,
     index_key,
+    is_of_system,
     is_spare,
     is_unfinished,
     rejoin_number,
@@ -251,7 +252,7 @@ class PreparedStore:
                     if not self._is_live:
                         text = "an unfinished copy of a file"
                         findings.add("file-left-over", f"{directory}/{name}", text)
-                elif known(name) is None:
+                elif known(name) is None and not is_of_system(name):
                     text = "a store has no file of this name: it is left alone"
                     findings.add("file-unknown", f"{directory}/{name}", text)
         if self._rows is not None:
@@ -261,7 +262,7 @@ class PreparedStore:
     def _check_top(self) -> None:
         findings = self._findings
         for name in ReadOnlyFiles().list_directory(self._directory):
-            if name not in _OURS:
+            if name not in _OURS and not is_of_system(name):
                 findings.add("file-unknown", name, "a store has no file or directory of this name")
         if not self._is_live and os.path.exists(os.path.join(self._directory, NEW_MARKER)):
             findings.add("file-left-over", NEW_MARKER, "an unfinished marker")

@@ -28,7 +28,7 @@ from amqpstore.batches import whole_end
 from amqpstore.catalog import encode_key
 from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG, CATALOG_FILE, LOCK, MARKER
+from amqpstore.filenames import CATALOG, CATALOG_FILE, MARKER
 from amqpstore.files import OsFiles
 from amqpstore.records import Kind
 from amqpstore.rows import encode_row
@@ -38,7 +38,7 @@ from amqpstore_tools.copying.checking import Checker
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.linking import Earlier, How, Placed, Source, open_source
 from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest, DamagedBytes, Listed
-from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders
+from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders, names_in
 from amqpstore_tools.offline.instant import Tables, read_tables, write_tables
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.terminal import counted
@@ -134,7 +134,7 @@ def _take(target: str) -> bool:
         os.makedirs(target)
     elif not os.path.isdir(target):
         raise CopyError(f"{target} is not a directory. Name a new or an empty one.")
-    names = set(os.listdir(target)) - {LOCK}
+    names = names_in(target)
     if names and (INCOMPLETE not in names or MARKER in names):
         what = "a store" if MARKER in names else "not empty"
         raise CopyError(f"{target} is {what}. Name a new or an empty directory.")

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import LOCK, MARKER
+from amqpstore.filenames import MARKER
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.copier import CATALOG_PATH, Copied, CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest
 from amqpstore_tools.copying.swapping import replace
-from amqpstore_tools.copying.target import INCOMPLETE
+from amqpstore_tools.copying.target import INCOMPLETE, names_in
 from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.progress import Progress
 
@@ -146,7 +146,7 @@ def is_free(directory: str) -> bool:
     """Tell whether a directory is empty, or contains only an incomplete copy."""
     if not os.path.isdir(directory):
         return False
-    names = set(os.listdir(directory)) - {LOCK}
+    names = names_in(directory)
     return not names or (INCOMPLETE in names and MARKER not in names)
 
 

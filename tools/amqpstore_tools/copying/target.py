@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from amqpstore.filenames import CATALOG, INDEX, MARKER, NEW_MARKER, QUARANTINE, SEGMENTS
+from amqpstore.filenames import (
+    CATALOG,
+    INDEX,
+    LOCK,
+    MARKER,
+    NEW_MARKER,
+    QUARANTINE,
+    SEGMENTS,
+    is_of_system,
+)
 from amqpstore_tools.copying.manifest import MANIFEST
 
 INCOMPLETE = "COPY.incomplete"
@@ -18,6 +27,13 @@ def make_folders(target: str) -> None:
     """Create the directories of a store."""
     for name in FOLDERS:
         os.makedirs(os.path.join(target, name), exist_ok=True)
+
+
+def names_in(target: str) -> set[str]:
+    """Return the names in a directory that say whether a copy may be made there: all but those of
+    a lock, and of what the file system has put there.
+    """
+    return {name for name in os.listdir(target) if name != LOCK and not is_of_system(name)}
 
 
 def clear(target: str) -> None:

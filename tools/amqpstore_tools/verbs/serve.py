@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import shlex
 import sys
 from importlib.metadata import version
 
 from amqpstore import (
+    DamageError,
     DurabilityError,
+    FormatVersionError,
+    MembershipError,
     NotAStoreError,
     OtherOwnerError,
     StoreError,
     StoreLockedError,
+    UnreadableLogError,
 )
 from amqpstore.files import raise_descriptor_limit
 from amqpstore_tools.offline.exits import text_of
@@ -24,6 +30,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_LOCKED = 3
 EXIT_NOT_A_STORE = 4
+EXIT_DAMAGED = 5
 EXIT_DISK_FAILED = 70
 
 
@@ -57,10 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
         return _fail(EXIT_USAGE, error)
     except StoreLockedError as error:
         return _fail(EXIT_LOCKED, error)
-    except (NotAStoreError, OtherOwnerError) as error:
+    except (NotAStoreError, OtherOwnerError, FormatVersionError, MembershipError) as error:
         return _fail(EXIT_NOT_A_STORE, error)
+    except (DamageError, UnreadableLogError) as error:
+        return _fail(EXIT_DAMAGED, error, _what_to_do(effective.config.data))
     except DurabilityError as error:
         return _fail(EXIT_DISK_FAILED, error)
+    except PermissionError as error:
+        return _fail(EXIT_NOT_A_STORE, error, _who_may(effective.config.data))
     except (StoreError, OSError) as error:
         return _fail(EXIT_FAILED, error)
     return 0
@@ -80,6 +91,26 @@ def _print_ready(urls: list[str], data_directory: str, password: str) -> None:
         )
 
 
-def _fail(code: int, error: Exception) -> int:
-    sys.stderr.write(f"amqpstore serve: {shown_lines(text_of(error))}\n")
+def _what_to_do(directory: str) -> str:
+    name = shlex.quote(os.path.abspath(directory))
+    return (
+        f"`amqpstore check {name}` shows the damage, and `amqpstore repair {name} --plan "
+        "plan.json` what can be kept"
+    )
+
+
+def _who_may(path: str) -> str:
+    """Say who owns a file that could not be opened, and who asked."""
+    try:
+        owner = os.stat(path)
+    except OSError:
+        return ""
+    user, group = os.geteuid(), os.getegid()
+    text = f"it belongs to uid {owner.st_uid}, and the broker runs as uid {user}"
+    return text if owner.st_uid == user else f"{text}: run `chown -R {user}:{group}` on it"
+
+
+def _fail(code: int, error: Exception, hint: str = "") -> int:
+    text = ". ".join(filter(None, (text_of(error), hint)))
+    sys.stderr.write(f"amqpstore serve: {shown_lines(text)}\n")
     return code
