@@ -120,14 +120,19 @@ class Alarms:
         return self.is_memory_low or self._store.is_disk_low or self._term.is_blocked
 
     @property
-    def reason(self) -> str:
-        """What is low, as clients are told; empty if nothing is."""
+    def reasons(self) -> list[str]:
+        """What is low, each as clients are told."""
         reasons = [
             (MEMORY, self.is_memory_low),
             (DISK, self._store.is_disk_low),
             (REPLICAS, self._term.is_blocked),
         ]
-        return " and ".join(reason for reason, is_low in reasons if is_low)
+        return [reason for reason, is_low in reasons if is_low]
+
+    @property
+    def reason(self) -> str:
+        """What is low, as clients are told; empty if nothing is."""
+        return " and ".join(self.reasons)
 
     def unfinished_bytes(self, configured_bytes: int) -> int:
         """Return what unfinished publishes of all clients may take: their senders may be blocked

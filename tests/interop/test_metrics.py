@@ -170,8 +170,12 @@ def test_families_and_virtual_hosts_are_chosen(url: str) -> None:
 def test_health_is_told_to_everybody(metered: BrokerProcess, url: str) -> None:
     for base in (url, management_url(metered)):
         assert asked(base + "/health/live").json() == {"status": "ok"}
-        for health in ("ready", "leader"):
-            assert asked(f"{base}/health/{health}").json() == {"status": "ok"}
+        assert asked(base + "/health/leader").json() == {"status": "ok"}
+        right = {"status": "ok", "alarms": [], "unreadable_messages": 0}
+        assert asked(base + "/health/ready").json() == right
+        assert asked(base + "/health/alarms").json() == {"status": "ok", "alarms": []}
+        right = {"status": "ok", "unreadable_messages": 0, "queues_set_aside": 0}
+        assert asked(base + "/health/damage").json() == right
 
 
 def test_the_open_address_is_a_listener_like_others(metered: BrokerProcess) -> None:
@@ -237,7 +241,7 @@ def test_the_management_api_has_metrics_for_who_may_monitor(metered: BrokerProce
         assert all(one.keys() == {"p50", "p99"} for one in latencies.values())
 
 
-def test_a_broker_without_room_is_not_ready(stopped_broker: BrokerProcess) -> None:
+def test_a_broker_without_room_is_ready_for_who_makes_some(stopped_broker: BrokerProcess) -> None:
     stopped_broker.environment["AMQPSTORE_METRICS_LISTEN"] = "127.0.0.1:0"
     stopped_broker.environment["AMQPSTORE_MEMORY_WATERMARK"] = "1000000"
     stopped_broker.start()
@@ -245,6 +249,9 @@ def test_a_broker_without_room_is_not_ready(stopped_broker: BrokerProcess) -> No
     wait_until(lambda: _URL.search(stopped_broker.stderr) is not None, "the metrics")
     base = _URL.findall(stopped_broker.stderr)[-1]
     answer = asked(base + "/health/ready")
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ok", "alarms": ["memory"], "unreadable_messages": 0}
+    answer = asked(base + "/health/alarms")
     assert answer.status_code == 503
     assert answer.json()["reason"] == "publishers are blocked: low on memory"
     assert asked(base + "/health/live").ok

@@ -10,6 +10,8 @@ NOTHING = {
     "GET /api/openapi.json",
     "GET /health/live",
     "GET /health/ready",
+    "GET /health/alarms",
+    "GET /health/damage",
     "GET /health/leader",
 }
 MANAGEMENT = {

@@ -12,10 +12,9 @@ from amqpstore.index import PagedFile
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.holds import LoopHolds
-from amqpstore_server.metrics import objects, rabbitmq, replicas, store
+from amqpstore_server.metrics import health, objects, rabbitmq, replicas, store
 from amqpstore_server.metrics.exposition import MetricsFormat, label, line
 from amqpstore_server.metrics.families import Described, single
-from amqpstore_server.metrics.health import troubles
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
@@ -301,12 +300,14 @@ def test_many_objects_come_in_parts_of_one_family(
 
 def test_health_is_what_keeps_clients_away(metered: Metered) -> None:
     def found(**stopping: Any) -> list[str]:
-        return troubles(metered.source, is_stopping=stopping.get("is_stopping", False))
+        return health.troubles(metered.source, is_stopping=stopping.get("is_stopping", False))
 
     assert found() == []
     assert found(is_stopping=True) == ["the broker is stopping"]
+    # Consumers are what clears an alarm.
     metered.alarms.is_memory_low = True
-    assert found() == ["publishers are blocked: low on memory"]
+    assert found() == []
+    assert health.alarms(metered.source) == ["memory"]
 
 
 def test_the_sizes_of_published_messages_are_counted(metered: Metered) -> None:

@@ -11,9 +11,8 @@ from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.routes import ApiRoute, Needs
 from amqpstore_server.management.steps import InSteps
-from amqpstore_server.metrics import objects, rabbitmq, replicas, store
+from amqpstore_server.metrics import health, objects, rabbitmq, replicas, store
 from amqpstore_server.metrics.exposition import MetricsFormat
-from amqpstore_server.metrics.health import troubles
 
 
 async def get_metrics(call: Call) -> Answer:
@@ -58,12 +57,40 @@ async def get_live(call: Call) -> Answer:
 
 
 async def get_ready(call: Call) -> Answer:
-    """Return whether clients should be sent to the broker: 503 if not."""
+    """Return whether clients should be sent to the broker, 503 if not, and what else is wrong."""
     context = call.context
-    found = troubles(context.metrics, is_stopping=context.stopping.is_set())
-    if found:
-        return await call.json({"status": "failed", "reason": "; ".join(found)}, 503)
-    return await call.json({"status": "ok"})
+    found = health.troubles(context.metrics, is_stopping=context.stopping.is_set())
+    return await _told(
+        call,
+        found,
+        alarms=health.alarms(context.metrics),
+        unreadable_messages=health.unreadable_messages(context.metrics),
+    )
+
+
+async def get_alarms(call: Call) -> Answer:
+    """Return whether publishers are blocked: 503 if so."""
+    alarms = health.alarms(call.context.metrics)
+    found = [f"publishers are blocked: {call.context.alarms.reason}"] if alarms else []
+    return await _told(call, found, alarms=alarms)
+
+
+async def get_damage(call: Call) -> Answer:
+    """Return whether all messages can be read, and all queues served: 503 if not."""
+    source = call.context.metrics
+    unreadable, set_aside = health.unreadable_messages(source), health.queues_set_aside(source)
+    found = []
+    if unreadable:
+        found.append(f"{unreadable} messages cannot be read")
+    if set_aside:
+        found.append(f"{set_aside} queues cannot be served")
+    return await _told(call, found, unreadable_messages=unreadable, queues_set_aside=set_aside)
+
+
+async def _told(call: Call, troubles: list[str], **more: object) -> Answer:
+    if troubles:
+        return await call.json({"status": "failed", "reason": "; ".join(troubles), **more}, 503)
+    return await call.json({"status": "ok", **more})
 
 
 async def get_leader(call: Call) -> Answer:
@@ -115,11 +142,14 @@ def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
             media_type=text,
         ),
         ApiRoute("GET", "/health/live", get_live, "Whether it lives", Needs.NOTHING),
-        ApiRoute(
-            "GET", "/health/ready", get_ready, "Whether it is ready", Needs.NOTHING, refusals=(503,)
-        ),
-        ApiRoute(
-            "GET", "/health/leader", get_leader, "Whether it leads", Needs.NOTHING, refusals=(503,)
+        *(
+            ApiRoute("GET", f"/health/{name}", handler, summary, Needs.NOTHING, refusals=(503,))
+            for name, handler, summary in (
+                ("ready", get_ready, "Whether clients should be sent to it"),
+                ("alarms", get_alarms, "Whether publishers are blocked"),
+                ("damage", get_damage, "Whether all messages can be read"),
+                ("leader", get_leader, "Whether it leads"),
+            )
         ),
     )
 
