@@ -5,6 +5,8 @@ It follows the connection table in `protocol.states`. `Negotiation` handles it u
 `Session` from then on. An AmqpError that concerns a channel closes the channel, one that concerns
 the connection closes the connection; both tell the client, with the specification's reply code.
 Before the connection is open, the socket is closed without a method (section 2.2.4).
+
+Past 600 lines because it is one state machine: each call of the socket's side ends in its table.
 """
 
 from __future__ import annotations
@@ -434,7 +436,10 @@ class AmqpConnection:
         """Handle one event of the receiver."""
         try:
             if type(event) is Failed:
-                self._failed(event, now)
+                # While it is closing all is ignored but close and close-ok, and their frames are
+                # found as long as the boundaries are known.
+                if self.state is not ConnectionState.CLOSING or self._receiver.is_lost:
+                    self._failed(event, now)
             elif type(event) is ReceivedMethod and not event.channel:
                 self._method(event.method, now)
             elif self.state in SERVED:

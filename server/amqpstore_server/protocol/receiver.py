@@ -4,6 +4,9 @@ The hot path of the whole broker starts here, so it works on reads, not on frame
 repeat the bytes of the one before, except the body, are recognised by one comparison; what was
 decoded once is not decoded again; consecutive publishes of a channel, and acks of contiguous tags,
 are returned as one event each.
+
+Past 600 lines because the ways over whole reads and the one frame by frame have to agree on every
+octet, and share what is unfinished.
 """
 
 from __future__ import annotations
@@ -306,6 +309,7 @@ class Receiver:
     def discard_contents(self) -> None:
         """Skip all contents from now on, unfinished ones too: nobody will use them."""
         self._discards = True
+        self._repeated = None
         self._bodies.clear()
         self._bodies_bytes = 0
         for content in self._contents.values():
@@ -516,6 +520,8 @@ class Receiver:
         content.header_payload = payload
         if self._discards:
             content.refused = True
+            if not header.body_size:
+                del self._contents[channel]
         elif header.body_size > self._max_message_bytes:
             content.refused = True
             error = ContentTooLarge(

@@ -23,7 +23,7 @@ House rules:
 2. An event of the client that the table does not have ends the connection: before OPEN without a
    close method, as section 2.2.4 demands, and with 503 or 504 from then on. After the end, in
    CLOSING, CLOSED, DRAINING and ABANDONED, and on a channel that is FAILING or CLOSING, it is
-   dropped.
+   dropped. So is a frame that is wrong, as long as the frames behind it can be found.
 3. Events of the server, from FAULT on, must be in the table wherever they can happen: a KeyError
    there is an internal error, and closes the connection with 541.
 4. Each end is reached once. A connection sends one connection.close at most, on its way to CLOSING

@@ -7,9 +7,10 @@ import pytest
 from amqpstore_server.protocol.content import encode_content_header
 from amqpstore_server.protocol.errors import UnexpectedFrame
 from amqpstore_server.protocol.events import Acks, ReceivedMethod
-from amqpstore_server.protocol.methods import BasicPublish
+from amqpstore_server.protocol.methods import BasicPublish, ChannelCloseOk
+from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
-from tests.fuzz.test_codec import ack, frame, published, receive, said
+from tests.fuzz.test_codec import FRAME_MAX, MAX_MESSAGE_BYTES, ack, frame, published, receive, said
 
 METHOD = BasicPublish(exchange="", routing_key="q")
 EMPTY_BODY = frame(FRAME_BODY, 1, b"")
@@ -78,3 +79,15 @@ def test_an_ack_is_the_same_event_whatever_came_before_it_in_its_read(
         *_, found, last = said(receive(stream, cuts))
         assert [found] == said([event]), cuts
         assert last == (1, 2, False)
+
+
+def test_contents_that_are_discarded_are_no_events_and_no_errors() -> None:
+    """Neither are empty ones, nor those that repeat the one before."""
+    repeated = published(1) * 3
+    receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES)
+    assert len(said(receiver.receive(repeated))) == 3
+    receiver.discard_contents()
+    for stream in (repeated, of_size_0() * 2, b"".join(map(published, range(5)))):
+        assert receiver.receive(stream) == []
+    close = ChannelCloseOk()
+    assert receiver.receive(frame(FRAME_METHOD, 1, close.encode())) == [ReceivedMethod(1, close)]
