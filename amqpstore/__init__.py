@@ -28,9 +28,10 @@ Synchronous, without sockets, and usable as a library:
 
 The modules, from the disk upwards:
 
-- `files`, `datasyncs`, `descriptors`, `durability`, `filenames`: the interface to the operating
-  system, datasyncs that the kernel does in the background, the limit of open files, syncs whose
-  failure is fatal, and file names; `clock`: the wall clock and the monotonic clock.
+- `files`, `ownership`, `datasyncs`, `descriptors`, `durability`, `filenames`: the interface to the
+  operating system, whose the files are that root creates, datasyncs that the kernel does in the
+  background, the limit of open files, syncs whose failure is fatal, and file names; `clock`: the
+  wall clock and the monotonic clock.
 - `options`, `limits`: what the owner of a store chooses, and sizes that the engine chooses for
   itself.
 - `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change atomically (LMDB), the check of its

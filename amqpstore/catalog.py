@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, Protocol
 
 import lmdb
 
+from amqpstore import ownership
 from amqpstore.descriptors import SHORTAGES
 from amqpstore.errors import CatalogDamageError, DamageError, DurabilityError
-from amqpstore.filenames import CATALOG_FILE
+from amqpstore.filenames import CATALOG_FILE, CATALOG_LOCK
 from amqpstore.lmdb_pages import check_pages
 from amqpstore.rows import check_row, decode_row, encode_row
 from amqpstore.shapes import MAX_KEY_BYTES
@@ -110,11 +111,13 @@ class LmdbCatalog:
         # LMDB's map can only grow while no transaction of this process is open.
         self._lock = threading.Lock()
         if create:
-            for name in (CATALOG_FILE, "lock.mdb"):
+            for name in (CATALOG_FILE, CATALOG_LOCK):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(path, name))
         else:
             check_pages(self._file_path, self._check_row)
+        for name in (CATALOG_FILE, CATALOG_LOCK):
+            ownership.prepare_file(os.path.join(path, name))
         try:
             self._open(first_map_bytes, create=create)
         except (lmdb.Error, MemoryError) as error:

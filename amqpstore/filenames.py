@@ -23,6 +23,9 @@ CATALOG = "catalog"
 CATALOG_FILE = "data.mdb"
 """LMDB's own name for its file in the catalog's directory."""
 
+CATALOG_LOCK = "lock.mdb"
+"""LMDB's own name for its lock file, beside it."""
+
 SEGMENTS = "segments"
 INDEX = "index"
 QUARANTINE = "quarantine"

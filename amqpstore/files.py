@@ -7,6 +7,9 @@ What is durable is part of the contract of each call, and the store relies on no
 - bytes of a file are durable once its `datasync` has returned;
 - a directory entry (a new file, a rename, a removal) is durable once `sync_directory` of that
   directory has returned.
+
+What is created on the real file system belongs to whom the store belongs, also if root creates it
+(see `ownership`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ import resource
 import stat
 from collections.abc import Sequence
 from typing import Protocol
+
+from amqpstore import ownership
 
 # Linux takes at most 1024 buffers (IOV_MAX) in one call.
 _BUFFERS_A_CALL = 1024
@@ -290,6 +295,22 @@ class OsFile:
         os.close(self.descriptor)
 
 
+def create_file(path: str) -> int:
+    """Create a new file of a store, and return its descriptor, to read and write it.
+
+    Raises: FileExistsError, OSError; there is no new file then.
+    """
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o640)
+    try:
+        ownership.give(descriptor, os.path.dirname(path))
+    except OSError:
+        os.close(descriptor)
+        os.unlink(path)
+        raise
+    return descriptor
+
+
 def open_regular(path: str) -> int:
     """Open an existing regular file for reading, and return its descriptor.
 
@@ -316,6 +337,7 @@ def _open_alone(path: str) -> int:
         # The kernel gives this lease only to the one who has the file open alone.
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        ownership.give(descriptor, os.path.dirname(path))
     except OSError:
         os.close(descriptor)
         raise
@@ -355,6 +377,7 @@ class OsFiles:
         if not os.path.isdir(path):
             self.make_directory(parent)
             os.mkdir(path, 0o750)
+            ownership.give_directory(path)
         self.sync_directory(parent)
 
     def list_directory(self, path: str) -> list[str]:
@@ -376,8 +399,7 @@ class OsFiles:
         return os.path.islink(path)
 
     def create(self, path: str) -> File:
-        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
-        return OsFile(path, os.open(path, flags, 0o640))
+        return OsFile(path, create_file(path))
 
     def open(self, path: str) -> File:
         return OsFile(path, open_regular(path))
@@ -412,7 +434,7 @@ class OsFiles:
         return found.f_bavail * found.f_frsize
 
     def allocate(self, path: str, size: int) -> None:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o640)
+        descriptor = create_file(path)
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError:
@@ -422,13 +444,19 @@ class OsFiles:
             os.close(descriptor)
 
     def lock(self, path: str, holder: str) -> Lock:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
+        # Not where a link leads to: root writes into this file, in a directory of another user.
+        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o640)
         try:
+            ownership.give(descriptor, os.path.dirname(path))
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             present = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
             raise BlockingIOError(error.errno, present or "an unknown process", path) from None
+        except OSError:
+            os.close(descriptor)
+            raise
         # The text is for people: a full disk must not prevent a store from being opened.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)

@@ -55,7 +55,8 @@ class BrokerProcess:
 
     The log of every run is appended to one file, `log_path`. The port differs from run to run.
     `environment` are variables that the next run gets besides those of the tests, and
-    `descriptors` is how many files it may have open; 0 leaves it at what the tests have.
+    `descriptors` is how many files it may have open; 0 leaves it at what the tests have. `user` is
+    whose it is, if not that of the tests.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class BrokerProcess:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         descriptors: int = 0,
+        user: int | None = None,
     ) -> None:
         self.data_directory = data_directory
         self.log_path = log_path
@@ -72,6 +74,7 @@ class BrokerProcess:
         self.ready_line = ""
         self._arguments = tuple(arguments)
         self._descriptors = descriptors
+        self._user = user
         self._process: Process | None = None
         self._port = 0
         self.tls_port = 0
@@ -109,6 +112,7 @@ class BrokerProcess:
             environment,
             self.log_path,
             self._descriptors,
+            self._user,
         )
 
     def _command(self, environment: Mapping[str, str]) -> Process:

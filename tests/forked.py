@@ -28,7 +28,8 @@ class ForkedProcess:
     """A command in a forked process, as a `subprocess.Popen` would show it.
 
     Its stdout is read with `os.read` from `stdout`; its stderr is appended to the file `log_path`.
-    `descriptors` is how many files it may have open; 0 leaves it at what the tests have.
+    `descriptors` is how many files it may have open; 0 leaves it at what the tests have. `user` is
+    whose the process is, if not that of the tests; then they have to be root's.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class ForkedProcess:
         environment: Mapping[str, str],
         log_path: str,
         descriptors: int,
+        user: int | None = None,
     ) -> None:
         _start_server()
         self.stdout, stdout = _CONTEXT.Pipe(duplex=False)
         self._process = _CONTEXT.Process(
             target=_run,
-            args=([*arguments], directory, {**environment}, log_path, descriptors, stdout),
+            args=([*arguments], directory, {**environment}, log_path, descriptors, user, stdout),
             daemon=True,
         )
         self._process.start()
@@ -77,6 +79,13 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def become(user: int) -> None:
+    """Make this process one of another user, and of the group with the same number."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
 def _start_server() -> None:
     _CONTEXT.set_forkserver_preload(_LOADED)
     # It gets the options of the tests' interpreter: `-X dev` would check all memory it allocates.
@@ -90,6 +99,7 @@ def _run(
     environment: dict[str, str],
     log_path: str,
     descriptors: int,
+    user: int | None,
     stdout: "connection.Connection[bytes, bytes]",
 ) -> None:
     """Be the command: called in the forked process."""
@@ -106,6 +116,8 @@ def _run(
     os.close(log)
     if descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    if user is not None:
+        become(user)
     from amqpstore_tools.__main__ import main
 
     sys.exit(main(arguments))

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from amqpstore import ownership
+
 DIRECTORY = "reports"
 
 ReportKind = Literal["recovery", "drill"]
@@ -148,9 +150,10 @@ _CONTENTS: dict[str, type[RecoveryContent] | type[DrillContent]] = {
 def write_report(data_directory: str, kind: ReportKind, now: datetime, content: str) -> str:
     """Write a report, and remove those that are too many. Returns its path. Raises: OSError."""
     directory = os.path.join(data_directory, DIRECTORY)
-    os.makedirs(directory, 0o750, exist_ok=True)
+    ownership.make_directories(directory)
     path = os.path.join(directory, f"{kind}-{now.astimezone(UTC):{_TIME}}Z.json")
     with open(path, "w", encoding="utf-8") as file:
+        ownership.give(file.fileno(), directory)
         file.write(content)
         file.write("\n")
     for old in _names(directory, kind)[:-_KEPT]:

@@ -79,8 +79,14 @@ FLOORS = {
     ),
 }
 
-# Modules that may touch files through `os`: the one door, and three whose docstrings say why.
-FILE_MODULES = ("amqpstore.files", "amqpstore.datasyncs", "amqpstore.catalog", "amqpstore.store")
+# Modules that may touch files through `os`: the one door, and four whose docstrings say why.
+FILE_MODULES = (
+    "amqpstore.files",
+    "amqpstore.ownership",
+    "amqpstore.datasyncs",
+    "amqpstore.catalog",
+    "amqpstore.store",
+)
 # How properties of messages are kept, whatever protocol they came through.
 MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
 # A client of etcd knows what it is asked for, and nothing else of the broker.

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 
 from crc32c import crc32c
 
-from amqpstore import DamageError
+from amqpstore import DamageError, ownership
 from amqpstore.replica import CopySource
 from amqpstore_server.cluster.effects import SendCopy
 from amqpstore_server.cluster.frames import ReceivedFile, Refused, StoreCopy, StorePiece
@@ -99,7 +99,7 @@ def _pin(source: CopySource, directory: str, pinned: str) -> None:
 
     Raises: OSError.
     """
-    os.makedirs(pinned, mode=0o750)
+    ownership.make_directories(pinned)
     for name in source.sizes:
         with suppress(FileNotFoundError):
             os.link(f"{directory}/{name}", _path(pinned, name))

@@ -14,6 +14,7 @@ import shutil
 import time
 from contextlib import suppress
 
+from amqpstore import ownership
 from amqpstore.filenames import KEPT, kept_path, kept_segment, segment_path
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class KeptSegments:
             return
         path = kept_path(self._directory, number, end)
         try:
-            os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
+            ownership.make_directories(os.path.dirname(path))
             os.link(segment_path(self._directory, number), path)
         except FileExistsError:
             pass

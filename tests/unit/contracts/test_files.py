@@ -38,6 +38,12 @@ IMPLEMENTATIONS: dict[str, Callable[[], Files]] = {
 """Those with faults have none that strikes: what remains is what they are made around."""
 
 
+ON_DISK = [name for name in IMPLEMENTATIONS if "real" in name or name == "failing"]
+"""Those whose files are in a real file system, and so belong to somebody."""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
 @pytest.fixture(params=IMPLEMENTATIONS)
 def files(request: pytest.FixtureRequest) -> Files:
     return IMPLEMENTATIONS[request.param]()
@@ -432,6 +438,49 @@ def test_a_closed_file_has_no_size_and_is_closed_once(files: Files, directory: s
         file.size()
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.close()
+
+
+@needs_root
+@pytest.mark.parametrize("name", ON_DISK)
+def test_what_root_creates_belongs_to_the_owner_of_the_directory(name: str, tmp_path: Path) -> None:
+    files = IMPLEMENTATIONS[name]()
+    directory = str(tmp_path)
+    os.chown(directory, 1234, 5678)
+    put(files, f"{directory}/created")
+    files.allocate(f"{directory}/allocated", 10)
+    files.lock(f"{directory}/locked", "somebody").release()
+    files.make_directory(f"{directory}/a/b")
+    put(files, f"{directory}/a/b/created")
+    put(files, f"{directory}/renamed.new")
+    files.rename(f"{directory}/renamed.new", f"{directory}/renamed")
+    with open(f"{directory}/root's", "wb"):
+        pass
+    files.recycle(f"{directory}/root's", f"{directory}/recycled").close()
+    names = ["created", "allocated", "locked", "a", "a/b", "a/b/created", "renamed", "recycled"]
+    found = {name: os.stat(f"{directory}/{name}") for name in names}
+    assert {name: (one.st_uid, one.st_gid) for name, one in found.items()} == dict.fromkeys(
+        names, (1234, 5678)
+    )
+
+
+@needs_root
+@pytest.mark.parametrize("name", ON_DISK)
+def test_what_was_locked_by_root_is_given_back(name: str, tmp_path: Path) -> None:
+    files = IMPLEMENTATIONS[name]()
+    put(files, f"{tmp_path}/lock")
+    os.chown(tmp_path, 1234, 5678)
+    files.lock(f"{tmp_path}/lock", "somebody").release()
+    assert os.stat(f"{tmp_path}/lock").st_uid == 1234
+
+
+@pytest.mark.parametrize("name", ON_DISK)
+def test_a_lock_is_not_taken_through_a_link(name: str, tmp_path: Path) -> None:
+    files = IMPLEMENTATIONS[name]()
+    put(files, f"{tmp_path}/precious", b"content")
+    os.symlink(f"{tmp_path}/precious", f"{tmp_path}/lock")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.lock(f"{tmp_path}/lock", "somebody")
+    assert content_of(files, f"{tmp_path}/precious") == b"content"
 
 
 def test_what_can_only_be_read_is_read_like_any_other(read_only: tuple[Files, str]) -> None:

@@ -29,7 +29,8 @@ from amqpstore.catalog import encode_key
 from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, CATALOG_FILE, MARKER
-from amqpstore.files import OsFiles
+from amqpstore.files import OsFiles, create_file
+from amqpstore.ownership import Owner, give, give_directory, owner_in
 from amqpstore.records import Kind
 from amqpstore.rows import encode_row
 from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
@@ -54,7 +55,8 @@ class CopyOptions:
     `against`, an earlier copy. `verify`: `new` files only, `all`, including those from the earlier
     copy, or `none`. `expected`, what the source is known to contain. `manifest`, whether the copy
     gets one; it requires verification. `refuse_damage`: fail if the store is damaged already.
-    `is_locked`: the caller has the lock of the source.
+    `is_locked`: the caller has the lock of the source. `owner`, to whom the copy belongs, if root
+    makes it and its directory is new: by default that of the source.
     """
 
     links: bool = True
@@ -64,6 +66,7 @@ class CopyOptions:
     manifest: bool = True
     refuse_damage: bool = False
     is_locked: bool = False
+    owner: Owner | None = None
 
 
 @dataclass
@@ -93,6 +96,8 @@ def copy_store(
     earlier = _earlier(options.against, target) if options.against else None
     made = _take(target)
     try:
+        if made and os.path.isdir(directory):
+            give_directory(target, options.owner or owner_in(directory))
         OsFiles().sync_directory(target)
         make_folders(target)
         with open_source(
@@ -131,7 +136,7 @@ def _take(target: str) -> bool:
     """
     made = not os.path.lexists(target)
     if made:
-        os.makedirs(target)
+        OsFiles().make_directory(target)
     elif not os.path.isdir(target):
         raise CopyError(f"{target} is not a directory. Name a new or an empty one.")
     names = names_in(target)
@@ -140,6 +145,7 @@ def _take(target: str) -> bool:
         raise CopyError(f"{target} is {what}. Name a new or an empty directory.")
     clear(target)
     with open(os.path.join(target, INCOMPLETE), "w", encoding="utf-8") as file:
+        give(file.fileno(), target)
         file.write("A copy of a store is made here, or left unfinished.\n")
     return made
 
@@ -275,7 +281,7 @@ class _Copy:
     def _write(self, one: Placed, path: str) -> int:
         """Copy a file's bytes, durably. Returns their checksum. Raises: CopyError, OSError."""
         checksum = offset = 0
-        with open(path, "xb", buffering=0) as file:
+        with open(create_file(path), "wb", buffering=0) as file:
             while offset < one.size:
                 piece = one.file.read(offset, min(_PIECE_BYTES, one.size - offset))
                 if not piece:
@@ -384,7 +390,7 @@ class _Copy:
                 damage=self._out.damage,
             )
         )
-        with open(os.path.join(self._target, MANIFEST), "xb") as file:
+        with open(create_file(os.path.join(self._target, MANIFEST)), "wb") as file:
             file.write(encoded)
             file.flush()
             os.fsync(file.fileno())

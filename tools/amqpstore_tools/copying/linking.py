@@ -19,6 +19,7 @@ from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.filenames import CATALOG, CATALOG_FILE
 from amqpstore.files import OsFiles
 from amqpstore.marker import Marker
+from amqpstore.ownership import ROOT, owner_in
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import CopyManifest, Listed
@@ -141,15 +142,20 @@ class _Placing:
         self._target = target
         self._links = links
         self._earlier = earlier
+        self._owner = owner_in(target)
 
     def place(self, part: Part, file: PinnedFile) -> Placed:
         """Raises: OSError."""
         found = file.stat()
-        if part.is_sealed and (linked := self._link(part, file, found)):
+        if part.is_sealed and self._may_read(found) and (linked := self._link(part, file, found)):
             file.release()
             return linked
         size = file.size() if part.is_sealed else min(part.size, file.size())
         return Placed(part, How.COPIED, size, found.st_mtime_ns, file)
+
+    def _may_read(self, found: os.stat_result) -> bool:
+        """Tell whether the owner of a copy that root makes may read a file of this owner."""
+        return os.geteuid() != ROOT or self._owner.uid in (ROOT, found.st_uid)
 
     def _link(self, part: Part, file: PinnedFile, found: os.stat_result) -> Placed | None:
         target = os.path.join(self._target, part.path)

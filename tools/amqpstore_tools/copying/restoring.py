@@ -11,6 +11,7 @@ crash after it leaves the new store. Nothing of the old one is changed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import os
 import shutil
@@ -22,6 +23,7 @@ from crc32c import crc32c
 
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import MARKER
+from amqpstore.ownership import owner_in
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.copier import CATALOG_PATH, Copied, CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
@@ -74,8 +76,9 @@ def restore(
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}, and is not empty")
     with exclusive_lock(directory, "restore"), beside(directory, "restoring") as new:
-        copied = copy_store(copy, new, options, progress)
-        give_to_owner(new, directory)
+        owned = dataclasses.replace(options, owner=owner_in(directory))
+        copied = copy_store(copy, new, owned, progress)
+        keep_mode(new, directory)
         return Restored(copied, take_place(new, directory, "before-restore"))
 
 
@@ -131,15 +134,9 @@ def take_place(new: str, directory: str, suffix: str) -> str:
     return kept
 
 
-def give_to_owner(path: str, directory: str) -> None:
-    """Give files that root created to the user the broker runs as: the owner of `directory`."""
-    old = os.stat(directory)
-    os.chmod(path, stat.S_IMODE(old.st_mode))
-    if os.geteuid() != 0:
-        return
-    for folder, _, names in os.walk(path):
-        for name in (".", *names):
-            os.chown(os.path.join(folder, name), old.st_uid, old.st_gid, follow_symlinks=False)
+def keep_mode(path: str, directory: str) -> None:
+    """Give a directory the permissions of the one that it will replace."""
+    os.chmod(path, stat.S_IMODE(os.stat(directory).st_mode))
 
 
 def is_free(directory: str) -> bool:

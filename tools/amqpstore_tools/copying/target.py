@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from amqpstore import ownership
 from amqpstore.filenames import (
     CATALOG,
     INDEX,
@@ -26,7 +27,7 @@ FOLDERS = (SEGMENTS, INDEX, CATALOG, QUARANTINE)
 def make_folders(target: str) -> None:
     """Create the directories of a store."""
     for name in FOLDERS:
-        os.makedirs(os.path.join(target, name), exist_ok=True)
+        ownership.make_directories(os.path.join(target, name))
 
 
 def names_in(target: str) -> set[str]:

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import lmdb
 
+from amqpstore import ownership
 from amqpstore.errors import DamageError, StoreError
 from amqpstore.filenames import CATALOG, CATALOG_FILE
 from amqpstore.files import OsFiles
@@ -106,6 +107,7 @@ def write_tables(folder: str, tables: Tables) -> None:
 
     Nobody else knows of it yet, so it needs no lock.
     """
+    ownership.prepare_file(os.path.join(folder, CATALOG_FILE))
     size = _FIRST_MAP_BYTES
     while True:
         try:

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from amqpstore import ownership
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
 from amqpstore.files import OsFiles
@@ -140,12 +141,12 @@ def _try(directory: str, repair: Repair, after: Listing, puts: list[str], tell: 
     """Check the repaired store, put together of links. Raises: NotCleanError."""
     trial = os.path.join(repair.path, _TRIAL)
     for name in (SEGMENTS, INDEX, CATALOG, QUARANTINE):
-        os.makedirs(os.path.join(trial, name))
+        ownership.make_directories(os.path.join(trial, name))
     for name, row in after.items():
         source = os.path.join(repair.path, NEW) if name in puts else directory
         path = os.path.join(trial, name)
         if row[0] == "directory":
-            os.makedirs(path, exist_ok=True)
+            ownership.make_directories(path)
         else:
             os.symlink(os.path.abspath(os.path.join(source, name)), path)
     try:

@@ -25,7 +25,15 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from amqpstore.filenames import CATALOG, MARKER, QUARANTINE, repair_number, repair_path
+from amqpstore import ownership
+from amqpstore.filenames import (
+    CATALOG,
+    CATALOG_LOCK,
+    MARKER,
+    QUARANTINE,
+    repair_number,
+    repair_path,
+)
 from amqpstore.files import OsFiles
 from amqpstore_tools.repair.errors import BadJournalError
 from amqpstore_tools.repair.listing import Listing
@@ -111,7 +119,7 @@ class Repair:
                 self._sync()
         self._forget_lock()
         for name in journal.directories:
-            os.makedirs(self._place(name), exist_ok=True)
+            ownership.make_directories(self._place(name))
         for name in sorted(journal.puts, key=lambda name: name == MARKER):
             if name == MARKER:
                 self._sync()
@@ -167,13 +175,13 @@ class Repair:
         environment.
         """
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.directory, CATALOG, "lock.mdb"))
+            os.unlink(os.path.join(self.directory, CATALOG, CATALOG_LOCK))
 
     @staticmethod
     def _move(path: str, to: str) -> None:
         """Rename a file, unless it is done already."""
         if os.path.lexists(path):
-            os.makedirs(os.path.dirname(to), exist_ok=True)
+            ownership.make_directories(os.path.dirname(to))
             os.rename(path, to)
 
     def _sync(self) -> None:
@@ -245,6 +253,7 @@ def write_durably(path: str, text: str) -> None:
     """Write a file under another name, sync it and rename it. Raises: OSError."""
     new_path = f"{path}.new"
     with open(new_path, "w", encoding="utf-8") as file:
+        ownership.give(file.fileno(), os.path.dirname(path))
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

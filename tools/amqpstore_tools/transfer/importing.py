@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore import Envelope, Message, Options, Queue, Run, Store, ownership
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import (
     DEFINITIONS,
@@ -32,7 +32,7 @@ from amqpstore.filenames import (
 )
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
-from amqpstore_tools.copying.restoring import beside, give_to_owner, take_place
+from amqpstore_tools.copying.restoring import beside, keep_mode, take_place
 from amqpstore_tools.copying.target import FOLDERS
 from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.queues import name_of
@@ -66,10 +66,11 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
     if not os.path.isfile(os.path.join(directory, MARKER)):
         raise NotAStoreError(directory, f"it has no file {MARKER}")
     with exclusive_lock(directory, "import"), beside(directory, "importing") as new:
+        # The new directory belongs to whom the old one belongs; so does what is created in it.
         copy_store(directory, new, CopyOptions(verify="none", manifest=False, is_locked=True))
         with Store.open(new, options=_OPTIONS, worker=InlineWorker()) as store:
             imported = _Import(store, create=create).run(lines)
-        give_to_owner(new, directory)
+        keep_mode(new, directory)
         _link_strangers(directory, new)
         kept = take_place(new, directory, "before-import")
         # Everything that was in it is in the new one too.
@@ -197,7 +198,7 @@ def _link_strangers(directory: str, new: str) -> None:
         _link(os.path.join(directory, name), os.path.join(new, name))
     for folder in FOLDERS:
         if os.path.isdir(os.path.join(directory, folder)):
-            os.makedirs(os.path.join(new, folder), exist_ok=True)
+            ownership.make_directories(os.path.join(new, folder))
             for name in set(os.listdir(os.path.join(directory, folder))):
                 is_own = name == DEFINITIONS or name.endswith((".segment", ".index", ".mdb"))
                 is_left_over = is_unfinished(name) or (folder == SEGMENTS and is_spare(name))
@@ -208,5 +209,8 @@ def _link_strangers(directory: str, new: str) -> None:
 def _link(path: str, target: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.copytree(path, target, symlinks=True, copy_function=os.link)
+        for folder, _, _ in os.walk(path):
+            copied = os.path.join(target, os.path.relpath(folder, path))
+            ownership.give_directory(copied, ownership.owner_of(folder))
     else:
         os.link(path, target, follow_symlinks=False)

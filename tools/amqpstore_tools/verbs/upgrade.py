@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `upgrade`."""
     parser.description = (
         "Show the format version of a store, and convert it to the version that this amqpstore "
-        "uses, which is {FORMAT_VERSION}. Make a copy first: an upgrade cannot be undone."
+        f"uses, which is {FORMAT_VERSION}. Make a copy first: an upgrade cannot be undone."
     )
     parser.add_argument("directory", metavar="DIR", help="data directory")
     add_json(parser)
