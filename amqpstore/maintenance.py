@@ -19,6 +19,7 @@ from amqpstore.clock import Clock
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
+from amqpstore.evidence.absence import Absence
 from amqpstore.figures import CountedSegment, LogFigures
 from amqpstore.filenames import index_path, segment_path
 from amqpstore.files import File
@@ -113,6 +114,7 @@ class Maintenance:
         self._counted: dict[int, tuple[int, int, int, int]] = {}
         self._checkpoint_segment = recovered.start.segment
         self._is_compaction_checked = False
+        self._absence = Absence(backing.files, backing.directory, recovered.report.absent)
 
     def housekeep(self) -> None:
         """Take over finished work, and start what is due."""
@@ -219,6 +221,12 @@ class Maintenance:
                 one.number: (one.end_bytes, one.garbage_bytes, one.count, one.live_count)
                 for one in accounts
             }
+
+    def absence_now(self) -> Absence:
+        """Return which messages the files of segments lack, as of the last checkpoint."""
+        if self._take_over is None:
+            self._absence.look(self._checkpoint_state.accounts)
+        return self._absence
 
     def segments(self) -> list[CountedSegment]:
         """Return the figures of each segment, in the order of the log."""

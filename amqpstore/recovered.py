@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from amqpstore.catalog import Change
 from amqpstore.checkpoint_state import CheckpointState
+from amqpstore.evidence.absence import AbsentMessages
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.log_batch import BatchSummary
 from amqpstore.segments import Segment
@@ -18,7 +19,8 @@ class RecoveryReport:
 
     `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable and
     cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages whose
-    record is sound and whose TRANSACTION, which said where they belong, is damaged. `torn_bytes`
+    record is sound and whose TRANSACTION, which said where they belong, is damaged. `absent` counts
+    messages that `kept` has and the files of their segments do not. `torn_bytes`
     were rolled back at the end of the log, with `rolled_back` messages; `damage` is (path, offset,
     bytes, reason); `unknown_files` were left alone.
     """
@@ -27,6 +29,7 @@ class RecoveryReport:
     redelivered: dict[int, int] = field(default_factory=dict)
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     orphaned: list[int] = field(default_factory=list)
+    absent: list[AbsentMessages] = field(default_factory=list)
     torn_bytes: int = 0
     rolled_back: int = 0
     damage: list[tuple[str, int, int, str]] = field(default_factory=list)
@@ -38,6 +41,11 @@ class RecoveryReport:
     def is_clean(self) -> bool:
         """Whether nothing was torn and nothing is damaged."""
         return not (self.torn_bytes or self.rolled_back or self.damage or self.lost)
+
+    @property
+    def lost_count(self) -> int:
+        """How many messages that were durable cannot be read, at least, as far as is known."""
+        return len(self.lost) + sum(one.at_least for one in self.absent)
 
 
 @dataclass

@@ -21,10 +21,9 @@ gives the same as once.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import chain, pairwise
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from amqpstore import tables
 from amqpstore.backing import Backing
@@ -33,6 +32,7 @@ from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, enqueued
 from amqpstore.enqueue_order import EnqueueOrder, not_enqueued
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
+from amqpstore.evidence.absence import find_absent
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
 from amqpstore.filenames import (
     CATALOG,
@@ -52,6 +52,7 @@ from amqpstore.identity import SegmentHeader
 from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, PagedFile, live_runs
 from amqpstore.keys import IndexKey
 from amqpstore.log_batch import BatchSummary
+from amqpstore.present_ids import PresentIds
 from amqpstore.queue import Queue
 from amqpstore.records import (
     Gap,
@@ -111,7 +112,7 @@ class _Recovery:
         self._next_message_id = self._start.message_id
         self._next_lsn = self._start.lsn
         self._unknown_bytes = 0
-        self._present: list[tuple[int, int]] = []
+        self._present = PresentIds()
         # Index files that cannot be read, with what the log says about their messages.
         self._unread: dict[Queue, list[IndexFile]] = {}
         self._next_compacted = of_store.next_compacted
@@ -261,11 +262,13 @@ class _Recovery:
         unfinished = [name for name in others if is_unfinished(name)]
         self._report.unknown_files = sorted({*others}.difference(spare, unfinished))
         numbers = segment_numbers(names)
+        self._numbers_there = set(numbers)
         self._numbers = {*numbers, *self._moved_numbers()}
         self._expected = expected = ExpectedSegments.of(
             numbers, self._start.segment, self._rows.keys(), self._noted_ends.keys()
         )
         self._name_missing()
+        self._name_absent()
         for number in expected.rowed:
             self._out.segments.append(self._sealed(number))
         self._out.deleted = sorted(self._out.checkpoint_state.queues.keys() - self._queues.keys())
@@ -311,6 +314,17 @@ class _Recovery:
             if is_of_log(found.number, self._start.segment):
                 self._unknown_bytes += self._size_of_unknown(found.number)
                 self._unknown_bytes += found.others * _MAX_SEGMENT_BYTES
+
+    def _name_absent(self) -> None:
+        """Count the messages of segments whose files are missing or too short."""
+        where = self._files, self._directory
+        accounts, there = list(self._out.checkpoint_state.accounts), self._numbers_there
+        for found in find_absent(*where, accounts, self._offset_tables, there):
+            self._report.absent.append(found)
+            number, size, end, *_ = found
+            if number in there and not is_of_log(number, self._start.segment):
+                reason = "the file is shorter than its row in the catalog says"
+                self._damage(segment_path(self._directory, number), Gap(size, end, reason))
 
     def _read_postponed(self) -> None:
         """Read index files with entries that were acked or delivered while they could not be read:
@@ -533,10 +547,7 @@ class _Recovery:
             except ValueError:
                 body = UNKNOWN_SIZE
             sizes[record.number] = logical_bytes(content, record), body
-            if self._present and self._present[-1][1] == record.number:
-                self._present[-1] = self._present[-1][0], record.number + 1
-            else:
-                self._present.append((record.number, record.number + 1))
+            self._present.add(record.number)
         return sizes
 
     def _drop_lost(self) -> None:
@@ -549,22 +560,12 @@ class _Recovery:
                 # Messages that the checkpoint knew are checked when their turn comes.
                 first = max(self._start.message_id, run.first_id)
                 sequence = run.first_sequence - run.first_id
-                for message_id in self._absent(first, run.first_id + run.count):
+                for message_id in self._present.absent(first, run.first_id + run.count):
                     lost.append((queue.id, sequence + message_id, message_id))
         for queue_id, sequence, _ in lost:
             queue = self._queues[queue_id]
             for run in queue.ready.remove(sequence, 1):
                 queue.quarantined.insert(run)
-
-    def _absent(self, first: int, end: int) -> Iterator[int]:
-        """Yield the ids from `first` to before `end` whose record was not found."""
-        place = max(bisect_right(self._present, first, key=itemgetter(0)) - 1, 0)
-        while first < end:
-            # Usually all are in the first one.
-            known = self._present[place] if place < len(self._present) else (end, end)
-            yield from range(first, min(known[0], end))
-            first = max(first, known[1])
-            place += 1
 
     def _to_quarantine(self) -> list[Change]:
         """Return rows for the log's segments with damage: they must not be removed."""

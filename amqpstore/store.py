@@ -30,6 +30,7 @@ from amqpstore.errors import (
     DiskFullError,
     ReadLaterError,
 )
+from amqpstore.evidence.absence import UnreadableCount
 from amqpstore.figures import CountedSegment, StoreFigures
 from amqpstore.files import SPARE, Files, Lock, OsFiles
 from amqpstore.grouped_definitions import GroupedDefinitions
@@ -689,9 +690,13 @@ class Store(ClosableStore):
             self._opening_s,
             report.torn_bytes,
             report.rolled_back,
-            len(report.lost),
+            report.lost_count,
             len(report.damage),
         )
+
+    def unreadable(self) -> UnreadableCount:
+        """Return a new count of the messages that cannot be read, to which queues are added."""
+        return UnreadableCount(self._maintenance.absence_now())
 
     def segments(self) -> list[CountedSegment]:
         """Return the figures of each segment, in the order of the log."""

@@ -4,10 +4,20 @@ A store notes most things more than once: a file says in its records what it is,
 say what files should hold, client trails say which messages were durable. So when a part is lost,
 another part often knows what is missing. Nothing here changes a file, or decides what to do.
 
+- `absence`: which messages the files of segments do not have, although the catalog counts them.
 - `identification`: what a file is, whatever its name and its directory.
 """
 
+from amqpstore.evidence.absence import AbsentIds, AbsentMessages, absent_messages
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
 
-__all__ = ["FileKind", "IdentifiedFile", "find_files", "identify"]
+__all__ = [
+    "AbsentIds",
+    "AbsentMessages",
+    "FileKind",
+    "IdentifiedFile",
+    "absent_messages",
+    "find_files",
+    "identify",
+]
 """What others use."""

@@ -39,7 +39,7 @@ def keep_report(
         "redelivered": sum(report.redelivered.values()),
         "torn_bytes": report.torn_bytes,
         "rolled_back": report.rolled_back,
-        "lost": len(report.lost),
+        "lost": report.lost_count,
         "orphaned": len(report.orphaned),
     }
     for path, offset, size, reason in report.damage:

@@ -306,21 +306,22 @@ class Sampler:
             yield from objects.sample(now_ms, share)
 
     def _sum_up(self) -> Iterator[None]:
-        in_memory = consumers = paged_in_all = paged_bytes = unreadable = 0
+        in_memory = consumers = paged_in_all = paged_bytes = 0
+        unreadable = self._broker.context.store.unreadable()
         queues = self.all_queues()
         for index, queue in enumerate(queues, 1):
             paged = 0
             for stored in queue.priorities:
                 paged += stored.paged_count
                 paged_bytes += sum([file.body_bytes or 0 for file in stored.paged])
-                unreadable += stored.unreadable_count + stored.quarantined.count
+                unreadable.add(stored)
             in_memory += not paged
             paged_in_all += paged
             consumers += len(queue.consumers)
             if not index % _AT_ONCE:
                 yield
         self.figures = QueueSums(
-            len(queues), in_memory, consumers, paged_in_all, paged_bytes, unreadable
+            len(queues), in_memory, consumers, paged_in_all, paged_bytes, unreadable.messages
         )
 
     def sample_totals(self) -> Iterator[None]:

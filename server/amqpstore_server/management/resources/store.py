@@ -75,7 +75,7 @@ def _recovery(store: Store, opening_s: float) -> dict[str, Any]:
         "redelivered": sum(report.redelivered.values()),
         "torn_bytes": report.torn_bytes,
         "rolled_back": report.rolled_back,
-        "lost": len(report.lost),
+        "lost": report.lost_count,
         "orphaned": len(report.orphaned),
         "damage": [
             f"{path} at {offset}, {size} bytes: {reason}"

@@ -1,0 +1,43 @@
+"""What a start logs of what it found: the sum of what is lost, as far as anything knows of it."""
+
+import logging
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Message, Options, Store
+from amqpstore.filenames import SEGMENTS
+from amqpstore.worker import InlineWorker
+from amqpstore_server.recovery_reports import keep_report
+from tests.unit.engine.stores import ENVELOPE
+
+NOW = datetime(2026, 11, 27, tzinfo=UTC)
+
+
+def opened(directory: Path) -> Store:
+    return Store.open(str(directory), options=Options(reserve_bytes=0), worker=InlineWorker())
+
+
+def kept(directory: Path, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
+    """Open a store, and return the line about all of it."""
+    caplog.clear()
+    with opened(directory) as store, caplog.at_level(logging.INFO):
+        keep_report(store, NOW)
+    [line] = [one for one in caplog.records if one.getMessage() == "store opened"]
+    return line
+
+
+def test_messages_whose_segments_are_gone_are_logged_as_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        orders = store.create_queue({"vhost": "/", "name": "orders"})
+        store.publish([orders], [Message(ENVELOPE, b"body")] * 7)
+    sound = kept(tmp_path, caplog)
+    assert (sound.levelno, sound.__dict__["lost"]) == (logging.INFO, 0)
+    shutil.rmtree(tmp_path / SEGMENTS)
+    line = kept(tmp_path, caplog)
+    assert (line.levelno, line.__dict__["lost"]) == (logging.WARNING, 7)
+    assert line.__dict__["messages"] == 7
