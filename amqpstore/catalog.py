@@ -125,7 +125,8 @@ class LmdbCatalog:
 
     def _open(self, map_bytes: int, *, create: bool) -> None:
         """Raises: lmdb.Error, MemoryError."""
-        path = os.path.dirname(self._file_path)
+        # As bytes: a name that is not UTF-8 cannot be encoded again.
+        path = os.fsencode(os.path.dirname(self._file_path))
         self._environment = lmdb.open(
             path, map_size=map_bytes, max_dbs=len(TABLES), mode=0o640, create=create
         )

@@ -62,7 +62,7 @@ from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
-from amqpstore_server.stopping import cause_of, drain, say_goodbye
+from amqpstore_server.stopping import cause_of, drain, prepare_signals, say_goodbye
 from amqpstore_server.ticking import tick_all
 from amqpstore_server.tls import certificates_of
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
@@ -82,7 +82,6 @@ _LAZY_COMMIT_S = 0.05
 """The longest time that acks wait for an fdatasync if nothing else needs one."""
 _STOP_S = 60.0
 """What the service manager is asked for beyond the drain: the last checkpoint takes its time."""
-_FIRST_PROCESS = 1
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
 _DAY_S = 86_400.0
@@ -101,11 +100,7 @@ def serve(
     """
     share_one_arena()
     certificates = certificates_of(config)
-    # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
-    # process.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if os.getpid() == _FIRST_PROCESS:
-        signal.signal(signal.SIGTERM, _end_at_once)
+    prepare_signals()
     definitions = load(config.definitions) if config.definitions else None
     manager = ServiceManager(os.environ)
     parts = Parts(config, load_config, definitions, certificates, on_ready, manager)
@@ -126,13 +121,6 @@ def serve(
         raise
     store.close()
     _log.info("stopped")
-
-
-def _end_at_once(number: int, _frame: object) -> None:
-    """End as by the signal itself: the first process of a container gets none that it has no
-    handler for, and could not be stopped while it recovers the store.
-    """
-    os._exit(128 + number)
 
 
 class Parts(NamedTuple):

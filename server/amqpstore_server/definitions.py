@@ -8,6 +8,7 @@ are accepted.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import stat
@@ -386,7 +387,7 @@ def _read(path: str, max_bytes: int) -> bytes:
         raise DefinitionsError(
             f"cannot read the definitions {path}: it has more than {max_bytes >> 20} MiB"
         )
-    return content
+    return content.removeprefix(codecs.BOM_UTF8)
 
 
 def _check_key_part(field: str, value: str) -> None:

@@ -15,6 +15,8 @@ A crash at any point is no worse than without all this: nothing is promised here
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Collection
 from typing import Protocol
 
@@ -25,6 +27,28 @@ from amqpstore import DurabilityError
 _LOOK_S = 0.02
 _GOODBYE_S = 3.0
 """How long clients may take to answer connection.close."""
+
+
+_FIRST_PROCESS = 1
+_MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals at which other servers reopen their logs, and that would end this one."""
+
+
+def prepare_signals() -> None:
+    """Handle the signals that come before the broker looks at them itself, or after."""
+    # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
+    # process.
+    for number in (signal.SIGHUP, *_MEANINGLESS):
+        signal.signal(number, signal.SIG_IGN)
+    if os.getpid() == _FIRST_PROCESS:
+        signal.signal(signal.SIGTERM, _end_at_once)
+
+
+def _end_at_once(number: int, _frame: object) -> None:
+    """End as by the signal itself: the first process of a container gets none that it has no
+    handler for, and could not be stopped while it recovers the store.
+    """
+    os._exit(128 + number)
 
 
 class ClientConnection(Protocol):

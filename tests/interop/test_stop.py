@@ -76,6 +76,13 @@ def left(broker: BrokerProcess) -> int:
         return client.ready("q")
 
 
+def test_signals_that_have_no_meaning_end_nothing(broker: BrokerProcess) -> None:
+    with connected(broker) as client:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(broker.pid, number)
+        client.expect_alive()
+
+
 def test_acks_of_what_was_delivered_are_waited_for(broker: BrokerProcess) -> None:
     with with_unacked(broker, b"1", b"2", b"3") as client, with_unacked(broker) as idle:
         stop(broker)

@@ -145,6 +145,10 @@ def test_parameters_of_other_components_are_told_apart(tmp_path: Path) -> None:
     assert (read.operator_policies, read.vhost_limits) == ([], [])
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    assert load(written(tmp_path, "\ufeff" + EXPORTED.read_text("utf-8"))) == load(str(EXPORTED))
+
+
 def test_an_empty_file_defines_nothing_and_unknown_keys_are_accepted(tmp_path: Path) -> None:
     assert load(written(tmp_path, {})) == Definitions()
     assert load(written(tmp_path, {"rabbit_version": "4.1", "new": [1]})) == Definitions()

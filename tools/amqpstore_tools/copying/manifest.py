@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import msgspec
@@ -55,10 +56,10 @@ def read(directory: str) -> CopyManifest | None:
     path = os.path.join(directory, MANIFEST)
     try:
         with open(path, "rb") as file:
-            manifest = msgspec.json.decode(file.read(), type=CopyManifest)
+            manifest = msgspec.convert(json.load(file), CopyManifest)
     except FileNotFoundError:
         return None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CopyError(f"{path} cannot be parsed as the manifest of a copy: {error}") from None
     if manifest.copy != VERSION:
         raise CopyError(f"{path} is of version {manifest.copy}; this amqpstore reads {VERSION}")
@@ -66,5 +67,5 @@ def read(directory: str) -> CopyManifest | None:
 
 
 def encode(manifest: CopyManifest) -> bytes:
-    """Encode as JSON that people can read, too."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    """Encode as JSON that people can read, too: in ASCII, as a path need not be UTF-8."""
+    return json.dumps(msgspec.to_builtins(manifest), indent=1).encode()

@@ -82,7 +82,7 @@ class CatalogImage:
             # LMDB crashes on a page number that leads nowhere.
             check_pages(self.path)
             self._environment = lmdb.open(
-                path, readonly=True, lock=False, create=False, max_dbs=MAX_TABLES
+                os.fsencode(path), readonly=True, lock=False, create=False, max_dbs=MAX_TABLES
             )
             with self._environment.begin() as transaction:
                 names = [bytes(key) for key, _ in transaction.cursor()]

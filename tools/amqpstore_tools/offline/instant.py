@@ -86,7 +86,7 @@ def read_tables(folder: str) -> Tables:
     try:
         with (
             lmdb.open(
-                folder, readonly=True, lock=False, create=False, max_dbs=MAX_TABLES
+                os.fsencode(folder), readonly=True, lock=False, create=False, max_dbs=MAX_TABLES
             ) as environment,
             environment.begin() as transaction,
         ):
@@ -112,7 +112,7 @@ def write_tables(folder: str, tables: Tables) -> None:
     while True:
         try:
             with lmdb.open(
-                folder, map_size=size, max_dbs=MAX_TABLES, mode=0o640, lock=False
+                os.fsencode(folder), map_size=size, max_dbs=MAX_TABLES, mode=0o640, lock=False
             ) as environment:
                 with environment.begin(write=True) as transaction:
                     for name, rows in tables.items():

@@ -218,7 +218,8 @@ def _read(path: str) -> Journal:
     with open(path, "rb") as file:
         content = file.read()
     try:
-        journal = msgspec.json.decode(content, type=Journal)
+        # json.loads: names of files may be no UTF-8, and msgspec's decoder takes only text that is.
+        journal = msgspec.convert(json.loads(content), Journal)
     except (ValueError, RecursionError) as error:
         raise BadJournalError(path, str(error)) from None
     # Files are moved by these names: none of them may lead out of the store.
