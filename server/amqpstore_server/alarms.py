@@ -1,9 +1,9 @@
 """Alarms: publishers wait while the broker has too much in memory, or its disk is nearly full.
 
 An alarm is raised at its limit and cleared some way below it, so that it does not come and go with
-every message. What it blocks are connections that publish, and nothing else: their socket is not
-read from, and they are told so (connection.blocked). Consumers, acks, declares and logins go on,
-since they are what clears it.
+every message. What it blocks are publishes, from the first one that a connection sends during the
+alarm: they wait until it is cleared, and the client is told so (connection.blocked). Consumers,
+acks, declares and logins go on, on the same connection too, since they are what clears it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import gc
 import logging
 import os
 from collections.abc import Callable
-
-import trio
+from typing import Protocol
 
 from amqpstore import Store
+from amqpstore_server.broker.faults import called
 from amqpstore_server.serving_term import ServingTerm, SingleNode
 from amqpstore_server.trimming import trim
 
@@ -86,6 +86,13 @@ def watermark_bytes(watermark: float, available: int) -> int:
     return int(watermark * available) if watermark <= 1 else int(watermark)
 
 
+class Blocked(Protocol):
+    """A connection of which publishes are held."""
+
+    def alarm_is_over(self) -> None:
+        """Let them go on."""
+
+
 class Alarms:
     """The alarms of a broker. Call `look` about twice a second.
 
@@ -112,11 +119,14 @@ class Alarms:
         self._free_caches = free_caches
         self._was_disk_low = False
         self._give_back_at = 0.0
-        self._blocked = trio.lowlevel.ParkingLot()
+        self.is_blocking = False
+        """Whether publishers have to wait, as of the last `look`."""
+        self.blocked: dict[Blocked, None] = {}
+        """Who is to be told, once, that publishers may go on."""
 
     @property
     def is_raised(self) -> bool:
-        """Whether publishers have to wait."""
+        """Whether anything is low now."""
         return self.is_memory_low or self._store.is_disk_low or self._term.is_blocked
 
     @property
@@ -143,19 +153,16 @@ class Alarms:
         part = 4 if self.is_memory_low else 2
         return min(configured_bytes, self.watermark_bytes // part)
 
-    async def wait_until_cleared(self) -> None:
-        """Return once publishers may go on, or when the store failed."""
-        self._look_at_disk()
-        while self.is_raised and not self._store.failure:
-            await self._blocked.park()
-
     def look(self, now: float) -> None:
         """Raise or clear the alarms, and let those go on who waited."""
         self._look_at_memory(now)
         self._look_at_disk()
-        if self._blocked and (not self.is_raised or self._store.failure):
+        self.is_blocking = self.is_raised and not self._store.failure
+        if self.blocked and not self.is_blocking:
             _log.info("publishers are no longer blocked")
-            self._blocked.unpark_all()
+            blocked, self.blocked = self.blocked, {}
+            for one in blocked:
+                called(one.alarm_is_over)
 
     def _look_at_disk(self) -> None:
         """Log a change; what there is the store finds out."""

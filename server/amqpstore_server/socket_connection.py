@@ -61,6 +61,7 @@ class SocketConnection:
         "_accepted_at",
         "_alarms",
         "_attention",
+        "_blocked",
         "_broker",
         "_committer",
         "_expires_at",
@@ -140,6 +141,7 @@ class SocketConnection:
             now=self._accepted_at,
             name=self.name,
             has_tls=tls_context is not None,
+            alarms=alarms,
         )
         self._tls: TlsSocket | None = None
         if tls_context is not None:
@@ -157,6 +159,7 @@ class SocketConnection:
         self._attention = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._unread = trio.lowlevel.ParkingLot()
+        self._blocked = trio.lowlevel.ParkingLot()
         self._is_unread = False
         self._taken_at = 0.0
         self._is_broken = False
@@ -207,6 +210,7 @@ class SocketConnection:
             called(self.amqp.lost)
             self._stop_reading()
             self._tasks = self.amqp.on_secret = None
+            self._alarms.blocked.pop(self, None)
             # Free the connection with all its state now, not at the next garbage collection.
             self.amqp.outbox.close()
             if self.amqp.vhost:  # it was open
@@ -360,7 +364,7 @@ class SocketConnection:
             self._need_attention()
             return
         sizes = self._read_size
-        most = sizes.byte_count
+        most = SMALLEST_BYTES if amqp.held.events else sizes.byte_count
         message_count = amqp.message_count
         try:
             read = self._socket.recv(most)
@@ -369,7 +373,12 @@ class SocketConnection:
         except OSError:
             read = b""
         if not read:
-            self.end()
+            if amqp.held.events:
+                # It has left: that is to be noticed after what it published has been handled.
+                amqp.must_not_be_read = True
+                self._need_attention()
+            else:
+                self.end()
             return
         size = len(read)
         octets = amqp.octets
@@ -390,7 +399,7 @@ class SocketConnection:
             message_count = amqp.message_count - message_count
             sizes.note(len(read), message_count, time.thread_time() - began_s)
             self.is_costly = sizes.is_costly
-        if not goes_on or (amqp.has_published and self._alarms.is_raised and amqp.is_served):
+        if not goes_on or amqp.state is ConnectionState.BLOCKED:
             self._pause()
 
     def _go_on(self, now: float) -> None:
@@ -424,9 +433,18 @@ class SocketConnection:
         has_more = bool(amqp.waiting or self._rest)
         waits = amqp.is_finished or amqp.is_authenticating or amqp.outbox.is_unread
         self.has_more = has_more and not waits
-        is_blocked = amqp.has_published and self._alarms.is_raised and amqp.is_served
-        if waits or (is_blocked and not has_more):
+        if amqp.is_blocked:
+            self._alarms.blocked[self] = None
+        if waits or (amqp.must_not_be_read and not has_more):
             self._need_attention()
+
+    def alarm_is_over(self) -> None:
+        """Handle what was held, and read on."""
+        self.amqp.unblock()
+        if self._tasks is not None and not self.amqp.is_finished:
+            self._blocked.unpark_all()
+            self._read_on()
+            self._sockets.let_others_run()
 
     def _need_attention(self) -> None:
         """Stop reading, and have `_attend` wait for what this client waits for, and start again."""
@@ -464,12 +482,11 @@ class SocketConnection:
             self._sockets.let_others_run()
 
     async def _hold_back(self) -> None:
-        """Wait until more may be published: no alarm is raised, and the disk has caught up."""
-        alarms = self._alarms
-        if alarms.is_raised:
-            self.amqp.block(alarms.reason)
-            await alarms.wait_until_cleared()
-            self.amqp.unblock()
+        """Wait until more may be published: no alarm holds any of it, and the disk has caught
+        up.
+        """
+        if self.amqp.must_not_be_read:
+            await self._blocked.park()
         if not self._committer.has_room():
             await self._turn.wait_for_room()
 

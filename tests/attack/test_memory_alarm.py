@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.attack.attacker import MIB, forget_peak, half_a_body, peak_bytes, push, resident_bytes
 from tests.broker_process import BrokerProcess
@@ -89,6 +90,44 @@ def test_publishers_are_blocked_and_told_and_nobody_else(tmp_path: Path) -> None
         for client in (publisher, silent):
             client.abort()
         consumer.close()
+
+
+def test_a_worker_that_has_published_drains_its_queue(tmp_path: Path) -> None:
+    """On the connection that it publishes on; what it publishes meanwhile comes afterwards."""
+    with configured(tmp_path, "memory_watermark = 0.6\n") as (broker, config):
+        worker = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = worker.channel()
+        for queue in ("work", "results"):
+            channel.queue_declare(queue)
+        for number in range(20):
+            channel.basic_publish("", "work", f"{number}".encode())
+        wait_until(lambda: _ready(channel, "work") == 20, "the work is there")
+        config.write_text("memory_watermark = 1048576\n")
+        os.kill(broker.pid, signal.SIGHUP)
+        wait_until(lambda: "memory is short" in broker.stderr, "the alarm is raised")
+        channel.basic_qos(prefetch_count=1)
+        for got, _, task in channel.consume("work", inactivity_timeout=60):
+            assert got is not None, "nothing comes any more"
+            assert task is not None
+            channel.basic_publish("", "results", task)
+            channel.basic_ack(got.delivery_tag or 0)
+            if task == b"19":
+                break
+        channel.cancel()
+        assert _ready(channel, "work") == 0
+        assert _ready(channel, "results") == 0
+        # One that leaves has published as well.
+        leaving = WireClient.connected(broker.url, channels=1)
+        leaving.send(publish_method(1, "results"), header(1, 1), body(1, b"x"))
+        leaving.abort()
+        config.write_text("memory_watermark = 0.6\n")
+        os.kill(broker.pid, signal.SIGHUP)
+        wait_until(lambda: _ready(channel, "results") == 21, "all that was held is there")
+        worker.close()
+
+
+def _ready(channel: BlockingChannel, queue: str) -> int:
+    return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def test_halves_of_bodies_do_not_keep_the_alarm_raised(tmp_path: Path) -> None:

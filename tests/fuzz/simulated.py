@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 
 from amqpstore import Options
 from amqpstore_server.amqp.connection import AmqpConnection
+from amqpstore_server.amqp.held_publishes import AlarmState, NoAlarm
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
@@ -44,6 +45,7 @@ class SimulatedServer(SimulatedBroker):
     ):
         self.limits = limits or Limits(max_message_bytes=100_000)
         self.clients: list[SimulatedClient] = []
+        self.alarms: AlarmState = NoAlarm()
         super().__init__(options=options)
         for vhost in vhosts:
             self.broker.define_vhost(vhost)
@@ -89,6 +91,7 @@ class SimulatedClient:
             may_impersonate=lambda _user: False,
             on_output=lambda: None,
             now=server.now_s,
+            alarms=server.alarms,
         )
         self.server = server
         self.answers: list[Answer] = []
@@ -152,7 +155,11 @@ class SimulatedClient:
     def go_on(self) -> bool:
         """Have input handled that waits for nothing but its turn. Returns whether there was any."""
         connection = self.connection
-        if connection.is_authenticating or connection.outbox.is_unread:
+        if (
+            connection.is_authenticating
+            or connection.outbox.is_unread
+            or connection.must_not_be_read
+        ):
             return False
         is_waiting = connection.is_input_paused
         connection.go_on(self.server.now_s)

@@ -155,7 +155,7 @@ class Peer:
             calls: dict[ConnectionEvent, Callable[[], None]] = {
                 ConnectionEvent.GRANTED: lambda: connection.logged_in(CheckedLogin(True), now),
                 ConnectionEvent.REFUSED: lambda: connection.logged_in(CheckedLogin(False), now),
-                ConnectionEvent.BLOCK: lambda: connection.block("low on disk"),
+                ConnectionEvent.BLOCK: lambda: connection.block(),
                 ConnectionEvent.UNBLOCK: connection.unblock,
                 ConnectionEvent.FAULT: connection.break_off,
                 ConnectionEvent.SHUT_DOWN: lambda: connection.shut_down(now),

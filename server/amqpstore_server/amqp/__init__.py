@@ -3,7 +3,8 @@
 Plain synchronous calls, without sockets or clock. What the broker does not know (frames, reply
 codes, delivery frames, the handshake) is here; what a queue or an exchange does is not.
 
-- `connection`: one connection, without its socket; `heartbeat`: its timing.
+- `connection`: one connection, without its socket; `heartbeat`: its timing; `held_publishes`: what
+  it publishes during an alarm.
 - `negotiation`, `limits`, `login`, `product`: what both ends agree on before it is open;
   `authorization`: what the client may do from then on.
 - `client_log`: the log of one client; `telling`: the events of connections.

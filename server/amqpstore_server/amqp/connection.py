@@ -20,6 +20,7 @@ from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.heartbeat import Heartbeat
+from amqpstore_server.amqp.held_publishes import AlarmState, HeldPublishes, NoAlarm
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.negotiation import Negotiation
@@ -82,7 +83,8 @@ class AmqpConnection:
     Args: peer, the client's name in the log; name, that of the connection, as RabbitMQ writes it:
     "PEER -> ADDRESS"; product, the name and version the server gives itself; may_impersonate,
     whether a user may publish with another user's user-id; on_output, called when the outbox stops
-    being empty; now, seconds on the clock whose readings `receive` and `tick` get too.
+    being empty; now, seconds on the clock whose readings `receive` and `tick` get too; alarms,
+    whose end publishes have to wait for.
 
     `_session` is set while the connection is OPEN or BLOCKED, and None otherwise.
     """
@@ -101,6 +103,7 @@ class AmqpConnection:
         now: float,
         name: str = "",
         has_tls: bool = False,
+        alarms: AlarmState = NoAlarm(),  # noqa: B008 - it has no state
     ) -> None:
         self.name = name or peer
         self.outbox = Outbox(on_output)
@@ -133,6 +136,11 @@ class AmqpConnection:
         self.waiting: list[Event | Unfinished] = []
         """Input that `go_on` is to handle."""
         self._unfinished: Unfinished | None = None
+        self.held = HeldPublishes()
+        """What waits for the end of an alarm, until `unblock`."""
+        self._alarms = alarms
+        self.must_not_be_read = False
+        """Whether so much is held that no more is to be read before `unblock`."""
         self._now = now
         self._deadline = now + HANDSHAKE_S
         self._heartbeat = Heartbeat(0, now)
@@ -185,19 +193,22 @@ class AmqpConnection:
     @property
     def is_input_paused(self) -> bool:
         """Whether input from the client has to wait: it leaves too much unread, its login is being
-        checked, or others have their turn. Do not call `receive` then; call `go_on` when the reason
-        is gone.
+        checked, others have their turn, or as much as is held waits for the end of an alarm. Do not
+        call `receive` then; call `go_on` when the reason is gone.
         """
         return (
             bool(self.waiting)
+            or self.must_not_be_read
             or self.outbox.byte_count > MAX_UNREAD_BYTES
             or self.state is ConnectionState.AUTHENTICATING
         )
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes held for unfinished publishes: partial bodies and open transactions."""
-        return self._receiver.unfinished_bytes + self._transacted.byte_count
+        """Bytes held for unfinished publishes: partial bodies, open transactions, and what waits
+        for the end of an alarm.
+        """
+        return self._receiver.unfinished_bytes + self._transacted.byte_count + self.held.byte_count
 
     # Calls from the socket's side.
 
@@ -211,7 +222,11 @@ class AmqpConnection:
         self._now = now
         self._heartbeat.received_at = now
         if self.state in FRAMED:
-            self._events(self._receiver.receive(read), now)
+            alarms = self._alarms
+            if alarms.is_blocking or self.held.events or (self.has_published and alarms.is_raised):
+                self._receive_in_alarm(read, now)
+            else:
+                self._events(self._receiver.receive(read), now)
         elif self.state not in ENDED:
             self._handshake.receive(read)
             self._shake_hands(now)
@@ -229,7 +244,24 @@ class AmqpConnection:
             return
         if self.state in FRAMED:
             rest, self._handshake.rest = self._handshake.rest, b""
-            self._events(self._receiver.receive(rest), now)
+            self.receive(rest, now)
+
+    def _receive_in_alarm(self, read: bytes, now: float) -> None:
+        """Handle the bytes of one read but for what is published in it, which is held."""
+        held = self.held
+        events: list[Event] = []
+        for event in self._receiver.receive(read):
+            if type(event) is Publishes:
+                self.has_published = True
+                held.add(event)
+            elif not held.events or not held.holds(event):
+                events.append(event)
+        self._events(events, now)
+        unfinished_bytes = self._receiver.unfinished_bytes
+        if self.state in SERVED and (held.events or unfinished_bytes):
+            self.block()
+            is_consuming = self._session.is_consuming
+            self.must_not_be_read = held.is_full(unfinished_bytes, is_consuming=is_consuming)
 
     def offer(self, mechanisms: tuple[str, ...], certificate_user: str) -> None:
         """Set which mechanisms the client may log in with, before it has sent anything."""
@@ -281,15 +313,18 @@ class AmqpConnection:
         self._events(waiting, now)
         self._column.place()
 
-    def block(self, reason: str) -> None:
-        """Send connection.blocked, if the client supports it: the server stops reading from it."""
+    def block(self) -> None:
+        """Send connection.blocked, if the client supports it: what it publishes has to wait."""
         if self.state is ConnectionState.OPEN:
             self._move(ConnectionEvent.BLOCK)
             if self._negotiation.has_capability("connection.blocked"):
-                self._send(methods.ConnectionBlocked(reason=reason))
+                self._send(methods.ConnectionBlocked(reason=self._alarms.reason))
 
     def unblock(self) -> None:
-        """Send connection.unblocked: the server reads from the client again."""
+        """Have what was held handled by `go_on`, and send connection.unblocked."""
+        self.must_not_be_read = False
+        begun = 1 if self.waiting and isinstance(self.waiting[0], Unfinished) else 0
+        self.waiting[begun:begun] = self.held.release()
         if self.state is ConnectionState.BLOCKED:
             self._move(ConnectionEvent.UNBLOCK)
             if self._negotiation.has_capability("connection.blocked"):
@@ -466,12 +501,19 @@ class AmqpConnection:
                 self.log.warning("the connection was closed without a close method", extra=extra)
             is_fault = isinstance(error, AmqpError)
             self._move(ConnectionEvent.FAULT if is_fault else ConnectionEvent.END)
-        elif fault := self._session.contain(failed.channel, error):
+        elif fault := self._contained(failed.channel, error):
             where = {"channel": failed.channel, "reason": fault.reply_text}
             self.log.warning("connection error", extra=where)
             self._close(ConnectionEvent.FAULT, fault, now)
             if self._receiver.is_lost:
                 self._move(ConnectionEvent.END)
+
+    def _contained(self, channel: int, error: AmqpError) -> AmqpError | None:
+        """Close the channel that an error concerns: see `Session.contain`."""
+        fault = self._session.contain(channel, error)
+        if fault is None and self.held.events:
+            self.held.forget(channel)
+        return fault
 
     def _refuse(self, channel: int, error: BrokerError) -> None:
         """Refuse what was published on a channel: it cannot be stored now."""
@@ -595,6 +637,8 @@ class AmqpConnection:
         """
         self._column.place()
         self.waiting = []
+        self.held.release()
+        self.must_not_be_read = False
         self._unfinished = None
         session = self._session
         self._broker.context.work["connection closed"] = None

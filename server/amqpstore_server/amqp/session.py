@@ -225,6 +225,13 @@ class Session:
         """Whether the client has deliveries that it may still ack."""
         return any(channel.has_unacked for channel in self._channels.values())
 
+    @property
+    def is_consuming(self) -> bool:
+        """Whether the client has consumers, or deliveries that it may still ack."""
+        return self.has_unacked or any(
+            channel.core.consumers for channel in self._channels.values()
+        )
+
     def resume(self) -> None:
         """Continue deliveries on all channels: the outbox has room again."""
         for channel in self._channels.values():
