@@ -46,6 +46,7 @@ The modules, from the disk upwards:
 - `batches`, `enqueue_order`: the one rule for what a batch is, where a torn tail starts, and what a
   batch may enqueue; `windows`: the records of a file that is not in memory; `provenance`: what the
   log still says of one message; `client_trails`: which clients had to do with it.
+- `departures`: every way in which a message leaves, with a number for the log.
 - `queue`, `runs`: the ready messages of a queue; `expiry`, `body_sizes`: when they expire, and how
   large they are; `stored_runs`, `rereading`, `large_reads`: reads of their messages that are on
   disk, retries of failed ones, and reads of large ones in parts; `browsing`: reads that leave them.

@@ -393,6 +393,8 @@ class App:
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._stop_clients, clients.cancel_scope)
                 clients.start_soon(self._stop_at_once, signals, clients.cancel_scope)
+            self.broker.note_lost()
+            self.context.departures.write()
             self.committer.stop()
             if self.context.trails is not None:
                 self.context.trails.close()
@@ -528,6 +530,7 @@ class App:
                 self.broker.end_purges()
             self._alarms.look(trio.current_time())
             self.context.flush_trails()
+            self.context.departures.write()
             self.broker.read_again()
             self.broker.close_late_channels()
             if self.broker.has_work:

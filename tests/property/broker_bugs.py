@@ -9,10 +9,12 @@ import pytest
 
 import amqpstore
 from amqpstore import Run
+from amqpstore.departures import Departure
 from amqpstore.runs import ReadyList
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
 from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.departures import QueueDepartures
 from amqpstore_server.broker.messages.cycles import Landmark
 from amqpstore_server.broker.messages.deaths import Death, Reason
 from amqpstore_server.broker.owned_queues import OwnedQueues
@@ -22,7 +24,7 @@ from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route, Router
-from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters, Fate
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from tests.property.broker_machine import BrokerAgainstModel
 
@@ -122,7 +124,7 @@ def a_closed_channel_loses_what_it_had_settled(patch: Patch) -> None:
 
 
 def a_commit_forgets_what_was_rejected(patch: Patch) -> None:
-    nothing = lambda self, transaction, queue, messages, reason: None  # noqa: E731
+    nothing = lambda self, transaction, queue, messages, reason, fate: None  # noqa: E731
     patch.setattr(DeadLetters, "add_messages", nothing)
 
 
@@ -199,6 +201,29 @@ def a_purge_takes_what_is_unacked(patch: Patch) -> None:
     patch.setattr(Backlog, "purge", purge_more)
 
 
+def a_purge_names_no_reason(patch: Patch) -> None:
+    note = QueueDepartures.note
+
+    def forget(
+        self: QueueDepartures, reason: Departure, count: int, dead_lettered: int = 0
+    ) -> None:
+        if reason != Departure.PURGED:
+            note(self, reason, count, dead_lettered)
+
+    patch.setattr(QueueDepartures, "note", forget)
+
+
+def a_deletion_forgets_what_is_unacked(patch: Patch) -> None:
+    patch.setattr(Queue, "held_count", property(lambda self: self.ready_count))
+
+
+def a_cycle_is_counted_as_what_it_died_of(patch: Patch) -> None:
+    def note(self: Fate, queue: Queue, reason: Reason, count: int) -> None:
+        queue.departures.note(reason.departure, count, count)
+
+    patch.setattr(Fate, "note", note)
+
+
 def exclusive_queues_outlive_their_connection(patch: Patch) -> None:
     patch.setattr(OwnedQueues, "end", lambda self, connection: None)
 
@@ -273,6 +298,9 @@ BUGS: Sequence[Callable[[Patch], None]] = [
     the_last_come_is_active,
     a_rejected_message_comes_back_to_who_rejected_it,
     a_purge_takes_what_is_unacked,
+    a_purge_names_no_reason,
+    a_deletion_forgets_what_is_unacked,
+    a_cycle_is_counted_as_what_it_died_of,
     exclusive_queues_outlive_their_connection,
     a_freed_window_wakes_nobody,
     one_without_acks_waits_for_nobody,
@@ -385,6 +413,18 @@ def purged_while_unacked(broker: BrokerAgainstModel) -> None:
     broker.purge(1, 0)
 
 
+def purged(broker: BrokerAgainstModel) -> None:
+    begun(broker, consumers=[])
+    broker.publish_plainly(3, 0, 2, True)
+    broker.purge(1, 0)
+
+
+def deleted_while_unacked(broker: BrokerAgainstModel) -> None:
+    begun(broker)
+    broker.publish_plainly(3, 0, 2, True)
+    broker.delete_queue(1, 0, False, False)
+
+
 def one_active_of_two(broker: BrokerAgainstModel) -> None:
     begun(broker, {"x-single-active-consumer": True}, consumers=[(1, 0), (2, 0)])
     broker.publish_plainly(3, 0, 2, True)
@@ -444,6 +484,9 @@ HISTORIES: Mapping[Callable[[Patch], None], Callable[[BrokerAgainstModel], None]
     deliveries_are_not_logged: delivered_and_cut_off,
     exclusive_queues_outlive_their_connection: private_and_closed,
     a_purge_takes_what_is_unacked: purged_while_unacked,
+    a_purge_names_no_reason: purged,
+    a_deletion_forgets_what_is_unacked: deleted_while_unacked,
+    a_cycle_is_counted_as_what_it_died_of: expired_in_a_circle,
     a_freed_window_wakes_nobody: acked_at_the_limit,
     one_without_acks_waits_for_nobody: one_without_acks_at_a_shared_limit,
     what_would_be_dropped_waits_for_another_turn: no_length_at_a_shared_limit,

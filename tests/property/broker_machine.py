@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import amqpstore_server.broker.policy
+from amqpstore.departures import Departure
+from amqpstore_server.broker.departures import reasons_of_all, reasons_of_queue
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.exchanges.base import Exchange as BrokerExchange
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
@@ -796,6 +798,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         for name, queue in self.model.queues.items():
             self._compare_queue(vhost.queues[name], queue)
             assert vhost.queues[name].unacked_count == held[name]
+        self._compare_departures()
         for number, channel in self.model.channels.items():
             self._compare_channel(number, channel)
         self.is_sound = True
@@ -820,6 +823,23 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             (body and entry.letter.body, entry.deliveries, entry.expires_ms)
             for (body, *_), entry in zip(found, queue.ready, strict=True)
         ]
+
+    def _compare_departures(self) -> None:
+        """Each message that has left has left for one reason, the right one; what came is there or
+        has left."""
+        vhost = self.world.vhost
+        left = self.model.left.copy()
+        for name, queue in self.model.queues.items():
+            real = vhost.queues[name]
+            assert _by_label(reasons_of_queue(real.departures, real.counters)) == +queue.left
+            left += queue.left
+            gone = sum(queue.left.values()) - queue.left["publish_rejected"]
+            came = real.priorities.published_count + real.departures.came_back
+            kept = real.held_count + gone - came
+            # What it had at the start, to which nothing is ever added.
+            assert self.world.kept.setdefault(real, kept) == kept, f"{name}: {queue.left}"
+        counted = _by_label(reasons_of_all(vhost.departures, vhost.counters))
+        assert counted == +left
 
     def _compare_channel(self, number: int, channel: Channel) -> None:
         real = self.world.channels[number]
@@ -848,3 +868,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def _end(self, kind: str, name: str) -> BrokerQueue | BrokerExchange:
         return self.world.vhost.queue(name) if kind == "queue" else self.world.vhost.exchange(name)
+
+
+def _by_label(counts: Mapping[Departure, int]) -> dict[str, int]:
+    return {reason.label: count for reason, count in counts.items() if count}

@@ -14,6 +14,7 @@ client meets it.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -115,6 +116,8 @@ class Model:
         self.is_logged = False
         self._logged_count = 0
         self._waiters: list[Callable[[], None]] = []
+        self.left: Counter[str] = Counter()
+        """What has left the queues that are gone, and what never entered one, by reason."""
 
     # Exchanges and bindings.
 
@@ -199,7 +202,14 @@ class Model:
         self._apply_policies(asked)
         return asked
 
-    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+    def delete_queue(
+        self,
+        queue: Queue,
+        reason: str = "queue_deleted",
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+    ) -> int:
         """Nothing of it becomes a dead letter. Its consumers are told, and what is unacked may
         be acked, to no effect. Returns how many messages were ready."""
         self._drop_late(queue)
@@ -213,6 +223,8 @@ class Model:
             self.settled(self.seal())
         del self.queues[queue.name]
         queue.is_deleted = True
+        self.left += queue.left
+        self.left[reason] += sum(entry.state is not State.GONE for entry in queue.entries)
         for consumer in queue.consumers:
             del consumer.channel.consumers[consumer.tag]
             consumer.channel.answers.append(("cancelled", consumer.tag))
@@ -227,6 +239,7 @@ class Model:
         ready = queue.ready
         for entry in ready:
             self._gone(queue, entry)
+        queue.left["purged"] += len(ready)
         return len(ready)
 
     def _used(self, queue: Queue) -> None:
@@ -293,7 +306,10 @@ class Model:
             channel.answers += [
                 ("refused", tag) for tag in range(first + accepted, first + len(letters))
             ]
+        self._count_missing(sent, sent.route, taken)
         for queue, count in zip(sent.route, taken, strict=True):
+            if not immediate:
+                queue.left["publish_rejected"] += len(letters) - count
             if queue.settings.get("overflow") == "reject-publish-dlx" and not immediate:
                 self._bury_letters(queue, letters[count:], MAXLEN)
 
@@ -400,6 +416,14 @@ class Model:
                 else:
                     self._drop_excess(queue)
 
+    def _count_missing(self, sent: Sent, route: Sequence[Queue], taken: Sequence[int]) -> None:
+        """Count the letters that enter no queue: none is there, or nobody can take them at once."""
+        if not route:
+            is_back = sent.mandatory and not sent.route
+            self.left["returned" if is_back else "unroutable"] += len(sent.letters)
+        elif sent.immediate:
+            self.left["returned"] += len(sent.letters) - max(taken)
+
     def _return_unrouted(self, channel: Channel, sent: Sent) -> None:
         if sent.mandatory and not sent.route:
             channel.answers += [("returned", "NO_ROUTE", shown(one)) for one in sent.letters]
@@ -478,7 +502,9 @@ class Model:
 
     def _bury_letters(self, queue: Queue, letters: Sequence[Letter], reason: str) -> None:
         """Letters that a queue refused become dead letters of it."""
+        left = queue.left.copy()  # they have never been in it
         self._move(self._dead_letters(queue, letters, reason), [])
+        queue.left = left
 
     def _dead_letters(
         self, queue: Queue, letters: Sequence[Letter], reason: str
@@ -487,16 +513,19 @@ class Model:
         Not to a queue where they have been, since they were rejected: that could go on for ever."""
         exchange = queue.settings.get("dead-letter-exchange")
         if exchange is None:
+            queue.left[reason] += len(letters)
             return []
         key = queue.settings.get("dead-letter-routing-key")
         plans = []
         for letter in letters:
             changed = dead(letter, queue.name, reason, exchange, key, self.now_ms)
+            route = self._route(changed)
             targets = [
                 target
-                for target in self._route(changed)
+                for target in route
                 if reason == REJECTED or not is_in_a_circle(changed, target.name)
             ]
+            queue.left[reason if targets else "cycle" if route else "no_route"] += 1
             if targets:
                 sent = Sent(targets, [changed], mandatory=False, immediate=False)
                 # They are taken in by full queues as well.
@@ -559,7 +588,7 @@ class Model:
         queue = consumer.queue
         queue.consumers.remove(consumer)
         if queue.auto_delete and not queue.consumers:
-            self.delete_queue(queue)
+            self.delete_queue(queue, "owner_gone")
         else:
             self._used(queue)
 
@@ -597,6 +626,7 @@ class Model:
         entry.deliveries += 1
         if no_ack:
             self._gone(queue, entry)
+            queue.left["acked"] += 1
         else:
             entry.state = State.UNACKED
             self._log(queue, entry)
@@ -730,6 +760,7 @@ class Model:
         if requeue is None:
             for one in named:
                 self._gone(one.queue, one.entry)
+                one.queue.left["acked"] += 1
         elif requeue:
             self._give_all_back(named)
         else:
@@ -787,8 +818,9 @@ class Model:
             for queue, most in zip(there, taken, strict=True):
                 placed[queue] += sent.letters[:most]
             plans.append((known, taken))
-        for sent, (_, taken) in zip(transaction.sent, plans, strict=True):
+        for sent, (known, taken) in zip(transaction.sent, plans, strict=True):
             self._return_unrouted(channel, sent)
+            self._count_missing(sent, known.route, taken)
             if sent.immediate and (sent.route or not sent.mandatory):
                 back = sent.letters[max(taken, default=0) :]
                 channel.answers += [("returned", "NO_CONSUMERS", shown(one)) for one in back]
@@ -799,6 +831,8 @@ class Model:
             one.entry.state = State.GONE
             if requeue is False:
                 plans += self._dead_letters(one.queue, [one.entry.letter], REJECTED)
+            else:
+                one.queue.left["acked"] += 1
             gone.append((one.queue, one.entry))
         self._move(plans, gone, lambda: channel.answers.append(("committed",)))
         settled = transaction.settled
@@ -836,7 +870,7 @@ class Model:
         for channel in [one for one in self.channels.values() if one.connection is connection]:
             self.close_channel(channel)
         for queue in [one for one in self.queues.values() if one.owner is connection]:
-            self.delete_queue(queue)
+            self.delete_queue(queue, "owner_gone")
 
     # Time, and the disk.
 
@@ -845,7 +879,7 @@ class Model:
         for queue in list(self.queues.values()):
             if 0 < queue.unused_until_ms <= self.now_ms:
                 assert queue.unused_until_ms == self.now_ms, f"{queue.name} was deleted too late"
-                self.delete_queue(queue)
+                self.delete_queue(queue, "queue_expired")
         self._pump()
         self.late.clear()
         for queue in self.queues.values():
@@ -882,6 +916,7 @@ class Model:
         """
         self.channels.clear()
         self.late.clear()
+        self.left.clear()
         self._waiters.clear()
         self.is_logged = False
         topology = self.topology
@@ -896,6 +931,7 @@ class Model:
         for queue in self.queues.values():
             queue.consumers.clear()
             queue.leaving.clear()
+            queue.left.clear()
             queue.entries = [replace(entry) for entry in durable.get(queue, [])]
             self._make_ready(queue.entries)
         self.durable = dict(durable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -56,6 +57,8 @@ class Queue:
     leaving: list[tuple[Entry, str]] = field(default_factory=list)
     """What was rejected, or given back too often, and why: it goes in this order, and by the end of
     the turn."""
+    left: Counter[str] = field(default_factory=Counter)
+    """How many messages have left it since the start, by reason."""
     unused_since_ms: int = 0
     is_deleted: bool = False
 

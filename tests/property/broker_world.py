@@ -129,6 +129,8 @@ class World(SimulatedBroker):
         self.happened: deque[Event] = deque()
         self.channels: dict[int, Channel] = {}
         self.outlets: dict[int, ChannelOutlet] = {}
+        self.kept: dict[Queue, int] = {}
+        """How many messages each queue had when the broker started."""
         self.recovered: dict[str, list[tuple[bytes, int]]] = {}
         super().__init__(options=OPTIONS, limits=LIMITS)
 
@@ -137,6 +139,7 @@ class World(SimulatedBroker):
         self._looks = look
         self.channels.clear()
         self.outlets.clear()
+        self.kept.clear()
         super().open()
 
     def store_opened(self) -> None:

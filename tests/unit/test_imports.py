@@ -19,6 +19,7 @@ FLOORS = {
         "timers",
         "ack_timeouts",
         "counters",
+        "departures",
         "names",
         "patterns",
         "quotas",

@@ -22,9 +22,9 @@ Below them:
   permissions by token.
 - `quotas`: how many connections, channels and queues users and virtual hosts may have.
 - `settings`: of a queue; `timers`: due times; `ack_timeouts`: overdue acks; `counters`: of
-  messages; `limits`: of memory and of work done in one go; `steps`: work on very many things;
-  `publish_column`: the publishes of one round of reads, placed together; `context`: what all
-  virtual hosts share.
+  messages; `departures`: how messages have left queues, and why; `limits`: of memory and of work
+  done in one go; `steps`: work on very many things; `publish_column`: the publishes of one round of
+  reads, placed together; `context`: what all virtual hosts share.
 
 And above them:
 

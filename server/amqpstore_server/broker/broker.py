@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
+from amqpstore.departures import Departure
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.deletion import deleting_all
+from amqpstore_server.broker.departures import Departures
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import LOOK_COST
@@ -57,6 +59,7 @@ class Broker:
         self.deleted: dict[str, VirtualHost] = {}
         """Those that are being deleted: nobody can open them, `deleting_vhost` empties them."""
         self._past = ChannelCounters()
+        self._past_departures = Departures()
         """What the virtual hosts that were deleted had counted."""
         store = context.store
         names = store.definitions("vhosts")
@@ -177,6 +180,21 @@ class Broker:
         for vhost in (*self.vhosts.values(), *self.deleted.values()):
             total.add(vhost.counters)
         return total
+
+    def departures(self) -> Departures:
+        """Return what has left all queues since the start."""
+        total = Departures()
+        total.add(self._past_departures)
+        for vhost in (*self.vhosts.values(), *self.deleted.values()):
+            total.add(vhost.departures)
+        return total
+
+    def note_lost(self) -> None:
+        """Count the messages that do not survive: the broker stops, and its clients have gone."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                lost = sum([one.volatile_count for one in queue.priorities])
+                queue.departures.note(Departure.LOST_AT_RESTART, lost)
 
     @property
     def set_aside(self) -> list[tuple[str, str]]:
@@ -390,6 +408,7 @@ class Broker:
         # Last: a crash before it leaves the mark, with which the next start goes on.
         self.context.store.define([Change("vhosts", name, None)])
         self._past.add(self.deleted[name].counters)
+        self._past_departures.add(self.deleted[name].departures)
         del self.deleted[name]
 
     def _any_vhost(self, name: str) -> VirtualHost | None:

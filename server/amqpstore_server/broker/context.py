@@ -19,6 +19,7 @@ from amqpstore_server.broker.counters import (
     MessageSizes,
     OctetCounters,
 )
+from amqpstore_server.broker.departures import DepartureLog
 from amqpstore_server.broker.events import BrokerEvents
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
@@ -109,6 +110,8 @@ class BrokerContext:
     """Whether they have defined anything in it."""
     probes: DeliveryProbes = field(default_factory=DeliveryProbes)
     dead_letters: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    departures: DepartureLog = field(default_factory=DepartureLog)
+    """What has left queues, for the log."""
     logins: Counter[tuple[str, bool]] = field(default_factory=Counter)
     """By protocol, and whether the client was let in."""
     spent: float = 0

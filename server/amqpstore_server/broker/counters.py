@@ -19,7 +19,8 @@ _MAX_PROBES = 64
 class DeliveryCounters:
     """What left queues. `deliver` and `get` are those that have to be acked, the others with
     `no_ack` are gone at once; `redeliver` are those of all of them that were delivered before;
-    `reject` are those that were rejected without being requeued.
+    `reject` are those that were rejected without being requeued. `late_ack` are those of `ack`
+    whose queue had been deleted before, and they with it.
     """
 
     __slots__ = (
@@ -29,6 +30,7 @@ class DeliveryCounters:
         "get",
         "get_empty",
         "get_no_ack",
+        "late_ack",
         "redeliver",
         "reject",
         "requeue",
@@ -37,7 +39,7 @@ class DeliveryCounters:
     def __init__(self) -> None:
         self.deliver = self.deliver_no_ack = 0
         self.get = self.get_no_ack = self.get_empty = 0
-        self.redeliver = 0
+        self.redeliver = self.late_ack = 0
         self.ack = self.reject = self.requeue = 0
 
     def fetched(self, *, no_ack: bool, redelivered: bool) -> None:
@@ -60,7 +62,8 @@ class ChannelCounters(DeliveryCounters):
     """What passed through a channel, or all channels of a virtual host.
 
     `publish` are all messages that clients published; `return_unroutable` and `drop_unroutable`
-    are those of them without a queue, with `mandatory` and without. `confirmable` are those that
+    are those of them without a queue, with `mandatory` and without; `return_undelivered` are those
+    that no consumer could take at once, with `immediate`. `confirmable` are those that
     were published with confirms on, `confirm` those of them that were confirmed, and `refuse` those
     that were refused (basic.nack).
     """
@@ -71,13 +74,14 @@ class ChannelCounters(DeliveryCounters):
         "drop_unroutable",
         "publish",
         "refuse",
+        "return_undelivered",
         "return_unroutable",
     )
 
     def __init__(self) -> None:
         super().__init__()
         self.publish = self.confirmable = self.confirm = self.refuse = 0
-        self.return_unroutable = self.drop_unroutable = 0
+        self.return_unroutable = self.drop_unroutable = self.return_undelivered = 0
 
     def add(self, other: ChannelCounters) -> None:
         """Add the counts of others to these."""

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from amqpstore.catalog import Change
+from amqpstore.departures import Departure
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges.base import Exchange
@@ -39,7 +40,7 @@ class DeletingHost(Protocol):
     router: Router
     branches: Branches
 
-    def delete_queue(self, queue: Queue) -> int:
+    def delete_queue(self, queue: Queue, reason: Departure) -> int:
         """Delete a queue that is not the broker's own."""
 
     def happened(self, line: str, key: str, headers: Mapping[str, Any], **said: str) -> None:
@@ -47,10 +48,19 @@ class DeletingHost(Protocol):
 
 
 class Deletion:
-    """Queues and exchanges that are deleted together; `changes` are committed with that."""
+    """Queues and exchanges that are deleted together; `changes` are committed with that.
 
-    def __init__(self, vhost: DeletingHost, changes: Sequence[Change] = ()) -> None:
+    Args: reason, why the messages of its queues leave.
+    """
+
+    def __init__(
+        self,
+        vhost: DeletingHost,
+        changes: Sequence[Change] = (),
+        reason: Departure = Departure.QUEUE_DELETED,
+    ) -> None:
         self._vhost = vhost
+        self._reason = reason
         self._changes = [*changes]
         self._unbinding = Unbinding(vhost.removals)
         self._queues: list[Queue] = []
@@ -95,6 +105,7 @@ class Deletion:
             # The deletion is durable at once. Messages that moved out of the queue must be durable
             # elsewhere before that, or a crash would lose them.
             context.flush()
+        counts = [queue.held_count for queue in self._queues]
         try:
             if store_queues:
                 context.store.delete_queue(*store_queues, changes=changes)
@@ -103,9 +114,10 @@ class Deletion:
         finally:
             # Nothing knows of the other bindings any more, even if the disk is full.
             self._unbinding.go_on()
-        for queue in self._queues:
+        for queue, count in zip(self._queues, counts, strict=True):
             del vhost.queues[queue.name]
             vhost.owned_queues.remove(queue)
+            queue.departures.note(self._reason, count)
             queue.closed()
             if not queue.kind:
                 line = "queue deleted" if queue.durable else ""
@@ -141,7 +153,7 @@ def _delete_some(vhost: DeletingHost) -> bool:
     queues = list(islice(of_clients, _AT_ONCE))
     for queue in queues:
         if not queue.is_deleted:
-            vhost.delete_queue(queue)
+            vhost.delete_queue(queue, Departure.QUEUE_DELETED)
     if queues:
         return False
     exchanges = list(islice(vhost.exchanges.values(), _AT_ONCE))

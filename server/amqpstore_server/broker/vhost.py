@@ -1,13 +1,18 @@
-"""A virtual host: a namespace of exchanges, queues and bindings."""
+"""A virtual host: a namespace of exchanges, queues and bindings.
+
+Past 600 lines because these are declared, found and deleted in terms of each other.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore.catalog import Change
+from amqpstore.departures import Departure
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.event_messages import AT_ONCE as EVENTS_AT_ONCE
 from amqpstore_server.broker.channels.event_messages import EventMessages
@@ -19,6 +24,7 @@ from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.deletion import Deletion
+from amqpstore_server.broker.departures import Departures, QueueDepartures
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
@@ -97,7 +103,11 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self.counters = ChannelCounters()
         """What all of its channels have counted, closed ones among them."""
-        self.owned_queues = OwnedQueues(context, self.delete_queue)
+        self.departures = Departures()
+        """What has left all of its queues, those that are deleted among them."""
+        self.owned_queues = OwnedQueues(
+            context, partial(self.delete_queue, reason=Departure.OWNER_GONE)
+        )
         self._bindings = Bindings()
         self._most_bindings = 0
         """There are no more bindings than this."""
@@ -398,7 +408,11 @@ class VirtualHost:
         """Add a queue from the store. `PolicySettings` gives it these."""
         definition: Any = store_queue.definition
         name = definition["name"]
-        queue = QUEUE_KINDS[kind_of(definition)](
+        its_class = QUEUE_KINDS[kind_of(definition)]
+        departures = QueueDepartures(self.name, name, self.departures, self.context.departures)
+        if its_class.has_copies:
+            departures = QueueDepartures(self.name, name, Departures(), None)
+        queue = its_class(
             self.context,
             store_queue,
             name,
@@ -406,6 +420,7 @@ class VirtualHost:
             auto_delete=definition["auto_delete"],
             arguments=definition["arguments"],
             owner=owner,
+            departures=departures,
             way_out=self._way_out,
             on_unused=self._delete_unused,
             on_set_aside=self._set_aside,
@@ -415,9 +430,17 @@ class VirtualHost:
         self.router.changed()
         return queue
 
-    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+    def delete_queue(
+        self,
+        queue: Queue,
+        reason: Departure = Departure.QUEUE_DELETED,
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+    ) -> int:
         """Delete a queue, its bindings and messages; its consumers are told.
 
+        Args: reason, why its messages leave.
         Returns the number of ready messages.
         Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
         """
@@ -429,7 +452,7 @@ class VirtualHost:
         if if_empty and queue.ready_count:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' not empty")
         count = queue.ready_count
-        deletion = Deletion(self)
+        deletion = Deletion(self, reason=reason)
         deletion.add_queue(queue)
         deletion.commit()
         _end_consumers(queue)
@@ -439,7 +462,7 @@ class VirtualHost:
         """Return the queue of that name, unless its connection has ended: then it is deleted."""
         queue = self.queues.get(name)
         if queue is not None and self.owned_queues.is_over(queue):
-            self.delete_queue(queue)
+            self.delete_queue(queue, Departure.OWNER_GONE)
             return None
         return queue
 
@@ -452,7 +475,7 @@ class VirtualHost:
             if not queue.consumers.remove(its):
                 continue
             if queue.auto_delete and not queue.consumers:
-                self.delete_queue(queue)
+                self.delete_queue(queue, Departure.OWNER_GONE)
             else:
                 queue.used()
                 queue.touch()
@@ -468,7 +491,7 @@ class VirtualHost:
     def _delete_unused(self, queue: Queue) -> None:
         if not queue.is_deleted and not queue.consumers:
             _log.info("unused queue deleted", extra={"vhost": self.name, "queue": queue.name})
-            self.delete_queue(queue)
+            self.delete_queue(queue, Departure.QUEUE_EXPIRED)
 
     def _set_aside(self, queue: Queue, error: Exception) -> None:
         extra = {"vhost": self.name, "queue": queue.name}

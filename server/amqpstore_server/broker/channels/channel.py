@@ -1,4 +1,7 @@
-"""A channel: publishes, gets and unacked deliveries of one client, in the order of its tags."""
+"""A channel: publishes, gets and unacked deliveries of one client, in the order of its tags.
+
+Past 600 lines because all that a client can ask of a channel is about the same unacked deliveries.
+"""
 
 from __future__ import annotations
 
@@ -575,6 +578,9 @@ class Channel:
             self.counters.ack += count
             self.totals.ack += count
             queue.counters.ack += count
+            if queue.is_deleted:
+                self.totals.late_ack += count
+                queue.counters.late_ack += count
         else:
             for counters in (self.counters, self.totals, queue.counters):
                 counters.rejected(count, requeue=requeue)
@@ -595,6 +601,6 @@ class Channel:
                 # Otherwise it was given everything there is for it.
                 consumer.queue.touch()
 
-    def count_published(self, route: Route, count: int, flags: Flags) -> None:
+    def count_published(self, route: Route, count: int, flags: Flags, undelivered: int) -> None:
         """Count messages of one route that were published in its transaction."""
-        self.publisher.count(route, count, flags)
+        self.publisher.count(route, count, flags, undelivered)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import amqpstore
 from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
+from amqpstore.departures import Departure
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
@@ -23,7 +24,7 @@ from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route
-from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+from amqpstore_server.broker.transactions.dead_letter import DeadLetters, Fate
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, plan, refuse_if_full
 
 
@@ -33,7 +34,7 @@ class _Sent:
     `envelope` is that of the first; what its queues read in it is the same in all.
     """
 
-    __slots__ = ("byte_count", "envelope", "flags", "messages", "route")
+    __slots__ = ("byte_count", "envelope", "flags", "messages", "route", "undelivered")
 
     def __init__(
         self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
@@ -43,6 +44,7 @@ class _Sent:
         self.messages = [*messages]
         self.flags = flags
         self.byte_count = 0
+        self.undelivered = 0
 
     def takes(self, envelope: ParsedEnvelope, flags: Flags) -> bool:
         """Tell whether messages that are alike may be added."""
@@ -104,8 +106,10 @@ class TransactedChannel(Protocol):
     def forget(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Stop counting a delivery as unacked: it was acked, requeued or dropped."""
 
-    def count_published(self, route: Route, count: int, flags: Flags) -> None:
-        """Count messages of one route as published."""
+    def count_published(self, route: Route, count: int, flags: Flags, undelivered: int) -> None:
+        """Count messages of one route as published. Args: undelivered, how many of them were
+        returned because no consumer could take them at once.
+        """
 
 
 class LocalTransaction:
@@ -130,6 +134,8 @@ class LocalTransaction:
         self._settled: list[Delivery] = []
         self._requeues: list[bool | None] = []
         """How each of them is settled; None is an ack."""
+        self._fates: dict[Delivery, Fate] = {}
+        """What becomes of rejected messages that are dead letters."""
         self._placed: list[tuple[amqpstore.Queue, int, bool]] = []
         """What the commit puts in queues, in this order: how many messages, and whether they are
         persistent.
@@ -193,6 +199,7 @@ class LocalTransaction:
         """Drop everything. Returns the deliveries that were settled: they are unacked again."""
         settled, self._settled = self._settled, []
         self._requeues = []
+        self._fates = {}
         self._context.store.drop([sent.messages for sent in self._sent])
         self._forget_sent()
         return settled
@@ -263,6 +270,7 @@ class LocalTransaction:
         memory limit.
         """
         room = most = self._context.limits.max_read_back_bytes
+        self._fates = {}
         each = zip(self._settled, self._requeues, strict=True)
         for number, (delivery, requeue) in enumerate(each, 1):
             if not number % _MAX_SETTLED:
@@ -282,15 +290,20 @@ class LocalTransaction:
                         "undone; settle fewer of them at a time"
                     )
             try:
-                yield from self._moving(transaction, queue, taken.run, is_ack=requeue is None)
+                if requeue is None:
+                    yield from self._moving(transaction, queue, taken.run)
+                else:
+                    fate = self._fates[delivery] = Fate()
+                    yield from self._moving(transaction, queue, taken.run, fate)
             except (ReadLaterError, MessageDamagedError) as error:
                 raise PreconditionFailedError(f"the transaction is undone: {error}") from None
 
     def _moving(
-        self, transaction: Transaction, queue: Queue, run: Run, *, is_ack: bool
+        self, transaction: Transaction, queue: Queue, run: Run, fate: Fate | None = None
     ) -> Iterator[None]:
         """Have the transaction move messages that were settled to where they go.
 
+        Args: fate, of those that were rejected; None if they were acked.
         Raises: ReadLaterError, MessageDamagedError.
         """
         context = self._context
@@ -306,10 +319,12 @@ class LocalTransaction:
                 context.spent += cost
                 messages = part[place : place + count]
                 place += count
-                if is_ack:
+                if fate is None:
                     transaction.keep(queue, messages)
                 else:
-                    self._dead_letters.add_messages(transaction, queue, messages, Reason.REJECTED)
+                    self._dead_letters.add_messages(
+                        transaction, queue, messages, Reason.REJECTED, fate
+                    )
             if run.messages is None:
                 yield
                 left = context.limits.max_turn_cost
@@ -326,7 +341,10 @@ class LocalTransaction:
         self._settled = []
         self._requeues = []
         for sent in self._sent:
-            channel.count_published(sent.route, len(sent.messages), sent.flags)
+            route, flags = sent.route, sent.flags
+            if route.queues and all(queue.is_deleted for queue in route.queues):
+                route, flags = Route([], route.counters), Flags()
+            channel.count_published(route, len(sent.messages), flags, sent.undelivered)
         self._forget_sent()
         yield from self._finishing(settled, requeues)
 
@@ -346,6 +364,14 @@ class LocalTransaction:
             self._channel.settled(delivery, requeue=True)
         else:
             self._channel.forget(delivery, requeue=requeue)
+            if requeue is False:
+                self._note_rejected(delivery)
+
+    def _note_rejected(self, delivery: Delivery) -> None:
+        if fate := self._fates.pop(delivery, None):
+            fate.note(delivery.queue, Reason.REJECTED, delivery.count)
+        else:
+            delivery.queue.departures.note(Departure.REJECTED, delivery.count)
 
     def _forget_sent(self) -> None:
         self._sent = []
@@ -364,3 +390,5 @@ class LocalTransaction:
             outlet.returned(sent.messages, Returned.NO_ROUTE)
         elif sent.flags.immediate and planned.delivered < len(sent.messages):
             outlet.returned(sent.messages[planned.delivered :], Returned.NO_CONSUMERS)
+            if planned.queues:
+                sent.undelivered = len(sent.messages) - planned.delivered

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement
+from amqpstore.departures import Departure
 from amqpstore.runs import body_bytes
 from amqpstore_server.broker.channels.firehose import NOWHERE, Origin
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet, Returned
@@ -118,13 +119,20 @@ class Publisher:
         promise = self._enqueue(planned.placements, envelope, messages)
         planned.arrived(drops_later=self._is_wide(route.limited))
         if planned.delivered < count and flags.immediate:
+            self._counters.return_undelivered += count - planned.delivered
+            self._totals.return_undelivered += count - planned.delivered
             self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
         self._note(planned.accepted, promise)
         if planned.accepted < count:
             self._note(count - planned.accepted, _Promise.REFUSED)
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
-                if queue.dead_letters_refused and placement.most is not None:
-                    self._dead_letters.dead_letter_refused(queue, messages[placement.most :])
+                if placement.most is None:
+                    continue
+                refused = messages[placement.most :]
+                arrived = 0
+                if queue.dead_letters_refused:
+                    arrived = self._dead_letters.dead_letter_refused(queue, refused)
+                queue.departures.note(Departure.PUBLISH_REJECTED, len(refused), arrived)
 
     def _appended(self, queues: Sequence[Queue], messages: list[Message]) -> None:
         """Tell queues with limits that messages were appended."""
@@ -193,8 +201,12 @@ class Publisher:
         # The outlet may have changed meanwhile: the channel may be closed.
         self.outlet.failed()
 
-    def count(self, route: Route, count: int, flags: Flags) -> None:
-        """Count messages of one route as published."""
+    def count(self, route: Route, count: int, flags: Flags, undelivered: int) -> None:
+        """Count messages of one route as published. Args: undelivered, how many of them were
+        returned because no consumer could take them at once.
+        """
+        self._counters.return_undelivered += undelivered
+        self._totals.return_undelivered += undelivered
         route.counters.publish_in += count
         route.counters.publish_out += count * route.copies
         self._counters.publish += count

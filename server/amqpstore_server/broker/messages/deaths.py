@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
+from amqpstore.departures import Departure
 from amqpstore_server.protocol.field_table import (
     FieldValue,
     Int64,
@@ -28,8 +29,13 @@ from amqpstore_server.protocol.field_table import (
 
 class Reason(enum.StrEnum):
     """The reason why a message leaves its queue without being consumed, as in the header
-    x-death.
+    x-death. Its `departure` is how the message has left then, if its dead letter arrives anywhere.
     """
+
+    departure: Departure
+
+    def __init__(self, value: str) -> None:
+        self.departure = Departure[value.upper()]
 
     REJECTED = "rejected"
     EXPIRED = "expired"

@@ -15,6 +15,7 @@ from typing import Any
 
 import amqpstore
 from amqpstore import DiskFullError, Message, ReadLaterError
+from amqpstore.departures import Departure
 from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Exchange
 from amqpstore_server.broker.exchanges.delayed import delay_ms
 from amqpstore_server.broker.faults import Contained
@@ -103,6 +104,7 @@ class RecentHistoryQueue(Queue):
 
     kind = HISTORY
     is_internal = True
+    has_copies = True
     counts_as_route = False
 
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - history is history
@@ -142,6 +144,7 @@ class ConsumedBacklog(Backlog):
                 )
                 return
             for run in runs:
+                self._queue().departures.note(Departure.MAXLEN, run.count)
                 self._store.ack(store_queue, run)
 
 
@@ -151,6 +154,7 @@ class ConsumedQueue(Queue):
     kind = "consumed"
     backlog_type = ConsumedBacklog
     is_internal = True
+    has_copies = True
     counts_as_route = False
 
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - its time in the queue is over

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
@@ -40,13 +40,21 @@ Go = Callable[["Taken"], bool]
 """Lets a run leave. Returns False if the disk is full: the run is back in its queue then."""
 
 
+class _Going(NamedTuple):
+    """A run that waits for its turn. Args: is_acked, whether it was acked, and counted so."""
+
+    taken: Taken
+    go: Go
+    is_acked: bool
+
+
 class Leaving:
     """The messages that are leaving one queue, in order."""
 
     def __init__(self, context: BrokerContext, queue: Queue) -> None:
         self._context = context
         self._queue = weakly(queue)
-        self.line: deque[tuple[Taken, Go]] = deque()
+        self.line: deque[_Going] = deque()
 
     def __bool__(self) -> bool:
         return bool(self.line)
@@ -56,15 +64,22 @@ class Leaving:
         """Whether so many are leaving that no more should be handed out."""
         return len(self.line) > _LONG_LINE
 
-    def add(self, taken: Taken, go: Go) -> None:
-        """Let a run leave: now, or when its turn comes."""
-        self.line.append((taken, go))
+    def add(self, taken: Taken, go: Go, *, is_acked: bool = False) -> None:
+        """Let a run leave: now, or when its turn comes. Args: is_acked, whether it was acked: its
+        departure is counted already.
+        """
+        self.line.append(_Going(taken, go, is_acked))
         if len(self.line) == 1:
             self.pump()
 
     def waiting(self) -> list[Taken]:
         """Return the runs that wait for their turn."""
-        return [taken for taken, _ in self.line]
+        return [going.taken for going in self.line]
+
+    @property
+    def uncounted(self) -> int:
+        """How many messages wait for their turn whose departure is not counted yet."""
+        return sum([going.taken.run.count for going in self.line if not going.is_acked])
 
     def pump(self) -> None:
         """Let some of them leave; the queue goes on later while there are more."""
@@ -76,10 +91,11 @@ class Leaving:
             if context.must_moves_wait:
                 self._queue().go_on_later()
                 return
-            taken, go = self.line.popleft()
+            going = self.line.popleft()
+            taken = going.taken
             part, rest = context.store.stored.bring_back(*taken, in_parts=True)
             if rest is not None:
-                self.line.appendleft((taken._replace(run=rest), go))
+                self.line.appendleft(going._replace(taken=taken._replace(run=rest)))
             if isinstance(part, PartlyReadError):
                 self._queue().touch()
                 return
@@ -96,8 +112,8 @@ class Leaving:
             context.spent += cost * context.move_ratio
             if count < part.count:
                 left, part = part, part.split(count)
-                self.line.appendleft((taken._replace(run=left), go))
-            if not go(taken._replace(run=part)):
+                self.line.appendleft(going._replace(taken=taken._replace(run=left)))
+            if not going.go(taken._replace(run=part)):
                 self.put_back_all()
                 self._queue().touch()
                 return
@@ -105,13 +121,15 @@ class Leaving:
     def put_back_all(self) -> None:
         """Put all of them back into the queue, ready: they cannot leave now."""
         line, self.line = self.line, deque()
-        for taken, _ in line:
+        for taken, _, is_acked in line:
+            if is_acked:
+                self._queue().departures.note_back(taken.run.count)
             self._queue().backlog.put_back(taken)
 
     def forget(self) -> None:
         """Drop them: the queue is deleted, and they with it."""
         line, self.line = self.line, deque()
-        for taken, _ in line:
+        for taken, _, _ in line:
             self._context.store.ack(*taken)
 
 

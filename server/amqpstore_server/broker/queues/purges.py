@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore import DiskFullError, Purged
+from amqpstore.departures import Departure
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.queues.parts import weakly
 
@@ -57,6 +58,7 @@ class Purges:
                 self.restore(purged)
         for one in store_queues:
             self._store.purge(one)  # what the log does not have
+        self._queue().departures.note(Departure.PURGED, count)
         return count
 
     def _undo_ms(self) -> int:
@@ -94,6 +96,7 @@ class Purges:
         """
         count = purged.undo()
         self._purged.remove(purged)
+        self._queue().departures.note_back(count)
         with Contained(self._queue()):
             if self._queue().settings.max_length_bytes is not None:
                 self._queue().backlog.count_bytes()

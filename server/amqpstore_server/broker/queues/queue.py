@@ -15,6 +15,7 @@ import amqpstore
 from amqpstore import Message, MessageDamagedError, Placement, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import DeliveryCounters
+from amqpstore_server.broker.departures import QueueDepartures
 from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
 from amqpstore_server.broker.faults import FATAL, Contained
 from amqpstore_server.broker.messages.deaths import Reason
@@ -60,8 +61,9 @@ class Queue:
 
     `owner` is the connection that an exclusive queue belongs to, and None for a shared one.
     `durable` is the declared value; an exclusive queue is transient whatever it says.
-    Args: way_out, called with messages that leave without being consumed; on_unused, called when
-    the queue was unused for the time in its settings; on_set_aside, called when it has failed.
+    Args: departures, counts what leaves it; way_out, called with messages that leave without being
+    consumed; on_unused, called when the queue was unused for the time in its settings;
+    on_set_aside, called when it has failed.
     """
 
     kind: ClassVar[str] = ""
@@ -72,6 +74,9 @@ class Queue:
 
     is_internal = False
     """Whether it is an exchange's own queue, which clients cannot consume from."""
+
+    has_copies = False
+    """Whether its messages are copies of others, which nobody misses."""
 
     counts_as_route = True
     """Whether a mandatory message that goes only there counts as routed."""
@@ -86,6 +91,7 @@ class Queue:
         auto_delete: bool,
         arguments: dict[str, Any],
         owner: object = None,
+        departures: QueueDepartures,
         way_out: WayOut,
         on_unused: Callable[[Queue], None],
         on_set_aside: Callable[[Queue, Exception], None],
@@ -107,6 +113,7 @@ class Queue:
         self.history: KeepsConsumed | None = None
         """The history that keeps consumed messages; None if they are just removed."""
         self.counters = DeliveryCounters()
+        self.departures = departures
         self.unacked_count = 0
         """Messages that were delivered and are neither acked nor requeued."""
         self.is_deleted = False
@@ -123,9 +130,7 @@ class Queue:
     @property
     def log_fields(self) -> dict[str, object]:
         """What a line of the log says about the queue."""
-        definition = self.priorities.lowest.definition
-        vhost = definition.get("vhost", "") if isinstance(definition, dict) else ""
-        return {"vhost": vhost, "queue": self.name}
+        return {"vhost": self.departures.vhost, "queue": self.name}
 
     def apply(self, settings: Settings) -> None:
         """Apply new settings. Call `enforce` afterwards to act on existing messages."""
@@ -457,7 +462,7 @@ class Queue:
             if self.history is None:
                 self._store.ack(taken.store_queue, taken.run)
             else:
-                self.leaving.add(taken, self._consumed)
+                self.leaving.add(taken, self._consumed, is_acked=True)
         except FATAL:
             raise
         except Exception as error:  # noqa: BLE001
@@ -536,6 +541,15 @@ class Queue:
         return taken._replace(run=part), left
 
     # Deletion and failure.
+
+    @property
+    def held_count(self) -> int:
+        """How many messages it has: ready, unacked, those that are about to leave or that cannot
+        be read, and those of transactions that are not durable yet.
+        """
+        unreadable = sum([one.quarantined.count + one.unreadable_count for one in self.priorities])
+        held = self.ready_count + self.unacked_count + self._coming
+        return held + self.leaving.uncounted + unreadable
 
     def closed(self) -> None:
         """Clean up after the queue was deleted."""

@@ -7,10 +7,12 @@ reason; x-first-death-* and x-last-death-* beside it. Each move is a transaction
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
 from amqpstore import Envelope, Message
+from amqpstore.departures import Departure
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.messages.cycles import (
     LANDMARK_FIELD,
@@ -46,6 +48,28 @@ from amqpstore_server.protocol.field_table import (
     split_table,
 )
 
+
+class Fate:
+    """What has become of messages that died in a queue: how many were cut as cycles, and how many
+    found no queue. The others arrived in one.
+    """
+
+    __slots__ = ("cycles", "unrouted")
+
+    def __init__(self) -> None:
+        self.cycles = self.unrouted = 0
+
+    def note(self, queue: Queue, reason: Reason, count: int) -> None:
+        """Count them as gone from their queue. Args: reason, why they died; count, of all of
+        them.
+        """
+        departures = queue.departures
+        arrived = count - self.cycles - self.unrouted
+        departures.note(reason.departure, arrived, arrived)
+        departures.note(Departure.CYCLE, self.cycles)
+        departures.note(Departure.NO_ROUTE, self.unrouted)
+
+
 _KEY_HEADERS = [(name, encode_name(name)) for name in KEY_HEADERS]
 
 
@@ -64,55 +88,75 @@ class DeadLetters:
         """
         if not queue.sends_on:
             # A full queue drops one for each that arrives, so this should be cheap.
-            self._count(queue, taken, reason)
+            count = self._count(queue, taken, reason)
             for one in taken:
                 self._context.store.ack(*one)
+            queue.departures.note(reason.departure, count)
             return True
-        return move(
-            self._context,
-            queue,
-            taken,
-            lambda transaction: self.add(transaction, queue, taken, reason),
-        )
+        fate = Fate()
+        add = partial(self._add, queue=queue, taken=taken, reason=reason, fate=fate)
+        if not move(self._context, queue, taken, add):
+            return False
+        fate.note(queue, reason, self._count(queue, taken, reason))
+        return True
 
-    def dead_letter_refused(self, queue: Queue, messages: Sequence[Message]) -> None:
-        """Send messages that a full queue refused to its dead-letter exchange."""
+    def dead_letter_refused(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """Send messages that a full queue refused to its dead-letter exchange. Returns how many
+        arrived in a queue.
+        """
         transaction = Transaction(self._context)
-        self.add_refused(transaction, queue, messages)
+        arrived = self.add_refused(transaction, queue, messages)
         transaction.commit()
+        return arrived
 
     def add_refused(
         self, transaction: Transaction, queue: Queue, messages: Sequence[Message]
-    ) -> None:
-        """Add to a transaction: messages that a full queue refused go to its dead-letter
-        exchange.
+    ) -> int:
+        """Add to a transaction: messages that a full queue refused go to its dead-letter exchange.
+        Returns how many arrive in a queue.
         """
         self._context.dead_letters[Reason.MAXLEN, True] += len(messages)
-        self.add_messages(transaction, queue, messages, Reason.MAXLEN)
+        fate = Fate()
+        self.add_messages(transaction, queue, messages, Reason.MAXLEN, fate)
+        return len(messages) - fate.cycles - fate.unrouted
 
-    def add(
-        self, transaction: Transaction, queue: Queue, taken: Sequence[Taken], reason: Reason
+    def _add(
+        self,
+        transaction: Transaction,
+        *,
+        queue: Queue,
+        taken: Sequence[Taken],
+        reason: Reason,
+        fate: Fate,
     ) -> None:
         """Add to a transaction: messages that were taken off a queue leave it as dead letters.
 
         Raises: ReadLaterError, MessageDamagedError (a body has to be read back and cannot be).
         """
-        self._count(queue, taken, reason)
         for one in taken:
             transaction.ack(queue, one)
-            if queue.settings.dead_letter_exchange is not None:
-                messages = self._context.store.stored.read_all(one.run)
-                self.add_messages(transaction, queue, messages, reason)
+            messages = self._context.store.stored.read_all(one.run)
+            self.add_messages(transaction, queue, messages, reason, fate)
 
-    def _count(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> None:
+    def _count(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> int:
+        """Count messages that have died, by RabbitMQ's reasons. Returns how many there are."""
+        count = sum([one.run.count for one in taken])
         if reason != Reason.REJECTED:  # those its channel has counted
-            count = sum([one.run.count for one in taken])
             self._context.dead_letters[reason, queue.sends_on] += count
+        return count
 
     def add_messages(
-        self, transaction: Transaction, queue: Queue, messages: Sequence[Message], reason: Reason
+        self,
+        transaction: Transaction,
+        queue: Queue,
+        messages: Sequence[Message],
+        reason: Reason,
+        fate: Fate,
     ) -> None:
-        """Add to a transaction: messages that leave a queue become dead letters, if it has any."""
+        """Add to a transaction: messages that leave a queue become dead letters, if it has any.
+
+        Args: fate, to which it adds what becomes of them.
+        """
         exchange = queue.settings.dead_letter_exchange
         if exchange is None:
             return
@@ -129,12 +173,18 @@ class DeadLetters:
                 its_targets = [
                     target for target in route.queues if not landmark.is_cycle(target.name, deaths)
                 ]
+            alike = [Message(parsed, message.body) for message in group]
+            if not its_targets:
+                if route.queues:
+                    fate.cycles += len(alike)
+                else:
+                    fate.unrouted += len(alike)
             if first is None or not (
                 route is known and its_targets == targets and parsed.alike == first.alike
             ):
                 _publish(transaction, targets, first, letters)
                 known, targets, first, letters = route, its_targets, parsed, []
-            letters += [Message(parsed, message.body) for message in group]
+            letters += alike
         _publish(transaction, targets, first, letters)
 
     def _envelope(

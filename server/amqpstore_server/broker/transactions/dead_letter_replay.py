@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Message
+from amqpstore.departures import Departure
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.cycles import LANDMARK
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
@@ -152,6 +153,7 @@ class _Letters:
             return
         put_back(self._queue, staying)
         handled.count += len(going)
+        self._queue.departures.note(Departure.REPLAYED, len(going))
 
     def _plan(self, letter: Message) -> Plan:
         """Plan where a letter goes. Raises: _Left."""

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from amqpstore import Message
+from amqpstore.departures import Departure
 from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER, delay_ms
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import parse_envelope
@@ -36,19 +37,29 @@ class ExchangeQueues:
     def release(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:  # noqa: ARG002
         """Route messages whose delay is over. Returns False if the disk is full."""
         exchange = queue.exchange if isinstance(queue, DelayQueue) else None
+        routed: list[int] = []
 
         def add(transaction: Transaction) -> None:
             for one in taken:
                 transaction.ack(queue, one)
                 if exchange is not None:
                     waited = self._context.store.stored.read_all(one.run)
-                    self._add_waited(transaction, exchange, waited)
+                    routed.append(self._add_waited(transaction, exchange, waited))
 
-        return move(self._context, queue, taken, add)
+        if not move(self._context, queue, taken, add):
+            return False
+        queue.departures.note(Departure.RELEASED, sum(routed))
+        unrouted = sum([one.run.count for one in taken]) - sum(routed)
+        queue.departures.note(Departure.NO_ROUTE, unrouted)
+        return True
 
     def _add_waited(
         self, transaction: Transaction, exchange: Exchange, waited: Iterable[Message]
-    ) -> None:
+    ) -> int:
+        """Add to a transaction: messages that have waited go where they are routed. Returns how
+        many go anywhere.
+        """
+        count = 0
         for envelope, group in groupby(waited, attrgetter("envelope")):
             properties = decode_properties(envelope.properties)
             # The negative sign tells consumers, and this exchange, that the message has waited.
@@ -59,15 +70,21 @@ class ExchangeQueues:
             messages = [Message(parsed, message.body) for message in group]
             route = self._router.through(exchange, parsed, decode_properties(raw))
             if route.queues:
+                count += len(messages)
                 self._send(transaction, plan(route, parsed, messages))
+        return count
 
     def _send(self, transaction: Transaction, planned: Plan) -> None:
         """Put messages in queues; those that a queue refuses may become dead letters."""
         transaction.publish(planned)
         for queue, placement in zip(planned.queues, planned.placements, strict=True):
-            if queue.dead_letters_refused and placement.most is not None:
-                refused = planned.messages[placement.most :]
-                self._dead_letters.add_refused(transaction, queue, refused)
+            if placement.most is None:
+                continue
+            refused = planned.messages[placement.most :]
+            arrived = 0
+            if queue.dead_letters_refused:
+                arrived = self._dead_letters.add_refused(transaction, queue, refused)
+            queue.departures.note(Departure.PUBLISH_REJECTED, len(refused), arrived)
 
     def bound(self, exchange: Exchange, queue: Queue) -> None:
         """Send the kept messages of an exchange to a queue that was just bound."""

@@ -127,6 +127,7 @@ class PreparedWork:
         if queue.is_deleted:
             self._context.store.ack(store_queue, run)
             return
+        queue.departures.note_back(run.count)
         queue.backlog.put_back(Taken(store_queue, run))
         queue.touch()
 

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Envelope, Message, ReadLaterError
+from amqpstore.departures import Departure
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.limits import MOVE_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
@@ -225,6 +226,7 @@ def _move(
         handled.stopped = DISK_FULL
     else:
         handled.count += accepted
+        queue.departures.note(Departure.MOVED, accepted)
 
 
 def _copy(
@@ -322,6 +324,7 @@ def deleting(
         for taken, _ in take(queue, piece):
             context.store.ack(*taken)
             handled.count += taken.run.count
+            queue.departures.note(Departure.DELETED, taken.run.count)
     yield from durable(context)
     return handled
 

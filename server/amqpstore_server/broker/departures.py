@@ -1,0 +1,157 @@
+"""How many messages have left, by queue and reason, and the line of the log about them.
+
+What is acked is counted with the deliveries: see `DeliveryCounters`. Everything else passes here,
+a batch at a time. Counts are kept in lists, by the numbers of the reasons: a full queue drops one
+message for each that arrives, and to look up a member of an enumeration in a table takes longer
+than the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+
+from amqpstore.departures import Departure
+from amqpstore_server.broker.counters import ChannelCounters, DeliveryCounters
+
+_log = logging.getLogger(__name__)
+
+_MAX_NAMED = 10
+"""The most queues and reasons that a line of the log names; the others are summed up."""
+
+_WIDTH = max(Departure) + 1
+_NONE = [0] * _WIDTH
+"""Shared by all queues from which nothing has left but by acks, and never added to."""
+
+
+class Departures:
+    """How many messages have left since the start, by the number of the reason, without those that
+    were acked.
+
+    `dead_lettered` are those of them that arrived in another queue as dead letters. `came_back` are
+    messages that had been counted, and are in their queue again: a purge was undone, a prepared
+    branch was rolled back, or the disk was too full to move what had been acked.
+    """
+
+    __slots__ = ("came_back", "dead_lettered", "left")
+
+    def __init__(self) -> None:
+        self.left = self.dead_lettered = _NONE
+        self.came_back = 0
+
+    def count(self, reason: Departure, count: int, dead_lettered: int) -> None:
+        """Add to the counts."""
+        if self.left is _NONE:
+            self.left = [0] * _WIDTH
+            self.dead_lettered = [0] * _WIDTH
+        self.left[reason] += count
+        self.dead_lettered[reason] += dead_lettered
+
+    def add(self, other: Departures) -> None:
+        """Add the counts of others to these."""
+        self.left = [one + more for one, more in zip(self.left, other.left, strict=True)]
+        letters = zip(self.dead_lettered, other.dead_lettered, strict=True)
+        self.dead_lettered = [one + more for one, more in letters]
+        self.came_back += other.came_back
+
+
+class QueueDepartures(Departures):
+    """The same of one queue. Whatever is noted is added to the totals, and to the log.
+
+    Args: totals, of the virtual host; log, None if nothing is to be told: it has only copies.
+    """
+
+    __slots__ = ("_log", "_told", "_totals", "name", "vhost")
+
+    def __init__(self, vhost: str, name: str, totals: Departures, log: DepartureLog | None) -> None:
+        super().__init__()
+        self.vhost = vhost
+        self.name = name
+        self._totals = totals
+        self._log = log
+        self._told = _NONE
+
+    def note(self, reason: Departure, count: int, dead_lettered: int = 0) -> None:
+        """Count messages that have left for good. Args: dead_lettered, how many of them arrived in
+        another queue.
+        """
+        if count:
+            self.count(reason, count, dead_lettered)
+            self._totals.count(reason, count, dead_lettered)
+            if self._log is not None:
+                self._log.waiting[self] = None
+
+    def note_back(self, count: int) -> None:
+        """Count messages that are in the queue again, though they had been counted as gone."""
+        self.came_back += count
+        self._totals.came_back += count
+
+    def untold(self) -> list[tuple[Departure, int]]:
+        """Return what has left since the last call, but for what got where it was to go."""
+        told, self._told = self._told, [*self.left]
+        return [
+            (reason, count)
+            for reason in Departure
+            if (count := self.left[reason] - told[reason]) and not reason.is_routine
+        ]
+
+
+class DepartureLog:
+    """What has left since the last line of the log about it: the queues that messages have left are
+    `waiting`.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[QueueDepartures, None] = {}
+
+    def write(self) -> None:
+        """Write one line for all that has left since the last. To be called about once a second."""
+        waiting, self.waiting = self.waiting, {}
+        left = [
+            (f"{one.vhost} {one.name} {reason.label}", reason.label, count)
+            for one in waiting
+            for reason, count in one.untold()
+        ]
+        if not left:
+            return
+        reasons: Counter[str] = Counter()
+        for _, label, count in left:
+            reasons[label] += count
+        left.sort(key=lambda one: one[2], reverse=True)
+        extra: dict[str, object] = {
+            "count": reasons.total(),
+            "reasons": _listed(reasons.most_common()),
+            "queues": _listed((which, count) for which, _, count in left[:_MAX_NAMED]),
+        }
+        if others := sum([count for _, _, count in left[_MAX_NAMED:]]):
+            extra["others"] = others
+        _log.info("messages left their queues", extra=extra)
+
+
+def _listed(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name}={count}" for name, count in counts)
+
+
+def acked(counters: DeliveryCounters) -> int:
+    """Return how many messages were acked, or were delivered without acks, while their queue was
+    there.
+    """
+    return counters.ack - counters.late_ack + counters.deliver_no_ack + counters.get_no_ack
+
+
+def reasons_of_queue(departures: Departures, counters: DeliveryCounters) -> dict[Departure, int]:
+    """Return how many messages have left a queue, by reason."""
+    counts = {reason: departures.left[reason] for reason in Departure}
+    counts[Departure.ACKED] = acked(counters)
+    return counts
+
+
+def reasons_of_all(departures: Departures, counters: ChannelCounters) -> dict[Departure, int]:
+    """Return how many messages have left all queues of some virtual hosts, or never entered one, by
+    reason.
+    """
+    counts = reasons_of_queue(departures, counters)
+    counts[Departure.UNROUTABLE] = counters.drop_unroutable
+    counts[Departure.RETURNED] = counters.return_unroutable + counters.return_undelivered
+    return counts
