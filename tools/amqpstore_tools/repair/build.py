@@ -52,7 +52,7 @@ from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.layout import Layout, Rewrite
 from amqpstore_tools.repair.ranges import Ranges
-from amqpstore_tools.repair.truth import QueueTruth, Truth
+from amqpstore_tools.repair.truth.values import QueueTruth, Truth
 
 _PIECE_BYTES = 1 << 20
 

@@ -12,7 +12,7 @@ from amqpstore.filenames import is_compacted
 from amqpstore.tables import StoreRows
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.ranges import Ranges
-from amqpstore_tools.repair.truth import Truth
+from amqpstore_tools.repair.truth.values import Truth
 
 _MAX_AHEAD = 1024
 """A number in the catalog that is further ahead of those of files counts as damaged."""

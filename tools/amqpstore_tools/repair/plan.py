@@ -25,7 +25,8 @@ from amqpstore_tools.repair.fixes import FIXES, MARKER_ONLY, NAMES_ONLY
 from amqpstore_tools.repair.journal import unfinished
 from amqpstore_tools.repair.layout import Layout, lay_out
 from amqpstore_tools.repair.listing import Listing, digest_of, listing
-from amqpstore_tools.repair.truth import QueueTruth, Truth, find_truth
+from amqpstore_tools.repair.truth.finding import find_truth
+from amqpstore_tools.repair.truth.values import QueueTruth, Truth
 
 VERSION = 1
 

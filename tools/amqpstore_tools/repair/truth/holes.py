@@ -1,0 +1,110 @@
+"""Fills in entries that index files have lost: from the log, or by the order of ids."""
+
+from __future__ import annotations
+
+from amqpstore.checkpoint_state import enqueued
+from amqpstore.index import Bits
+from amqpstore.records import OperationKind
+from amqpstore.runs import Run
+from amqpstore_tools.check.store import queue_name
+from amqpstore_tools.repair.facts import LogBatch
+from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.truth.indexed import Indexed
+from amqpstore_tools.repair.truth.trust import Trust
+from amqpstore_tools.repair.truth.values import Placements, QueueTruth, part_of
+
+
+def fill_from_log(trust: Trust, placements: Placements, indexed: Indexed) -> None:
+    """Fill in lost entries of index files, as far as the log still has them."""
+    if not (indexed.holes or trust.is_index_lost):
+        return
+    for one in trust.log:
+        for operation in one.batch.possible_operations:
+            if operation.kind != OperationKind.ENQUEUE:
+                continue
+            stop = operation.first_id + operation.message_count
+            placements.explained.add(operation.first_id, stop)
+            if queue := placements.queues.get(operation.queue_id):
+                run = enqueued(operation)
+                boundary = trust.boundary(operation, run, one)
+                if boundary is not None and boundary > run.first_sequence:
+                    known = part_of(run, run.first_sequence, boundary)
+                    _fill(trust, placements, indexed, queue, known, one)
+
+
+def _fill(
+    trust: Trust,
+    placements: Placements,
+    indexed: Indexed,
+    queue: QueueTruth,
+    run: Run,
+    one: LogBatch,
+) -> None:
+    """Fill in messages from before the checkpoint: live ones are in an index file, if that is
+    not lost.
+    """
+    queue.next_sequence = max(queue.next_sequence, run.end)
+    is_sure = one.segment.number >= trust.complete_from
+    if trust.is_index_lost:
+        placements.consider(queue, run, is_sure=is_sure)
+        return
+    for hole in indexed.holes.get(queue.id, ()):
+        first, end = max(hole.first, run.first_sequence), min(hole.end, run.end)
+        if first < end:
+            acked = hole.acked
+            if acked is not None:
+                acked = Bits(acked[first - hole.first : end - hole.first])
+            placements.consider(queue, part_of(run, first, end), acked, is_sure=is_sure)
+            for sequence in range(first, end) if hole.delivered else ():
+                queue.deliver(sequence, 1, hole.times(sequence))
+
+
+def fill_by_order(trust: Trust, placements: Placements, indexed: Indexed) -> list[str]:
+    """Fill in entries that no log has any more, by order: ids ascend as sequences do.
+
+    If everything missing belongs to one queue, and there are as many live messages without a
+    queue as missing places, each has its place. Expiry and priority are lost. Returns notes.
+    """
+    if trust.is_index_lost or len(indexed.holes) != 1:
+        return []
+    ((queue_id, holes),) = indexed.holes.items()
+    queue = placements.queues[queue_id]
+    places = []
+    for hole in holes:
+        if hole.acked is None:
+            return []
+        places += [
+            (hole.first + place, hole.times(hole.first + place))
+            for place, is_acked in enumerate(hole.acked)
+            if not is_acked and queue.ready.at(hole.first + place) is None
+        ]
+    held = placements.held_counts(indexed.elsewhere)
+    missing = [
+        (message_id, references - held[message_id])
+        for message_id, references in trust.accounted.live()
+        if references != held[message_id]
+    ]
+    if len(missing) != len(places) or any(short != 1 for _, short in missing):
+        return []
+    for (sequence, times), (message_id, _) in zip(sorted(places), missing, strict=True):
+        queue.put(Run(sequence, 1, first_id=message_id, delivery_count=times))
+        placements.explained.add(message_id, message_id + 1)
+    name = queue_name(queue.definition) or f"#{queue_id}"
+    if not places:
+        return []
+    note = (
+        f"queue {name}: {len(places)} messages are placed in the order of their ids; their expiry "
+        "times and priorities are no longer known"
+    )
+    return [note]
+
+
+def short_of(trust: Trust, placements: Placements, indexed: Indexed) -> Ranges:
+    """Return messages that more queues held than are known: nothing tells which queues."""
+    short = Ranges()
+    if not trust.is_index_whole:
+        held = placements.held_counts(indexed.elsewhere)
+        for message_id, references in trust.accounted.live():
+            if references > held[message_id]:
+                short.add(message_id, message_id + 1)
+    return short

@@ -1,0 +1,234 @@
+"""Reads index files: the entries that the last checkpoint knew as live, and the holes in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from amqpstore import tables
+from amqpstore.index import Bits, Entries, IndexState, live_runs, no_entries
+from amqpstore.records import Gap
+from amqpstore_tools.offline.segments import IndexImage
+from amqpstore_tools.repair.facts import Facts
+from amqpstore_tools.repair.truth.trust import MOST, Trust
+from amqpstore_tools.repair.truth.values import Placements, QueueTruth
+
+
+class Hole(NamedTuple):
+    """Sequences whose entries in an index file are lost.
+
+    `acked` of each, if known; `delivered` counts by sequence, if known.
+    """
+
+    first: int
+    end: int
+    acked: Bits | None
+    delivered: dict[int, int]
+
+    def times(self, sequence: int) -> int:
+        """Return how often a message had been delivered, or may have been."""
+        if self.acked is None:
+            return max(self.delivered.values(), default=0)
+        return self.delivered.get(sequence, 0)
+
+
+class Indexed(NamedTuple):
+    """What reading index files left open: `holes` by queue.
+
+    `elsewhere` counts live entries of deleted queues, which no checkpoint has released yet.
+    """
+
+    holes: dict[int, list[Hole]]
+    elsewhere: Counter[int]
+
+
+def read_index(facts: Facts, trust: Trust, placements: Placements) -> Indexed:
+    """Put the live entries of index files into their queues. Raises: OSError."""
+    return _Index(facts, trust, placements).run()
+
+
+class _Index:
+    def __init__(self, facts: Facts, trust: Trust, placements: Placements) -> None:
+        self._facts = facts
+        self._trust = trust
+        self._placements = placements
+        self._doubtful: list[tuple[QueueTruth, Entries, IndexState]] = []
+        self._out = Indexed({}, Counter())
+
+    def run(self) -> Indexed:
+        rows = self._facts.rows
+        images = {(one.queue_id, one.number): one for one in self._facts.index}
+        states = tables.INDEX.read(rows.__getitem__) if rows is not None else {}
+        for key, state in sorted(states.items()):
+            self._read_file(key.queue_id, state, images.pop(key, None))
+        if not self._trust.is_index_whole:
+            for image in images.values():
+                self._read_unrowed(image)
+        self._settle_doubts()
+        return self._out
+
+    def _read_file(self, queue_id: int, state: IndexState, image: IndexImage | None) -> None:
+        blocks = list(_blocks(image, state.end_bytes))
+        queue = self._placements.queues.get(queue_id)
+        entries = no_entries()
+        for block in blocks:
+            if block is not None:
+                self._placements.explain(block.ids)
+                entries.extend(block)
+        is_whole = None not in blocks and len(entries.ids) == state.entries
+        if queue is None:
+            if is_whole and _ascend(entries):
+                for run in live_runs(entries, state, 0, MOST):
+                    self._out.elsewhere.update(range(run.first_id, run.first_id + run.count))
+            return
+        if not is_whole or not _ascend(entries):
+            self._salvage(queue, state, blocks)
+            return
+        for run in live_runs(entries, state, 0, MOST):
+            queue.put(run)
+        acked = Bits.of(state.acked, state.entries)
+        if acked.count(1) != state.acked_count:
+            self._doubtful.append((queue, entries, state))
+        queue.next_sequence = max(queue.next_sequence, entries.sequences[-1] + 1)
+
+    def _salvage(self, queue: QueueTruth, state: IndexState, blocks: list[Entries | None]) -> None:
+        """Use the sound part of a damaged index file, and note the rest."""
+        acked = Bits.of(state.acked, state.entries)
+        places = _places(blocks, state.entries)
+        last_sequence, last_place = state.first - 1, 0
+        for place, block in places:
+            if block is None:
+                continue
+            if place < 0:
+                self._put_unsure(queue, block)
+            else:
+                count = len(block.ids)
+                part = IndexState(
+                    *(state.number, 0, count, block.sequences[0], block.sequences[-1] + 1),
+                    acked=Bits(acked[place : place + count]).packed(),
+                    delivered={
+                        at - place: times
+                        for at, times in state.delivered.items()
+                        if place <= at < place + count
+                    },
+                    postponed=state.postponed,
+                    postponed_deliveries=state.postponed_deliveries,
+                )
+                for run in live_runs(block, part, 0, MOST):
+                    queue.put(run)
+            self._note_hole(queue, state, last_sequence + 1, block.sequences[0], last_place, place)
+            last_sequence = block.sequences[-1]
+            last_place = place + len(block.ids) if place >= 0 else -1
+        end = max(state.end, last_sequence + 1)
+        self._note_hole(queue, state, last_sequence + 1, end, last_place, state.entries)
+        queue.next_sequence = max(queue.next_sequence, end)
+
+    def _note_hole(
+        self, queue: QueueTruth, state: IndexState, first: int, end: int, place: int, stop: int
+    ) -> None:
+        """Note that entries of these places, within these sequences, are lost."""
+        if first >= end or (place >= 0 and place == stop):
+            return
+        counts = [*state.delivered.values(), *(one[2] for one in state.postponed_deliveries)]
+        hole = Hole(first, end, None, {first: max(counts)} if counts else {})
+        if 0 <= place < stop and stop - place == end - first:
+            acked = Bits.of(state.acked, state.entries)
+            delivered = {
+                first + at - place: times
+                for at, times in state.delivered.items()
+                if place <= at < stop
+            }
+            for start, behind, times in state.postponed_deliveries:
+                for sequence in range(max(start, first), min(behind, end)):
+                    delivered[sequence] = max(delivered.get(sequence, 0), times)
+            hole = Hole(first, end, Bits(acked[place:stop]), delivered)
+        self._out.holes.setdefault(queue.id, []).append(hole)
+
+    def _read_unrowed(self, image: IndexImage) -> None:
+        """Read an index file without a row: which of its entries were acked is unknown."""
+        queue = self._placements.queues.get(image.queue_id)
+        for block in _blocks(image, None):
+            if block is not None:
+                self._placements.explain(block.ids)
+                if queue:
+                    self._put_unsure(queue, block)
+
+    def _put_unsure(self, queue: QueueTruth, block: Entries) -> None:
+        count = len(block.ids)
+        delivered = {place: times for place, times in enumerate(block.delivery_counts) if times}
+        state = IndexState(0, 0, count, block.sequences[0], block.sequences[-1] + 1)
+        for run in live_runs(block, state._replace(delivered=delivered), 0, MOST):
+            # A log that is complete from its start has all acks.
+            self._placements.consider(queue, run, is_sure=self._trust.complete_from <= 1)
+
+    def _settle_doubts(self) -> None:
+        """Decide by the accounts which entries are live if a bitmap and its count differ."""
+        ids = {one for _, entries, _ in self._doubtful for one in entries.ids}
+        held: Counter[int] = Counter()
+        for queue in self._placements.queues.values() if ids else ():
+            for run in queue.ready:
+                held.update(ids.intersection(range(run.first_id, run.first_id + run.count)))
+        for queue, entries, state in self._doubtful:
+            acked = Bits.of(state.acked, state.entries)
+            for place, (sequence, message_id) in enumerate(
+                zip(entries.sequences, entries.ids, strict=True)
+            ):
+                references = self._trust.accounted.references(message_id)
+                if references is None:
+                    continue
+                if acked[place] and references > held[message_id]:
+                    one = entries.part(place, place + 1)
+                    alone = IndexState(0, 0, 1, sequence, sequence + 1)
+                    for run in live_runs(one, alone, 0, MOST):
+                        queue.put(run)
+                    held[message_id] += 1
+                elif not acked[place] and references < held[message_id]:
+                    queue.ready.remove(sequence, 1)
+                    held[message_id] -= 1
+
+
+def _blocks(image: IndexImage | None, size: int | None) -> Iterator[Entries | None]:
+    """Yield the blocks of an index file up to `size`, and None for lost ones."""
+    if image is None:
+        yield None
+        return
+    was_lost = False
+    for found in image.blocks(size):
+        is_lost = isinstance(found, Gap) or found[1] != image.queue_id or not _ascend(found[2])
+        if is_lost:
+            if not was_lost:
+                yield None
+        elif not isinstance(found, Gap):
+            yield found[2]
+        was_lost = is_lost
+    if size is not None and image.size is not None and image.size < size and not was_lost:
+        yield None
+
+
+def _ascend(entries: Entries) -> bool:
+    return bool(entries.ids) and all(
+        not any(map(int.__ge__, column, column[1:])) for column in (entries.sequences, entries.ids)
+    )
+
+
+def _places(blocks: Iterable[Entries | None], total: int) -> list[tuple[int, Entries | None]]:
+    """Return each block with the place of its first entry in the file; -1 if unknown."""
+    found = list(blocks)
+    placed: list[tuple[int, Entries | None]] = [(-1, block) for block in found]
+    place = 0
+    for at, block in enumerate(found):
+        if block is None:
+            break
+        placed[at] = place, block
+        place += len(block.ids)
+    place = total
+    for at in range(len(found) - 1, -1, -1):
+        block = found[at]
+        if block is None or placed[at][0] >= 0:
+            break
+        place -= len(block.ids)
+        placed[at] = place, block
+    if place < 0 or (None not in found and place != total):
+        return [(-1, block) for block in found]
+    return placed

@@ -1,0 +1,57 @@
+"""Applies the log: what was enqueued behind the last checkpoint, and what left its queue."""
+
+from __future__ import annotations
+
+from amqpstore.checkpoint_state import enqueued
+from amqpstore.records import Operation, OperationKind
+from amqpstore_tools.repair.facts import LogBatch
+from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.truth.trust import Trust
+from amqpstore_tools.repair.truth.values import Placements, QueueTruth, part_of
+
+
+def read_log(trust: Trust, placements: Placements) -> dict[int, Ranges]:
+    """Apply all operations of the log.
+
+    Returns, by queue, the sequences that were enqueued behind the last place where the log may
+    have lost acks.
+    """
+    acks: dict[int, Ranges] = {}
+    delivered: dict[int, list[Operation]] = {}
+    behind: dict[int, Ranges] = {}
+    for batch in trust.log:
+        for operation in batch.batch.possible_operations:
+            queue_id, first = operation.queue_id, operation.first_sequence
+            end = first + operation.message_count
+            if operation.kind == OperationKind.ENQUEUE:
+                stop = operation.first_id + operation.message_count
+                placements.explained.add(operation.first_id, stop)
+                if queue := placements.queues.get(queue_id):
+                    _enqueue(trust, placements, queue, operation, batch)
+                    at = batch.segment.number, batch.batch.start
+                    if trust.lost_at and at >= trust.lost_at:
+                        behind.setdefault(queue_id, Ranges()).add(first, end)
+            elif operation.kind == OperationKind.DELIVERED:
+                delivered.setdefault(queue_id, []).append(operation)
+            else:
+                acks.setdefault(queue_id, Ranges()).add(first, end)
+    for queue_id, queue in placements.queues.items():
+        for first, end in acks.get(queue_id, ()):
+            queue.ready.remove(first, end - first)
+            queue.next_sequence = max(queue.next_sequence, end)
+        for one in delivered.get(queue_id, ()):
+            queue.deliver(one.first_sequence, one.message_count, one.detail)
+    return behind
+
+
+def _enqueue(
+    trust: Trust, placements: Placements, queue: QueueTruth, operation: Operation, one: LogBatch
+) -> None:
+    """Add messages that were enqueued after the checkpoint, or may have been."""
+    run = enqueued(operation)
+    boundary = trust.boundary(operation, run, one)
+    if boundary is None:
+        is_sure = one.segment.number >= trust.complete_from
+        placements.consider(queue, run, is_sure=is_sure)
+    elif boundary < run.end:
+        queue.put(part_of(run, boundary, run.end))

@@ -1,0 +1,174 @@
+"""The consequences: numbers that were used, messages that are lost or may come again, and those
+without a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from amqpstore import tables
+from amqpstore.runs import ReadyList, Run
+from amqpstore.tables import START
+from amqpstore_tools.repair.facts import Facts
+from amqpstore_tools.repair.names import DEFAULT_VHOST, LOST_AND_FOUND, definition_of
+from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.truth.trust import Trust
+from amqpstore_tools.repair.truth.values import Lost, Placements, QueueTruth, Truth
+
+
+def number(facts: Facts, trust: Trust, placements: Placements, truth: Truth) -> None:
+    """Find the lowest LSN and message id that were never used."""
+    lsns = [batch.lsn for one in facts.segments.values() for batch in one.scanned.batches]
+    start = trust.position or START
+    # One more: that of a torn tail was used as well.
+    truth.next_lsn = max([start.lsn, *(lsn + 1 for lsn in lsns)]) + 1
+    ends = [end for _, end in (*placements.explained, *truth.homes.known)]
+    if facts.rows is not None:
+        rows = tables.SEGMENTS.read(facts.rows.__getitem__)
+        ends += [row.end_id for row in rows.values()]
+    truth.next_message_id = max([start.message_id, *ends])
+
+
+def drop_lost(truth: Truth) -> None:
+    """Remove messages without a sound record from their queues, and count them."""
+    known = truth.homes.known
+    for queue in truth.queues.values():
+        for run in list(queue.ready):
+            for first, end in known.missing(run.first_id, run.first_id + run.count):
+                sequence = run.first_sequence + first - run.first_id
+                queue.lost.append(Lost(sequence, first, end - first))
+        for lost in queue.lost:
+            queue.ready.remove(lost.first_sequence, lost.message_count)
+
+
+def count_unsure(
+    trust: Trust, placements: Placements, truth: Truth, behind: dict[int, Ranges]
+) -> None:
+    """Flag messages that may have been acked as redelivered.
+
+    Args: behind, by queue, what was enqueued behind the last place where acks are lost.
+    """
+    for queue in truth.queues.values() if trust.lost_at else ():
+        unsure = placements.unsure.setdefault(queue.id, Ranges())
+        for run in queue.ready:
+            enqueued = behind.get(queue.id, Ranges())
+            for first, end in enqueued.missing(run.first_sequence, run.end):
+                unsure.add(first, end)
+    for queue_id, unsure in placements.unsure.items():
+        queue = truth.queues[queue_id]
+        for first, end in unsure:
+            for run in queue.ready.remove(first, end - first):
+                queue.again += run.count
+                run.delivery_count = max(run.delivery_count, 1)
+                queue.ready.insert(run)
+
+
+def mend_prepared(truth: Truth) -> None:
+    """Fix prepared transactions: they publish the messages that are left, and stay undecided."""
+    for queue_id, row in truth.prepared.items():
+        ready = truth.queues[queue_id].ready
+        groups = [part for group in row.publishes for part in _left_of(group, ready)]
+        if groups != row.publishes:
+            truth.prepared[queue_id] = row._replace(publishes=groups)
+            truth.notes.append(
+                f"the prepared transaction of queue {queue_id} publishes what is left of it"
+            )
+
+
+def collect_orphans(
+    facts: Facts, trust: Trust, placements: Placements, truth: Truth, short: Ranges
+) -> None:
+    """Put messages whose queue is unknown into a queue of their own.
+
+    Args: short, ids of messages that more queues held than are known.
+    """
+    orphans = truth.orphans
+    for segment in facts.segments.values():
+        if segment.is_compacted and trust.is_index_whole and facts.rows is not None:
+            continue
+        for run in segment.runs:
+            for first, end in placements.explained.missing(run.first_id, run.end_id):
+                for message_id in range(first, end):
+                    if not _is_done_with(trust, message_id):
+                        orphans.add(message_id, message_id + 1)
+    for first, end in short:
+        for start, stop in truth.homes.known.within(first, end):
+            orphans.add(start, stop)
+    if any(True for _ in orphans):
+        queue = _lost_and_found(truth)
+        for first, end in orphans:
+            count = end - first
+            queue.put(Run(queue.next_sequence, count, first_id=first, delivery_count=1))
+
+
+def _is_done_with(trust: Trust, message_id: int) -> bool:
+    if trust.accounted.references(message_id) == 0:
+        return True
+    is_history = trust.position is not None and message_id < trust.position.message_id
+    return is_history and trust.is_index_whole
+
+
+def _lost_and_found(truth: Truth) -> QueueTruth:
+    """Return the queue for messages whose queue is unknown."""
+    vhosts = truth.vhosts
+    if not vhosts:
+        vhosts[DEFAULT_VHOST] = {}
+    vhost = DEFAULT_VHOST if DEFAULT_VHOST in vhosts else min(vhosts)
+    wanted = definition_of(vhost, LOST_AND_FOUND)
+    for queue in truth.queues.values():
+        found = queue.definition
+        if isinstance(found, dict) and found.get("name") == LOST_AND_FOUND:
+            truth.lost_and_found = queue.id
+            return queue
+    queue = QueueTruth(truth.next_queue_id, wanted)
+    truth.next_queue_id += 1
+    truth.queues[queue.id] = queue
+    truth.lost_and_found = queue.id
+    return queue
+
+
+def say_what_is_uncertain(facts: Facts, trust: Trust, truth: Truth) -> None:
+    """Add notes on what no source tells."""
+    notes = truth.notes
+    if trust.lost_at:
+        notes.append(
+            "a part of the log is lost, and acks with it: messages that were in a queue "
+            "before it may be delivered again, flagged redelivered"
+        )
+    elif any(queue.again for queue in truth.queues.values()):
+        notes.append(
+            "it is unknown which messages were acked before the last checkpoint: some may be "
+            "delivered again, flagged redelivered"
+        )
+    if facts.rows is None:
+        notes.append(
+            "the catalog is lost: definitions come from the copy made by a checkpoint; later "
+            "ones are missing"
+            if facts.copy
+            else "the catalog is lost and there is no copy of the definitions: queues are "
+            "named after their ids; users, exchanges, bindings, permissions and policies are "
+            "lost"
+        )
+
+
+def _left_of(group: Sequence[Any], ready: ReadyList) -> list[list[Any]]:
+    """Return the existing parts of a group of messages that a prepared transaction publishes.
+
+    If there is none, they were transient, or the transaction is decided: the group is unchanged.
+    """
+    first, count, priority, placements = group
+    there = Ranges()
+    for run in ready.between(first, first + count):
+        there.add(run.first_sequence, run.end)
+    parts = []
+    for start, end in there.within(first, first + count):
+        skipped = start - first
+        placed = [
+            [queue_id, expires_ms, None if most is None else most - skipped]
+            for queue_id, expires_ms, most in placements
+            if most is None or most > skipped
+        ]
+        parts.append([start, end - start, priority, placed])
+    is_whole = sum(part[1] for part in parts) in (0, count)
+    return [list(group)] if is_whole else parts

@@ -1,0 +1,70 @@
+"""What can be relied on: where the last checkpoint was, and what of catalog and log is whole."""
+
+from __future__ import annotations
+
+from amqpstore import tables
+from amqpstore.records import Operation
+from amqpstore.runs import Run
+from amqpstore.tables import START, Position, StoreRows
+from amqpstore_tools.repair.evidence import Accounted
+from amqpstore_tools.repair.facts import Facts, LogBatch
+from amqpstore_tools.repair.losses import Place, last_loss
+
+MOST = 1 << 64
+"""More than any number."""
+
+_INDEX_CODES = {"index-missing", "index-damaged", "index-order", "index-row-differs"}
+
+
+class Trust:
+    """What a store's catalog and log can be trusted with.
+
+    `log` has all batches with a TRANSACTION. `position` is the last checkpoint's, and `heads` the
+    next sequences of queues by then, as far as they are known. `complete_from` is the segment from
+    which on no ack of the log is missing, `lost_at` the last place behind the position where one
+    may be.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        rows = facts.rows
+        self.log: list[LogBatch] = list(facts.log())
+        self.accounted = Accounted(rows)
+        self.position = _position(facts)
+        heads = tables.NEXT_SEQUENCES.read(rows.__getitem__) if rows is not None else {}
+        self.heads = {queue_id: row.next_sequence for queue_id, row in heads.items()}
+        self.is_index_lost = facts.is_lost("index")
+        self.is_index_whole = not self.is_index_lost and not facts.codes & _INDEX_CODES
+        self.complete_from = _acks_are_complete_from(facts)
+        start = self.position
+        self.lost_at: Place | None = None
+        if start:
+            self.lost_at = last_loss(facts, (start.segment, start.offset))
+
+    def boundary(self, operation: Operation, run: Run, one: LogBatch) -> int | None:
+        """Return the first sequence of an ENQUEUE that the last checkpoint had not seen, if
+        known.
+        """
+        if self.position is not None:
+            return run.first_sequence if one.batch.lsn >= self.position.lsn else run.end
+        head = self.heads.get(operation.queue_id)
+        return None if head is None else min(max(head, run.first_sequence), run.end)
+
+
+def _position(facts: Facts) -> Position | None:
+    if facts.rows is None or "position-wrong" in facts.codes:
+        return None
+    if position := StoreRows.read(facts.rows.__getitem__).position:
+        return position
+    is_lost = facts.is_lost("store")
+    return None if is_lost or facts.rows["heads"] or facts.rows["index"] else START
+
+
+def _acks_are_complete_from(facts: Facts) -> int:
+    """Return the segment from which on no ack of the log is missing or damaged."""
+    log = [one for one in facts.segments.values() if not one.is_compacted]
+    complete = MOST
+    for segment in sorted(log, key=lambda one: -one.number):
+        if complete not in (MOST, segment.number + 1) or not segment.is_sound:
+            break
+        complete = segment.number
+    return complete
