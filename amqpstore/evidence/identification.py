@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from amqpstore.filenames import (
@@ -96,14 +96,19 @@ def identify(files: Files, path: str, store_id: bytes) -> IdentifiedFile | None:
         file.close()
 
 
-def find_files(files: Files, directory: str, store_id: bytes) -> Iterator[IdentifiedFile]:
+def find_files(
+    files: Files, directory: str, store_id: bytes, *, but: Collection[str] = ()
+) -> Iterator[IdentifiedFile]:
     """Yield each file below `directory` that has records of the store, whatever its name.
 
     Files that belong where they are come too: see `IdentifiedFile.home`. Of one segment there may
     be several files. Symbolic links are not followed, except those at the top, such as a
     `segments` on another disk. What cannot be read is left out.
+    Args: but, paths of files that are not looked at.
     """
     for path in _walk(files, directory):
+        if path in but:
+            continue
         with contextlib.suppress(OSError):
             found = identify(files, path, store_id)
             if found and found.store_id == store_id:

@@ -183,7 +183,7 @@ def position_of(directory: str) -> Position:
 def of_repair(directory: str) -> Log:
     facts = gather(directory, check(directory), lambda *_: None)
     position = position_of(directory)
-    log = [one for number, one in facts.segments.items() if number >= position.segment]
+    log = [one for one in facts.segments if one.number >= position.segment]
     ends = [(one.number, batch.end) for one in log for batch in one.scanned.batches if batch.lsn]
     return Log(behind(position, ends), {one.number: one.end for one in log}, [])
 

@@ -39,6 +39,7 @@ CODES = {
     "table-unknown": _WARNING,
     "file-unreadable": _ERROR,
     "file-unknown": _WARNING,
+    "file-misplaced": _ERROR,
     "file-left-over": _NOTE,
     "segment-missing": _ERROR,
     "segment-short": _ERROR,

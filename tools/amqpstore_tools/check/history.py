@@ -177,6 +177,10 @@ class LogChecker:
         if batch.malformed:
             self._add("operation-malformed", segment, batch, batch.malformed)
             return
+        if not batch.lsn and not batch.messages:
+            text = "its records are neither messages nor a TRANSACTION"
+            self._add("batch-broken", segment, batch, text)
+            return
         if not batch.lsn:
             first, end = batch.messages[0][0], batch.messages[-1][1]
             text = f"messages {first} to {end - 1} have no TRANSACTION: their queues are unknown"

@@ -48,6 +48,7 @@ from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import LogHistory
+from amqpstore_tools.check.misplaced import find_misplaced
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.segments import copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST
@@ -234,7 +235,12 @@ class PreparedStore:
         return segment_numbers(self._list(SEGMENTS))
 
     def _check_names(self) -> None:
-        self._check_top()
+        misplaced = set()
+        if self._store_id and not self._is_live:
+            for found in find_misplaced(self._files, self._directory, self._store_id, self._rows):
+                self._findings.add("file-misplaced", found.name, found.reason)
+                misplaced.add(found.name)
+        self._check_top(misplaced)
         findings = self._findings
         for directory in (SEGMENTS, QUARANTINE, INDEX):
             known = index_key if directory == INDEX else segment_number
@@ -252,17 +258,21 @@ class PreparedStore:
                     if not self._is_live:
                         text = "an unfinished copy of a file"
                         findings.add("file-left-over", f"{directory}/{name}", text)
-                elif known(name) is None and not is_of_system(name):
+                elif (
+                    known(name) is None
+                    and not is_of_system(name)
+                    and f"{directory}/{name}" not in misplaced
+                ):
                     text = "a store has no file of this name: it is left alone"
                     findings.add("file-unknown", f"{directory}/{name}", text)
         if self._rows is not None:
             self._check_quarantine(self._rows)
             self._check_unrowed(self._rows)
 
-    def _check_top(self) -> None:
+    def _check_top(self, misplaced: set[str]) -> None:
         findings = self._findings
         for name in ReadOnlyFiles().list_directory(self._directory):
-            if name not in _OURS and not is_of_system(name):
+            if name not in _OURS and not is_of_system(name) and name not in misplaced:
                 findings.add("file-unknown", name, "a store has no file or directory of this name")
         if not self._is_live and os.path.exists(os.path.join(self._directory, NEW_MARKER)):
             findings.add("file-left-over", NEW_MARKER, "an unfinished marker")

@@ -116,7 +116,7 @@ class Builder:
 
     def _keep(self, segment: SegmentFacts) -> None:
         """Write the rows of a segment that stays as it is."""
-        path = segment_path(self._facts.directory, segment.number)
+        path = os.path.join(self._facts.directory, segment.name)
         table = Segment(Descriptors(ReadOnlyFiles()), path, segment.number, self._facts.seed)
         file = ReadOnlyFiles().open(path)
         try:
@@ -170,7 +170,7 @@ class Builder:
 
     def _merged(self, sources: Sequence[SegmentFacts]) -> Iterator[tuple[int, int, bytes, int]]:
         """Yield id, uncompressed size, payload and flags of live messages, by ascending id."""
-        wanted: dict[int, list[tuple[int, int]]] = {source.number: [] for source in sources}
+        wanted: dict[str, list[tuple[int, int]]] = {source.name: [] for source in sources}
         live = Ranges()
         for run in self._held:
             live.add(run.first_id, run.first_id + run.count)
@@ -178,12 +178,12 @@ class Builder:
         end = max(source.end_id for source in sources)
         for start, stop in live.within(first, end):
             for low, high, segment, _ in self._truth.homes.pieces(start, stop):
-                wanted[segment.number].append((low, high))
+                wanted[segment.name].append((low, high))
         if len(sources) == 1:
-            yield from self._live(sources[0], wanted[sources[0].number])
+            yield from self._live(sources[0], wanted[sources[0].name])
             return
         # Several copies of some messages are rare: their live messages fit in memory.
-        found = [one for source in sources for one in self._live(source, wanted[source.number])]
+        found = [one for source in sources for one in self._live(source, wanted[source.name])]
         yield from sorted(found)
 
     def _live(
@@ -192,7 +192,7 @@ class Builder:
         ranges = Ranges()
         for first, end in wanted:
             ranges.add(first, end)
-        file = ReadOnlyFiles().open(segment_path(self._facts.directory, source.number))
+        file = ReadOnlyFiles().open(os.path.join(self._facts.directory, source.name))
         try:
             for found in scan_file(file, source.end, source.number, self._facts.seed):
                 if isinstance(found, Record) and found.kind == Kind.MESSAGE:

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from amqpstore.compression import Decompressor
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.expected_segments import ExpectedSegments
-from amqpstore.filenames import INDEX, SEGMENTS, index_key, is_compacted, segment_numbers
+from amqpstore.filenames import is_compacted
 from amqpstore.identity import SegmentHeader
 from amqpstore.records import FORMAT_VERSION, Gap, OperationKind, checksum_seed
 from amqpstore.shapes import Rows
@@ -30,24 +31,29 @@ from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.errors import UnknownStoreError
+from amqpstore_tools.repair.files import StoreFiles
+from amqpstore_tools.repair.ranges import Ranges
 
 
 @dataclass
 class SegmentFacts:
-    """The content of segment `number`, up to `end`; `size` is that of its file.
+    """The content of segment `number`, up to `end`, in the file `name`, relative to the store's
+    directory, of `size` bytes.
 
-    `is_sound`: everything up to there is as it was written, so it can stay as it is.
+    `is_sound`: everything up to there is as it was written.
     """
 
     number: int
+    name: str
     size: int
     end: int
     scanned: Scanned
     is_sound: bool = False
 
     @property
-    def name(self) -> str:
-        return segment_name(self.number)
+    def is_home(self) -> bool:
+        """Whether the file has the name of the segment that it is."""
+        return self.name == segment_name(self.number)
 
     @property
     def is_compacted(self) -> bool:
@@ -57,6 +63,16 @@ class SegmentFacts:
     def runs(self) -> list[Ids]:
         """Its readable messages."""
         return self.scanned.runs
+
+    def durable_ids(self) -> Ranges:
+        """Return the ids of its messages that were durable: those of batches with a TRANSACTION."""
+        ids = Ranges()
+        for run in self.runs if self.is_compacted else ():
+            ids.add(run.first_id, run.end_id)
+        for batch in self.scanned.batches if not self.is_compacted else ():
+            for first, end in batch.messages if batch.lsn else ():
+                ids.add(first, end)
+        return ids
 
     @property
     def first_id(self) -> int:
@@ -80,12 +96,15 @@ class LogBatch(NamedTuple):
 class Facts:
     """Everything sound. `rows` are the catalog's, None if it is lost; `codes` the findings of a
     check; `copy` is that of the definitions, if there is one of this store.
+
+    Of a segment, or an index file, there may be several files: those under another name come
+    behind the one that has its own.
     """
 
     directory: str
     checked: Checked
     store_id: bytes
-    segments: dict[int, SegmentFacts]
+    segments: list[SegmentFacts]
     index: list[IndexImage]
     copy: DefinitionsCopy | None
 
@@ -118,16 +137,29 @@ class Facts:
                     rows.setdefault(key, row)
         return rows
 
+    def log_files(self) -> Iterator[tuple[int, list[SegmentFacts]]]:
+        """Yield each number of a segment of the log with the files that have it, in order."""
+        log = [one for one in self.segments if not one.is_compacted]
+        for number, files in groupby(log, key=attrgetter("number")):
+            yield number, list(files)
+
     def log(self) -> Iterator[LogBatch]:
-        """Yield the batches of the log that have their TRANSACTION, in order."""
+        """Yield the batches of the log that have their TRANSACTION, in order.
+
+        Of a batch in several files the one is taken that lacks nothing.
+        """
         lsn = 0
-        for number in sorted(self.segments):
-            segment = self.segments[number]
-            if not segment.is_compacted:
+        for _, files in self.log_files():
+            found: dict[int, LogBatch] = {}
+            for segment in files:
                 for batch in segment.scanned.batches:
-                    if batch.lsn > lsn:
-                        lsn = batch.lsn
-                        yield LogBatch(segment, batch)
+                    known = found.get(batch.lsn)
+                    if known is None or (known.batch.gaps and not batch.gaps):
+                        found[batch.lsn] = LogBatch(segment, batch)
+            for number in sorted(found):
+                if number > lsn:
+                    lsn = number
+                    yield found[number]
 
 
 def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
@@ -143,24 +175,22 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
         raise UnknownStoreError(directory)
     if copy and copy.store_id != store_id:
         copy = None
-    facts = Facts(directory, checked, store_id, {}, _index_images(directory, store_id), copy)
+    files = StoreFiles.of(directory, store_id, is_catalog_lost=checked.rows is None)
+    facts = Facts(directory, checked, store_id, [], _index_images(directory, files, store_id), copy)
     dictionaries = tables.DICTIONARIES.read(facts.table)
     measure = Decompressor(dictionaries).measure
-    names = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))
-    numbers = segment_numbers(names)
+    numbers = {number for number, _ in files.segments}
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     position = StoreRows.read(facts.table).position or START
     rows = tables.SEGMENTS.read_keys(facts.table)
     expected = ExpectedSegments.of(numbers, position.segment, rows, ends)
     done = 0
-    sizes = [os.path.getsize(os.path.join(directory, segment_name(one))) for one in numbers]
-    for number, size in zip(numbers, sizes, strict=True):
-        tell(segment_name(number), done, sum(sizes))
+    sizes = [os.path.getsize(os.path.join(directory, name)) for _, name in files.segments]
+    for (number, name), size in zip(files.segments, sizes, strict=True):
+        tell(name, done, sum(sizes))
         noted = ends[number].end if number in ends else None
         is_open = number == expected.open
-        facts.segments[number] = _segment(
-            directory, number, facts, measure, noted=noted, is_open=is_open
-        )
+        facts.segments.append(_segment(facts, number, name, measure, noted=noted, is_open=is_open))
         done += size
     tell("", done, done)
     _distrust_what_does_not_ascend(facts)
@@ -171,9 +201,8 @@ def _distrust_what_does_not_ascend(facts: Facts) -> None:
     """Distrust LSNs, ids and sequences of a queue that do not ascend from segment to segment."""
     lsn = message_id = 0
     sequences: dict[int, int] = {}
-    for number in sorted(facts.segments):
-        segment = facts.segments[number]
-        if segment.is_compacted:
+    for segment in facts.segments:
+        if segment.is_compacted or not segment.is_home:
             continue
         for batch in segment.scanned.batches:
             if batch.lsn and batch.lsn <= lsn:
@@ -193,9 +222,9 @@ def _distrust_what_does_not_ascend(facts: Facts) -> None:
 
 
 def _segment(
-    directory: str,
-    number: int,
     facts: Facts,
+    number: int,
+    name: str,
     measure: Callable[[bytes], int],
     *,
     noted: int | None,
@@ -204,10 +233,10 @@ def _segment(
     """Read a segment. Args: noted, its recorded end, if any; is_open, whether its last batch may be
     torn.
     """
-    file = StoreFile(ReadOnlyFiles(), directory, segment_name(number), Findings())
+    file = StoreFile(ReadOnlyFiles(), facts.directory, name, Findings())
     try:
         scanner = Scanner(file.read, file.size, segment=number, seed=facts.seed, measure=measure)
-        found = SegmentFacts(number, file.size, file.size, scanner.run())
+        found = SegmentFacts(number, name, file.size, file.size, scanner.run())
     finally:
         file.close()
     batches = found.scanned.batches
@@ -303,12 +332,12 @@ def _is_sound(segment: SegmentFacts, store_id: bytes) -> bool:
     return True
 
 
-def _index_images(directory: str, store_id: bytes) -> list[IndexImage]:
+def _index_images(directory: str, found: StoreFiles, store_id: bytes) -> list[IndexImage]:
     files = ReadOnlyFiles()
     seed = checksum_seed(store_id)
     images = []
-    for name in files.list_directory(os.path.join(directory, INDEX)):
-        if key := index_key(name):
-            path = os.path.join(directory, INDEX, name)
-            images.append(IndexImage(files, path, *key, seed, os.path.getsize(path), None))
-    return sorted(images, key=attrgetter("queue_id", "number"))
+    for queue_id, number, name in found.index:
+        path = os.path.join(directory, name)
+        size = os.path.getsize(path)
+        images.append(IndexImage(files, path, queue_id, number, seed, size, None))
+    return images

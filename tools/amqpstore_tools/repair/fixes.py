@@ -19,6 +19,7 @@ FIXES = {
     "table-unknown": _DROP,
     "file-unreadable": "its readable part is kept, the file goes to quarantine",
     "file-unknown": "it goes to quarantine",
+    "file-misplaced": "it is read as what it is, and its live messages are kept",
     "file-left-over": "a segment or an index file goes to quarantine, any other file stays",
     "segment-missing": "its row is removed; the messages in it are lost",
     "segment-short": _SEGMENT,

@@ -7,6 +7,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
+from amqpstore_tools.check.scanning import Ids
 from amqpstore_tools.repair.facts import SegmentFacts
 from amqpstore_tools.repair.ranges import Ranges
 
@@ -20,14 +21,24 @@ class Homes:
 
     def __init__(self, segments: Iterable[SegmentFacts]) -> None:
         self._pieces: list[_Piece] = []
-        known = Ranges()
+        self.known = Ranges()
+        segments = list(segments)
+        for segment in segments:
+            durable = segment.durable_ids()
+            for run in segment.runs:
+                for first, end in durable.within(run.first_id, run.end_id):
+                    self._add(segment, run, first, end)
+        # The ids of a batch that was torn are given again: its records come last.
         for segment in segments:
             for run in segment.runs:
-                for first, end in known.missing(run.first_id, run.end_id):
-                    sizes = run.sizes[first - run.first_id : end - run.first_id]
-                    insort(self._pieces, (first, end, segment, sizes), key=_FIRST)
-                known.add(run.first_id, run.end_id)
-        self.known = known
+                self._add(segment, run, run.first_id, run.end_id)
+
+    def _add(self, segment: SegmentFacts, run: Ids, first_id: int, end_id: int) -> None:
+        """Add those messages of a run that no other segment has."""
+        for first, end in self.known.missing(first_id, end_id):
+            sizes = run.sizes[first - run.first_id : end - run.first_id]
+            insort(self._pieces, (first, end, segment, sizes), key=_FIRST)
+        self.known.add(first_id, end_id)
 
     def pieces(self, first_id: int, end_id: int) -> Iterator[_Piece]:
         """Yield the pieces of a range of ids, in order."""

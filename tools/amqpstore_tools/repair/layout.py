@@ -48,19 +48,19 @@ class Layout:
 def lay_out(facts: Facts, truth: Truth) -> Layout:
     """Decide for each segment."""
     live = live_ids(truth)
-    used: dict[int, SegmentFacts] = {}
+    used: dict[tuple[int, str], SegmentFacts] = {}
     for first, end in live:
         for _, _, segment, _ in truth.homes.pieces(first, end):
-            used[segment.number] = segment
+            used[segment.number, segment.name] = segment
     log_segment, compacted = next_numbers(_known_numbers(facts), None)
     kept, rewrites = [], []
     for group in _overlapping(used.values()):
-        if len(group) == 1 and group[0].is_sound:
+        if len(group) == 1 and group[0].is_sound and group[0].is_home:
             kept += group
         else:
             rewrites.append(Rewrite(compacted, group))
             compacted += 1
-    gone = [one for number, one in sorted(facts.segments.items()) if number not in used]
+    gone = [one for one in facts.segments if one.is_home and (one.number, one.name) not in used]
     return Layout(kept, rewrites, gone, log_segment)
 
 
@@ -83,7 +83,7 @@ def _overlapping(segments: Iterable[SegmentFacts]) -> list[list[SegmentFacts]]:
     """
     groups: list[list[SegmentFacts]] = []
     end = 0
-    for segment in sorted(segments, key=lambda one: (one.first_id, one.number)):
+    for segment in sorted(segments, key=lambda one: (one.first_id, one.number, one.name)):
         if groups and segment.first_id < end:
             groups[-1].append(segment)
         else:
@@ -94,7 +94,7 @@ def _overlapping(segments: Iterable[SegmentFacts]) -> list[list[SegmentFacts]]:
 
 def _known_numbers(facts: Facts) -> set[int]:
     """Return the numbers of segments that exist or, if the catalog is plausible, existed."""
-    known = {number for number in facts.segments if number < _NUMBERS}
+    known = {one.number for one in facts.segments if one.number < _NUMBERS}
     rows = facts.rows
     if rows is None:
         return known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amqpstore import tables
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 
@@ -15,8 +17,7 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
     Messages that were in a queue by then may have been acked there.
     Args: start, of the part to check.
     """
-    log = [one for one in facts.segments.values() if not one.is_compacted]
-    read = sorted((one for one in log if one.number >= start[0]), key=lambda one: one.number)
+    read = [_best(files) for number, files in facts.log_files() if number >= start[0]]
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     wanted = start[0]
     found: Place | None = None
@@ -43,6 +44,11 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
     if wanted <= max([start[0], *(one for one in ends if one < wanted + 1024)]):
         found = wanted, 0
     return found
+
+
+def _best(files: Sequence[SegmentFacts]) -> SegmentFacts:
+    """Return the file of a segment that has most of it."""
+    return max(files, key=lambda one: (one.is_sound, len(one.scanned.batches), -one.size))
 
 
 def _is_cut(segment: SegmentFacts, noted: int | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import CATALOG, DEFINITIONS, INDEX, MARKER, SEGMENTS
+from amqpstore.filenames import CATALOG, DEFINITIONS, INDEX, MARKER, QUARANTINE, SEGMENTS
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.executor import Executor
 from amqpstore_tools.check.findings import CODES, Finding, Severity
@@ -102,7 +102,7 @@ def make_plan(
     wrong = [one for one in checked.findings if one.severity is not Severity.NOTE]
     plan.steps = [_step(one) for one in _in_order(wrong)]
     codes = {one.code for one in wrong}
-    foreign = [one.file for one in wrong if one.code in NAMES_ONLY]
+    foreign = [one.file for one in wrong if one.code in NAMES_ONLY or _is_in_the_way(one)]
     plan.moves = [name for name in foreign if name in files]
     plan.is_rebuild = not codes <= NAMES_ONLY | MARKER_ONLY
     if codes - NAMES_ONLY:
@@ -119,6 +119,12 @@ def make_plan(
         plan.moves.append(MARKER)
     plan.moves = sorted(set(plan.moves))
     return planned
+
+
+def _is_in_the_way(finding: Finding) -> bool:
+    """Tell whether a file is under a wrong name where the store would find it again."""
+    folder, _, _ = finding.file.rpartition("/")
+    return finding.code == "file-misplaced" and folder in ("", SEGMENTS, INDEX, QUARANTINE)
 
 
 def read_plan(path: str) -> RepairPlan:

@@ -37,7 +37,7 @@ def _homes(facts: Facts) -> Homes:
     """Return the segments of all messages: sound ones with a row come first."""
     rowed = tables.SEGMENTS.read_keys(facts.rows.__getitem__) if facts.rows is not None else set()
     preferred = sorted(
-        facts.segments.values(),
-        key=lambda one: (not one.is_sound, one.number not in rowed, one.number),
+        facts.segments,
+        key=lambda one: (not one.is_sound, not one.is_home, one.number not in rowed, one.number),
     )
     return Homes(preferred)

@@ -26,7 +26,7 @@ def fill_from_log(trust: Trust, placements: Placements, indexed: Indexed) -> Non
             placements.explained.add(operation.first_id, stop)
             if queue := placements.queues.get(operation.queue_id):
                 run = enqueued(operation)
-                boundary = trust.boundary(operation, run, one)
+                boundary = trust.boundary(operation.queue_id, run, one)
                 if boundary is not None and boundary > run.first_sequence:
                     known = part_of(run, run.first_sequence, boundary)
                     _fill(trust, placements, indexed, queue, known, one)

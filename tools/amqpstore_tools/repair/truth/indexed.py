@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from amqpstore import tables
@@ -58,39 +58,48 @@ class _Index:
 
     def run(self) -> Indexed:
         rows = self._facts.rows
-        images = {(one.queue_id, one.number): one for one in self._facts.index}
+        images: dict[tuple[int, int], list[IndexImage]] = {}
+        for image in self._facts.index:
+            images.setdefault((image.queue_id, image.number), []).append(image)
         states = tables.INDEX.read(rows.__getitem__) if rows is not None else {}
+        others: list[tuple[IndexImage, int]] = []
         for key, state in sorted(states.items()):
-            self._read_file(key.queue_id, state, images.pop(key, None))
-        if not self._trust.is_index_whole:
-            for image in images.values():
-                self._read_unrowed(image)
+            files = images.pop(key, [])
+            whole = self._read_file(key.queue_id, state, files)
+            others += [(one, state.end_bytes if one is whole else 0) for one in files]
+        others += [(one, 0) for files in images.values() for one in files]
+        for image, known_bytes in others:
+            self._read_unrowed(image, known_bytes)
         self._settle_doubts()
         return self._out
 
-    def _read_file(self, queue_id: int, state: IndexState, image: IndexImage | None) -> None:
-        blocks = list(_blocks(image, state.end_bytes))
+    def _read_file(
+        self, queue_id: int, state: IndexState, images: Sequence[IndexImage]
+    ) -> IndexImage | None:
+        """Read an index file with a row. Returns which of its files has all that the row knows."""
+        image, blocks = _best(images, state)
         queue = self._placements.queues.get(queue_id)
         entries = no_entries()
         for block in blocks:
             if block is not None:
                 self._placements.explain(block.ids)
                 entries.extend(block)
-        is_whole = None not in blocks and len(entries.ids) == state.entries
+        is_whole = _is_whole(blocks, state) and _ascend(entries)
         if queue is None:
-            if is_whole and _ascend(entries):
+            if is_whole:
                 for run in live_runs(entries, state, 0, MOST):
                     self._out.elsewhere.update(range(run.first_id, run.first_id + run.count))
-            return
-        if not is_whole or not _ascend(entries):
+            return image if is_whole else None
+        if not is_whole:
             self._salvage(queue, state, blocks)
-            return
+            return None
         for run in live_runs(entries, state, 0, MOST):
             queue.put(run)
         acked = Bits.of(state.acked, state.entries)
         if acked.count(1) != state.acked_count:
             self._doubtful.append((queue, entries, state))
         queue.next_sequence = max(queue.next_sequence, entries.sequences[-1] + 1)
+        return image
 
     def _salvage(self, queue: QueueTruth, state: IndexState, blocks: list[Entries | None]) -> None:
         """Use the sound part of a damaged index file, and note the rest."""
@@ -145,22 +154,50 @@ class _Index:
             hole = Hole(first, end, Bits(acked[place:stop]), delivered)
         self._out.holes.setdefault(queue.id, []).append(hole)
 
-    def _read_unrowed(self, image: IndexImage) -> None:
-        """Read an index file without a row: which of its entries were acked is unknown."""
-        queue = self._placements.queues.get(image.queue_id)
-        for block in _blocks(image, None):
-            if block is not None:
-                self._placements.explain(block.ids)
-                if queue:
-                    self._put_unsure(queue, block)
+    def _read_unrowed(self, image: IndexImage, known_bytes: int) -> None:
+        """Read what no row knows of an index file: all behind the first `known_bytes`.
 
-    def _put_unsure(self, queue: QueueTruth, block: Entries) -> None:
+        Where the last checkpoint had seen a sequence, the row of some file has its entry, and this
+        one counts only where that is lost. Any later entry is newer than the catalog.
+        """
+        queue = self._placements.queues.get(image.queue_id)
+        for block in _blocks(image, None, known_bytes):
+            if block is None:
+                continue
+            self._placements.explain(block.ids)
+            if queue is None:
+                continue
+            head = self._trust.head(queue.id)
+            if self._trust.is_index_lost or head is None:
+                self._put_unsure(queue, block)
+                continue
+            for hole in self._out.holes.get(queue.id, ()):
+                self._put_unsure(queue, block, hole.first, min(hole.end, head), hole)
+            self._put_unsure(queue, block, head)
+
+    def _put_unsure(
+        self,
+        queue: QueueTruth,
+        block: Entries,
+        first: int = 0,
+        end: int = MOST,
+        hole: Hole | None = None,
+    ) -> None:
+        """Put entries of sequences from `first` to before `end`, unless they are known to be
+        acked.
+        """
         count = len(block.ids)
         delivered = {place: times for place, times in enumerate(block.delivery_counts) if times}
         state = IndexState(0, 0, count, block.sequences[0], block.sequences[-1] + 1)
-        for run in live_runs(block, state._replace(delivered=delivered), 0, MOST):
-            # A log that is complete from its start has all acks.
-            self._placements.consider(queue, run, is_sure=self._trust.complete_from <= 1)
+        is_sure = self._trust.complete_from <= 1
+        if not hole and first:
+            is_sure = self._trust.is_log_whole
+        for run in live_runs(block, state._replace(delivered=delivered), first, end):
+            acked = None
+            if hole and hole.acked is not None:
+                start = run.first_sequence - hole.first
+                acked = Bits(hole.acked[start : start + run.count])
+            self._placements.consider(queue, run, acked, is_sure=is_sure)
 
     def _settle_doubts(self) -> None:
         """Decide by the accounts which entries are live if a bitmap and its count differ."""
@@ -188,13 +225,41 @@ class _Index:
                     held[message_id] -= 1
 
 
-def _blocks(image: IndexImage | None, size: int | None) -> Iterator[Entries | None]:
-    """Yield the blocks of an index file up to `size`, and None for lost ones."""
-    if image is None:
-        yield None
-        return
+def _best(
+    images: Sequence[IndexImage], state: IndexState
+) -> tuple[IndexImage | None, list[Entries | None]]:
+    """Return the file that has most of what a row knows, and its blocks."""
+    best: tuple[IndexImage | None, list[Entries | None]] = None, [None]
+    for image in images:
+        blocks = list(_blocks(image, state.end_bytes))
+        if _is_whole(blocks, state):
+            return image, blocks
+        if _count(blocks) > _count(best[1]) or best[0] is None:
+            best = image, blocks
+    return best
+
+
+def _is_whole(blocks: Sequence[Entries | None], state: IndexState) -> bool:
+    """Tell whether these are the blocks that a row knows: a number may be that of another file
+    since.
+    """
+    there = [block.sequences for block in blocks if block is not None]
+    if len(there) < len(blocks) or _count(blocks) != state.entries or not there:
+        return False
+    return (there[0][0], there[-1][-1] + 1) == (state.first, state.end)
+
+
+def _count(blocks: Sequence[Entries | None]) -> int:
+    return sum(len(block.ids) for block in blocks if block is not None)
+
+
+def _blocks(image: IndexImage, size: int | None, start: int = 0) -> Iterator[Entries | None]:
+    """Yield the blocks of an index file from `start` up to `size`, and None for lost ones."""
     was_lost = False
     for found in image.blocks(size):
+        place = found.offset if isinstance(found, Gap) else found[0].offset
+        if place < start:
+            continue
         is_lost = isinstance(found, Gap) or found[1] != image.queue_id or not _ascend(found[2])
         if is_lost:
             if not was_lost:

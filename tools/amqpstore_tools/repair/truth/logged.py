@@ -23,10 +23,12 @@ def read_log(trust: Trust, placements: Placements) -> dict[int, Ranges]:
         for operation in batch.batch.possible_operations:
             queue_id, first = operation.queue_id, operation.first_sequence
             end = first + operation.message_count
+            if queue := placements.queues.get(queue_id):
+                queue.next_sequence = max(queue.next_sequence, end)
             if operation.kind == OperationKind.ENQUEUE:
                 stop = operation.first_id + operation.message_count
                 placements.explained.add(operation.first_id, stop)
-                if queue := placements.queues.get(queue_id):
+                if queue:
                     _enqueue(trust, placements, queue, operation, batch)
                     at = batch.segment.number, batch.batch.start
                     if trust.lost_at and at >= trust.lost_at:
@@ -38,7 +40,6 @@ def read_log(trust: Trust, placements: Placements) -> dict[int, Ranges]:
     for queue_id, queue in placements.queues.items():
         for first, end in acks.get(queue_id, ()):
             queue.ready.remove(first, end - first)
-            queue.next_sequence = max(queue.next_sequence, end)
         for one in delivered.get(queue_id, ()):
             queue.deliver(one.first_sequence, one.message_count, one.detail)
     return behind
@@ -49,7 +50,7 @@ def _enqueue(
 ) -> None:
     """Add messages that were enqueued after the checkpoint, or may have been."""
     run = enqueued(operation)
-    boundary = trust.boundary(operation, run, one)
+    boundary = trust.boundary(operation.queue_id, run, one)
     if boundary is None:
         is_sure = one.segment.number >= trust.complete_from
         placements.consider(queue, run, is_sure=is_sure)

@@ -5,10 +5,11 @@ name.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from amqpstore import tables
+from amqpstore.definitions import DefinitionsCopy
 from amqpstore.tables import PreparedRow, StoreRows
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.names import mend_definitions
@@ -27,26 +28,20 @@ class Named(NamedTuple):
 
 def name_queues(facts: Facts, trust: Trust) -> Named:
     """Find which queues there are."""
-    evident = _evident_ids(facts, trust)
     definitions = tables.QUEUES.read(facts.table)
     prepared = tables.PREPARED.read(facts.table)
     vhosts = facts.table("vhosts")
-    nameless: set[int] = set()
-    copy = facts.copy
-    counted = copy.next_queue_id if copy else 1
-    if facts.rows is None:
-        nameless = {one for one in evident if not copy or one >= counted}
-    elif facts.is_lost("queues"):
-        keys = {key for table, key in facts.checked.damaged_rows if table == "queues"}
-        known = set(_queue_ids(keys))
-        nameless = known if len(known) == len(keys) else known | set(trust.heads)
-    for queue_id in nameless - definitions.keys():
-        definitions[queue_id] = None
+    evident = _evident_ids(facts, trust)
+    counted = _next_queue_id(facts, definitions.keys() | trust.heads.keys())
+    if facts.copy:
+        _add_newer(facts.copy, counted, definitions, prepared)
+    nameless = _nameless(facts, trust, evident, counted) - definitions.keys()
+    definitions |= dict.fromkeys(nameless)
     has_names = facts.is_lost("queues") or facts.is_lost("prepared")
     is_whole = not (has_names or facts.is_lost("vhosts"))
-    recovered = set()
-    if not is_whole:
-        recovered = mend_definitions(definitions, set(prepared), vhosts)
+    doubtful = {key: definitions[key] for key in nameless} if is_whole else definitions
+    recovered = mend_definitions(doubtful, set(prepared), vhosts)
+    definitions |= doubtful
     queues = {}
     for queue_id in sorted(definitions):
         queue = queues[queue_id] = QueueTruth(queue_id, definitions[queue_id])
@@ -54,10 +49,69 @@ def name_queues(facts: Facts, trust: Trust) -> Named:
         queue.is_recovered = queue_id in recovered
     for queue_id in prepared.keys() - definitions.keys():
         del prepared[queue_id]
-    if facts.rows is not None:
-        counted = max(counted, StoreRows.read(facts.rows.__getitem__).next_queue_id or 1)
     highest = max([0, *evident, *definitions, *trust.heads])
-    return Named(queues, prepared, vhosts, max(counted, highest + 1))
+    of_copy = facts.copy.next_queue_id if facts.copy else 1
+    return Named(queues, prepared, vhosts, max(counted, of_copy, highest + 1))
+
+
+def _next_queue_id(facts: Facts, known: Collection[int]) -> int:
+    """Return the first id that no queue had when the catalog was written.
+
+    Args: known, ids that it mentions.
+    """
+    if facts.rows is None:
+        return 1
+    if counted := StoreRows.read(facts.rows.__getitem__).next_queue_id:
+        return counted
+    return max(known, default=0) + 1
+
+
+def _add_newer(
+    copy: DefinitionsCopy,
+    counted: int,
+    definitions: dict[int, Any],
+    prepared: dict[int, PreparedRow],
+) -> None:
+    """Add the queues of the copy of the definitions that are newer than the catalog."""
+
+    def of_copy(table: str) -> dict[str, Any]:
+        return copy.tables.get(table, {})
+
+    for queue_id, row in tables.QUEUES.read(of_copy).items():
+        if queue_id >= counted:
+            definitions.setdefault(queue_id, row)
+    for queue_id, transaction in tables.PREPARED.read(of_copy).items():
+        if queue_id >= counted:
+            prepared.setdefault(queue_id, transaction)
+
+
+def _nameless(facts: Facts, trust: Trust, evident: set[int], counted: int) -> set[int]:
+    """Return the ids of queues that exist, as far as anything tells, and whose names are lost.
+
+    Ids are given once: what catalog or copy would have, and has not, was deleted. So was what only
+    the log before the last checkpoint names, whatever the catalog has counted.
+    Args: evident, ids that log and index files mention; counted, the first one after the catalog.
+    """
+    damaged = {key for table, key in facts.checked.damaged_rows if table == "queues"}
+    known = set(_queue_ids(damaged))
+    tells = facts.rows is not None and len(known) == len(damaged)
+    deleted_below = counted if tells else 1
+    if facts.copy:
+        deleted_below = max(deleted_below, facts.copy.next_queue_id)
+    deleted = _named_before(trust) if tells else set()
+    return known | {one for one in (evident | trust.heads.keys()) - deleted if one >= deleted_below}
+
+
+def _named_before(trust: Trust) -> set[int]:
+    """Return the ids that the log names before the last checkpoint."""
+    if trust.position is None:
+        return set()
+    return {
+        one.queue_id
+        for _, batch in trust.log
+        if batch.lsn < trust.position.lsn
+        for one in batch.operations
+    }
 
 
 def _evident_ids(facts: Facts, trust: Trust) -> set[int]:

@@ -19,7 +19,7 @@ from amqpstore_tools.repair.truth.values import Lost, Placements, QueueTruth, Tr
 
 def number(facts: Facts, trust: Trust, placements: Placements, truth: Truth) -> None:
     """Find the lowest LSN and message id that were never used."""
-    lsns = [batch.lsn for one in facts.segments.values() for batch in one.scanned.batches]
+    lsns = [batch.lsn for one in facts.segments for batch in one.scanned.batches]
     start = trust.position or START
     # One more: that of a torn tail was used as well.
     truth.next_lsn = max([start.lsn, *(lsn + 1 for lsn in lsns)]) + 1
@@ -84,9 +84,7 @@ def collect_orphans(
     Args: short, ids of messages that more queues held than are known.
     """
     orphans = truth.orphans
-    for segment in facts.segments.values():
-        if segment.is_compacted and trust.is_index_whole and facts.rows is not None:
-            continue
+    for segment in facts.segments:
         for run in segment.runs:
             for first, end in placements.explained.missing(run.first_id, run.end_id):
                 for message_id in range(first, end):

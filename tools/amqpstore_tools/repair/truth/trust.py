@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from amqpstore import tables
-from amqpstore.records import Operation
 from amqpstore.runs import Run
 from amqpstore.tables import START, Position, StoreRows
 from amqpstore_tools.repair.evidence import Accounted
@@ -32,6 +31,7 @@ class Trust:
         self.position = _position(facts)
         heads = tables.NEXT_SEQUENCES.read(rows.__getitem__) if rows is not None else {}
         self.heads = {queue_id: row.next_sequence for queue_id, row in heads.items()}
+        self._are_heads_whole = rows is not None and not facts.is_lost("heads")
         self.is_index_lost = facts.is_lost("index")
         self.is_index_whole = not self.is_index_lost and not facts.codes & _INDEX_CODES
         self.complete_from = _acks_are_complete_from(facts)
@@ -40,13 +40,22 @@ class Trust:
         if start:
             self.lost_at = last_loss(facts, (start.segment, start.offset))
 
-    def boundary(self, operation: Operation, run: Run, one: LogBatch) -> int | None:
-        """Return the first sequence of an ENQUEUE that the last checkpoint had not seen, if
+    @property
+    def is_log_whole(self) -> bool:
+        """Whether no ack behind the last checkpoint is missing."""
+        return self.complete_from <= 1 or (self.position is not None and self.lost_at is None)
+
+    def head(self, queue_id: int) -> int | None:
+        """Return the first sequence of a queue that the last checkpoint had not seen, if known."""
+        return self.heads.get(queue_id, 1 if self._are_heads_whole else None)
+
+    def boundary(self, queue_id: int, run: Run, one: LogBatch) -> int | None:
+        """Return the first sequence of a run in the log that the last checkpoint had not seen, if
         known.
         """
         if self.position is not None:
             return run.first_sequence if one.batch.lsn >= self.position.lsn else run.end
-        head = self.heads.get(operation.queue_id)
+        head = self.heads.get(queue_id)
         return None if head is None else min(max(head, run.first_sequence), run.end)
 
 
@@ -61,10 +70,9 @@ def _position(facts: Facts) -> Position | None:
 
 def _acks_are_complete_from(facts: Facts) -> int:
     """Return the segment from which on no ack of the log is missing or damaged."""
-    log = [one for one in facts.segments.values() if not one.is_compacted]
     complete = MOST
-    for segment in sorted(log, key=lambda one: -one.number):
-        if complete not in (MOST, segment.number + 1) or not segment.is_sound:
+    for number, files in reversed(list(facts.log_files())):
+        if complete not in (MOST, number + 1) or not any(one.is_sound for one in files):
             break
-        complete = segment.number
+        complete = number
     return complete

@@ -1,0 +1,166 @@
+"""Messages that the catalog does not know, and files that are not where they belong."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from amqpstore import Envelope, Message, Options, Queue, Store
+from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS, segment_name
+from amqpstore.worker import InlineWorker
+from amqpstore_tools.check.engine import check
+from amqpstore_tools.repair.listing import listing
+from amqpstore_tools.repair.undo import undo
+from fixtures.survivors import opened
+from tests.unit.repair.mending import mend
+
+OPTIONS = Options(segment_bytes=1 << 12, reserve_bytes=0)
+ENVELOPE = Envelope("", "q", b"\x10\x00\x02")
+COUNT = 60
+
+
+def store_in(path: Path) -> Store:
+    return Store.open(str(path), options=OPTIONS, worker=InlineWorker())
+
+
+def put(store: Store, queue: Queue, count: int = COUNT) -> None:
+    for number in range(count):
+        store.publish([queue], [Message(ENVELOPE, b"%d" % number + bytes(400))])
+        store.sync()
+
+
+def bodies(directory: Path) -> dict[str, list[int]]:
+    """Return the numbers of the messages in each queue."""
+    return {
+        name: [int(bytes.fromhex(one["body"]).rstrip(b"\0")) for one in queue["messages"]]
+        for name, queue in opened(str(directory)).items()
+    }
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A closed store of several segments."""
+    path = tmp_path / "store"
+    with store_in(path) as store:
+        put(store, store.create_queue({"vhost": "/", "name": "q"}))
+    return path
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("is_copy_newer", [False, True])
+def test_a_queue_that_is_newer_than_the_catalog(
+    tmp_path: Path, *, is_checkpointed: bool, is_copy_newer: bool
+) -> None:
+    path = tmp_path / "store"
+    with store_in(path) as store:
+        store.create_queue({"vhost": "/", "name": "first"})
+    shutil.copytree(path / CATALOG, tmp_path / "old")
+    with store_in(path) as store:
+        queue = store.create_queue({"vhost": "/", "name": "second"})
+        put(store, queue)
+        if not is_checkpointed:
+            store.abandon()
+    old = ["data.mdb"] if is_copy_newer and is_checkpointed else ["data.mdb", "definitions"]
+    for name in old:
+        shutil.copyfile(tmp_path / "old" / name, path / CATALOG / name)
+    plan, _ = mend(str(path))
+    name = f"amq.recovered.{queue.id}" if len(old) == 2 else "second"
+    assert bodies(path) == {"first": [], name: [*range(COUNT)]}
+    (row,) = [one for one in plan.queues if one["name"] == f"/{name}"]
+    assert (row["kept"], row["is_recovered"]) == (COUNT, len(old) == 2)
+
+
+def to_bak(path: Path, name: str) -> None:
+    (path / name).rename(path / f"{name}.bak")
+
+
+def to_lost_and_found(path: Path, name: str) -> None:
+    (path / "lost+found").mkdir()
+    (path / name).rename(path / "lost+found/#12345")
+
+
+def to_quarantine(path: Path, name: str) -> None:
+    (path / QUARANTINE).mkdir(exist_ok=True)
+    (path / name).rename(path / QUARANTINE / os.path.basename(name))
+
+
+def swap(path: Path, name: str) -> None:
+    other = next(one for one in sorted((path / name).parent.iterdir()) if one != path / name)
+    (path / name).rename(path / "aside")
+    other.rename(path / name)
+    (path / "aside").rename(other)
+
+
+def to_bak_and_headless(path: Path, name: str) -> None:
+    """The first record of the file is gone, too."""
+    content = (path / name).read_bytes()
+    (path / f"{name}.bak").write_bytes(bytes(60) + content[60:])
+    (path / name).unlink()
+
+
+def zeros_and_bak(path: Path, name: str) -> None:
+    """A file of zeros is in its place, and the good one beside it."""
+    shutil.copyfile(path / name, path / f"{name}.bak")
+    (path / name).write_bytes(bytes(4096))
+
+
+def halves(path: Path, name: str) -> None:
+    """Two copies, each with another half of it."""
+    content = (path / name).read_bytes()
+    half = len(content) // 2
+    (path / name).write_bytes(bytes(half) + content[half:])
+    (path / f"{name}.bak").write_bytes(content[:half] + bytes(len(content) - half))
+
+
+MOVES = (to_bak, to_lost_and_found, to_quarantine, swap, zeros_and_bak)
+
+
+@pytest.mark.parametrize("is_catalog_lost", [False, True])
+@pytest.mark.parametrize("number", [2, -1])
+@pytest.mark.parametrize("move", [*MOVES, to_bak_and_headless, halves])
+def test_a_segment_that_is_not_in_its_place(
+    filled: Path, move: object, number: int, *, is_catalog_lost: bool
+) -> None:
+    names = sorted(os.listdir(filled / SEGMENTS))
+    number = number if number > 0 else len(names)
+    name = f"{SEGMENTS}/{segment_name(number)}"
+    assert callable(move)
+    move(filled, name)
+    if is_catalog_lost:
+        (filled / CATALOG / "data.mdb").unlink()
+    before = listing(str(filled))
+    assert check(str(filled)).is_damaged
+    mend(str(filled))
+    assert bodies(filled) == {"q": [*range(COUNT)]}
+    assert not check(str(filled)).is_damaged
+    undo(str(filled))
+    assert listing(str(filled)) == before
+
+
+@pytest.mark.parametrize("move", MOVES[:3])
+def test_an_index_file_that_is_not_in_its_place(tmp_path: Path, move: object) -> None:
+    """Without it, nothing would tell the order of what is acked and what is not."""
+    path = tmp_path / "store"
+    with store_in(path) as store:
+        queue = store.create_queue({"vhost": "/", "name": "q"})
+        put(store, queue)
+        store.checkpoint()
+        run = store.take(queue, 7)
+        store.ack(queue, run)  # type: ignore[arg-type] # it is one
+        store.sync()
+    (name,) = os.listdir(path / INDEX)
+    assert callable(move)
+    move(path, f"{INDEX}/{name}")
+    assert check(str(path)).is_damaged
+    mend(str(path))
+    assert bodies(path) == {"q": [*range(7, COUNT)]}
+
+
+def test_a_copy_of_a_segment_that_is_in_its_place_is_only_in_the_way(filled: Path) -> None:
+    name = f"{SEGMENTS}/{segment_name(2)}"
+    shutil.copyfile(filled / name, filled / f"{name}.bak")
+    assert [one.code for one in check(str(filled)).findings.of_harm()] == ["file-unknown"]
+    plan, _ = mend(str(filled))
+    assert not plan.is_rebuild
+    assert plan.moves == ["STORE", f"{name}.bak"]

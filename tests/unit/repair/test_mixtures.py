@@ -1,0 +1,260 @@
+"""A store put together from several moments, damaged, renamed: repair reaches the optimum.
+
+The optimum is each message that was in a queue to the end and whose record is in some file of the
+directory: in its queue, or in one named after the queue's id, in order. Only a message of which
+nothing says where it was may be in the queue of lost messages.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqpstore_tools.check.engine import check
+from amqpstore_tools.repair.listing import listing
+from amqpstore_tools.repair.names import LOST_AND_FOUND
+from amqpstore_tools.repair.undo import undo
+from fixtures.survivors import opened
+from tests.unit.repair.chronicles import MOMENTS, Chronicle, Evidence, number_of
+from tests.unit.repair.mending import mend
+
+SEEDS = 6
+
+
+class Damage(NamedTuple):
+    """What happens to one file: it is the `place`-th of those there, in order of names."""
+
+    kind: str
+    place: int
+    offset: int
+
+
+class Mixture(NamedTuple):
+    """Which moment each part of a store is from, and what happened to single files.
+
+    `others` are files, by place, of another moment than their directory, or missing in it.
+    """
+
+    seed: int
+    catalog: int
+    definitions: int
+    segments: int
+    indexes: int
+    others: list[tuple[int, int]]
+    damages: list[Damage]
+
+
+KINDS = ("zeros", "page", "flip", "cut", "remove", "rename", "lost", "quarantine", "swap")
+moments = st.integers(0, MOMENTS - 1)
+places = st.integers(0, 40)
+mixtures = st.builds(
+    Mixture,
+    st.integers(0, SEEDS - 1),
+    moments,
+    moments,
+    moments,
+    moments,
+    st.lists(st.tuples(places, moments), max_size=3),
+    st.lists(
+        st.builds(Damage, st.sampled_from(KINDS), places, st.integers(0, 1 << 16)), max_size=3
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def chronicles() -> Any:
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="amqpstore-mixtures-", dir=parent) as path:
+        yield [Chronicle(Path(path) / str(seed), seed) for seed in range(SEEDS)]
+
+
+def mixed(chronicle: Chronicle, mixture: Mixture, directory: str) -> list[str]:
+    """Put a store together. Returns what was done to single files."""
+    parts = {"catalog": mixture.catalog, "segments": mixture.segments, "index": mixture.indexes}
+    latest = max(mixture[1:5])
+    shutil.copytree(chronicle.moments[latest], directory)
+    for name, moment in parts.items():
+        shutil.rmtree(os.path.join(directory, name))
+        shutil.copytree(
+            os.path.join(chronicle.moments[moment], name), os.path.join(directory, name)
+        )
+    copy = os.path.join(chronicle.moments[mixture.definitions], "catalog/definitions")
+    if os.path.exists(copy):
+        shutil.copyfile(copy, os.path.join(directory, "catalog/definitions"))
+    done = []
+    for place, moment in mixture.others:
+        names = _names(directory) + [
+            one for one in _names(chronicle.moments[moment]) if one.startswith(("seg", "ind"))
+        ]
+        name = sorted(set(names))[place % len(set(names))]
+        source = os.path.join(chronicle.moments[moment], name)
+        if name.startswith("catalog"):
+            continue
+        target = os.path.join(directory, name)
+        if os.path.exists(source):
+            shutil.copyfile(source, target)
+        elif os.path.exists(target):
+            os.remove(target)
+        done.append(f"{name} of {moment}")
+    done += [_damage(directory, one) for one in mixture.damages]
+    return done
+
+
+def _names(directory: str) -> list[str]:
+    return sorted(
+        name
+        for name, row in listing(directory).items()
+        if row[0] == "file" and name.startswith(("segments/", "index/", "catalog/"))
+    )
+
+
+def _damage(directory: str, damage: Damage) -> str:
+    names = _names(directory)
+    name = names[damage.place % len(names)]
+    path = os.path.join(directory, name)
+    content = Path(path).read_bytes()
+    offset = damage.offset % max(len(content), 1)
+    if damage.kind == "zeros":
+        Path(path).write_bytes(bytes(len(content)))
+    elif damage.kind == "page":
+        start = offset // 4096 * 4096
+        Path(path).write_bytes(
+            content[:start] + bytes(len(content[start : start + 4096])) + content[start + 4096 :]
+        )
+    elif damage.kind == "flip" and content:
+        Path(path).write_bytes(
+            content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :]
+        )
+    elif damage.kind == "cut":
+        Path(path).write_bytes(content[:offset])
+    elif name.startswith("catalog/") or damage.kind == "remove":
+        os.remove(path)
+    elif damage.kind == "rename":
+        os.rename(path, f"{path}.bak")
+    elif damage.kind in ("lost", "quarantine"):
+        to = os.path.join(directory, "lost+found" if damage.kind == "lost" else "quarantine")
+        os.makedirs(to, exist_ok=True)
+        name_there = f"#{damage.offset}" if damage.kind == "lost" else os.path.basename(name)
+        os.rename(path, os.path.join(to, name_there))
+    elif damage.kind == "swap":
+        other = names[(damage.place + 1) % len(names)]
+        if not other.startswith("catalog/"):
+            there = os.path.join(directory, other)
+            Path(path).write_bytes(Path(there).read_bytes())
+            Path(there).write_bytes(content)
+    return f"{damage.kind} {name} {offset}"
+
+
+def queues_of(directory: str) -> dict[str, list[int]]:
+    """Return the numbers of the messages in each queue of a store, in order."""
+    return {
+        name: [number_of(bytes.fromhex(one["body"])) for one in queue["messages"]]
+        for name, queue in opened(directory).items()
+    }
+
+
+def wrong_in(chronicle: Chronicle, evidence: Evidence, queues: dict[str, list[int]]) -> list[str]:
+    """Return how queues differ from the optimum."""
+    found = []
+    lost = set(queues.get(LOST_AND_FOUND, ()))
+    placed: dict[int, dict[int, int]] = {}
+    for one in evidence.places:
+        if one.message_id in evidence.numbers:
+            number = evidence.numbers[one.message_id]
+            placed.setdefault(one.queue_id, {})[number] = one.sequence
+    there = set(evidence.numbers.values())
+    somewhere = {number for numbers in placed.values() for number in numbers}
+    for queue_id, name in chronicle.names.items():
+        mine = [
+            number for one in (name, f"amq.recovered.{queue_id}") for number in queues.get(one, ())
+        ]
+        if len(mine) != len(set(mine)):
+            found.append(f"{name} has a message twice: {mine}")
+        published = chronicle.published[queue_id]
+        if strange := set(mine).difference(published):
+            found.append(f"{name} has {strange}, which were never in it")
+        if mine != [one for one in published if one in set(mine)]:
+            found.append(f"{name} is not in order: {mine}")
+        places = placed.get(queue_id, {})
+        acked = {one for one in mine if (queue_id, places.get(one)) in evidence.acked}
+        if acked:
+            found.append(f"{name} has {sorted(acked)} again, which were acked")
+        live = chronicle.live.get(queue_id, set()) & there
+        if missing := (live & places.keys()).difference(mine):
+            found.append(f"{name} lacks {sorted(missing)}")
+        # Nothing tells that a message which is known to be elsewhere was here, too.
+        if missing := (live - somewhere).difference(mine, lost):
+            found.append(f"{sorted(missing)} of {name} are nowhere")
+    known = {*chronicle.names.values(), LOST_AND_FOUND}
+    known |= {f"amq.recovered.{queue_id}" for queue_id in chronicle.names}
+    if strange_names := queues.keys() - known:
+        found.append(f"there never was {strange_names}")
+    return found
+
+
+def look_at(chronicle: Chronicle, mixture: Mixture) -> None:
+    """Repair a mixture, and compare with the optimum."""
+    parent = str(chronicle.path)
+    with tempfile.TemporaryDirectory(dir=parent) as scratch:
+        directory = os.path.join(scratch, "store")
+        done = mixed(chronicle, mixture, directory)
+        evidence = Evidence.of(directory, chronicle.seed)
+        before = listing(directory)
+        _, repair = mend(directory)
+        assert not check(directory).is_damaged, done
+        wrong = wrong_in(chronicle, evidence, queues_of(directory))
+        assert wrong == [], (done, wrong)
+        if repair is not None:
+            undo(directory)
+            assert listing(directory) == before, done
+
+
+def _same(moment: int, *damages: Damage, seed: int = 0) -> Mixture:
+    """Return a store of one moment, damaged."""
+    return Mixture(seed, moment, moment, moment, moment, [], list(damages))
+
+
+# What was found by others, or by long runs.
+EXAMPLES = {
+    "a catalog of before all queues": Mixture(0, 0, 0, 5, 5, [], []),
+    "a catalog of some time ago": Mixture(1, 3, 3, 5, 5, [], []),
+    "a catalog newer than all files": Mixture(2, 5, 5, 2, 2, [], []),
+    "index files of some time ago": Mixture(3, 5, 5, 5, 2, [], []),
+    "index files newer than the rest": Mixture(4, 2, 2, 2, 5, [], []),
+    "segments of some time ago": Mixture(5, 5, 5, 2, 5, [], []),
+    "the number of an index file is that of a later one": Mixture(
+        2, 0, 4, 3, 4, [(14, 2)], [Damage("rename", 31, 0)]
+    ),
+    "a deletion of the queue that the log's last batch names": Mixture(
+        2, 3, 3, 4, 2, [], [Damage("cut", 36, 49346)]
+    ),
+    "two files of one queue in each other's place": _same(5, Damage("swap", 2, 0)),
+    "the last segment under another name": Mixture(1, 1, 5, 2, 0, [], [Damage("rename", 17, 0)]),
+    "an index file in the place of a segment": Mixture(
+        4, 2, 1, 3, 0, [], [Damage("swap", 21, 0), Damage("remove", 15, 0)]
+    ),
+    "an index file in quarantine": Mixture(3, 1, 1, 1, 1, [], [Damage("quarantine", 28, 0)]),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example(chronicles: list[Chronicle], name: str) -> None:
+    look_at(chronicles[EXAMPLES[name].seed], EXAMPLES[name])
+
+
+@settings(max_examples=30, derandomize=True, database=None)
+@given(mixture=mixtures)
+def test_some_mixtures(chronicles: list[Chronicle], mixture: Mixture) -> None:
+    look_at(chronicles[mixture.seed], mixture)
+
+
+@pytest.mark.long
+@settings(max_examples=2000)
+@given(mixture=mixtures)
+def test_any_mixture(chronicles: list[Chronicle], mixture: Mixture) -> None:
+    look_at(chronicles[mixture.seed], mixture)

@@ -1,0 +1,69 @@
+"""Looks for files of the store under other names: they hold what would otherwise count as lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from amqpstore import tables
+from amqpstore.evidence import FileKind, IdentifiedFile, find_files
+from amqpstore.expected_segments import is_of_log
+from amqpstore.filenames import INDEX, KEPT, QUARANTINE, index_key, rejoin_number, repair_number
+from amqpstore.files import Files
+from amqpstore.keys import IndexKey
+from amqpstore.shapes import Rows
+from amqpstore.tables import START, StoreRows
+
+
+class Misplaced(NamedTuple):
+    """A file of the store under another name than its own; both relative to the directory."""
+
+    name: str
+    home: str
+
+    @property
+    def reason(self) -> str:
+        return f"by its records it is {self.home}, which is missing or something else"
+
+
+def find_misplaced(
+    files: Files, directory: str, store_id: bytes, rows: Rows | None
+) -> Iterator[Misplaced]:
+    """Yield the files that the store needs and that lie under another name.
+
+    A copy of a file that is where it belongs is not needed; neither is one of which the catalog
+    says that nothing in it is live. Args: rows, of the catalog, None if it is lost.
+    """
+    indexed = {
+        f"{directory}/{INDEX}/{name}"
+        for name in files.list_directory(f"{directory}/{INDEX}")
+        if index_key(name)
+    }
+    found = list(find_files(files, directory, store_id, but=indexed))
+    at_home = {one.path for one in found if one.path == one.home(directory)} | indexed
+    for one in found:
+        home = one.home(directory)
+        name = os.path.relpath(one.path, directory)
+        if home not in at_home and not _was_given_up(name) and _is_needed(one, rows):
+            yield Misplaced(name, os.path.relpath(home, directory))
+
+
+def _was_given_up(name: str) -> bool:
+    """Tell whether a repair or a follower replaced a file, or a member keeps it for others."""
+    folders = name.split("/")
+    if folders[0] == QUARANTINE:
+        return bool(repair_number(folders[1]) or rejoin_number(folders[1]))
+    return folders[0] == KEPT
+
+
+def _is_needed(one: IdentifiedFile, rows: Rows | None) -> bool:
+    if rows is None:
+        return True
+    if one.kind is FileKind.INDEX:
+        key = IndexKey(one.queue_id, one.number)
+        return tables.INDEX.get(rows.__getitem__, key) is not None
+    position = StoreRows.read(rows.__getitem__).position or START
+    return one.number in tables.SEGMENTS.read_keys(rows.__getitem__) or is_of_log(
+        one.number, position.segment
+    )

@@ -1,0 +1,82 @@
+"""Which files of a store may have its messages, under whatever name they are found."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from amqpstore.evidence import FileKind, find_files
+from amqpstore.filenames import (
+    INDEX,
+    KEPT,
+    QUARANTINE,
+    SEGMENTS,
+    index_key,
+    rejoin_number,
+    repair_number,
+    segment_name,
+    segment_number,
+)
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+
+
+@dataclass(frozen=True)
+class StoreFiles:
+    """The files to read, with names relative to the store's directory.
+
+    `segments` have their number, `index` files their queue and number. Each file comes as what its
+    name says, and as what its records say, if that is something else.
+    """
+
+    segments: list[tuple[int, str]]
+    index: list[tuple[int, int, str]]
+
+    @classmethod
+    def of(cls, directory: str, store_id: bytes, *, is_catalog_lost: bool) -> StoreFiles:
+        """Look for the files of a store.
+
+        Args: is_catalog_lost, so that nothing says which messages of old segments were acked.
+        """
+        files = ReadOnlyFiles()
+        segments = {
+            (number, f"{SEGMENTS}/{name}")
+            for name in files.list_directory(os.path.join(directory, SEGMENTS))
+            if (number := segment_number(name))
+        }
+        index = {
+            (*key, f"{INDEX}/{name}")
+            for name in files.list_directory(os.path.join(directory, INDEX))
+            if (key := index_key(name))
+        }
+        for found in find_files(files, directory, store_id):
+            name = os.path.relpath(found.path, directory)
+            if not _may_be_needed(name, is_catalog_lost=is_catalog_lost):
+                continue
+            if found.kind is FileKind.SEGMENT:
+                segments.add((found.number, name))
+            else:
+                index.add((found.queue_id, found.number, name))
+        return cls(
+            sorted(segments, key=lambda one: (one[0], not _is_segment(*one), one[1])),
+            sorted(index, key=lambda one: (*one[:2], not _is_index(*one), one[2])),
+        )
+
+
+def _may_be_needed(name: str, *, is_catalog_lost: bool) -> bool:
+    """Tell whether a file may have messages that no other has.
+
+    What a repair or a follower replaced was given up on purpose. What a member keeps for others
+    left the store; if it is read without a catalog, all of it would be delivered again.
+    """
+    folders = name.split("/")
+    if folders[0] == QUARANTINE and (repair_number(folders[1]) or rejoin_number(folders[1])):
+        return False
+    return not (folders[0] == KEPT and is_catalog_lost)
+
+
+def _is_segment(number: int, name: str) -> bool:
+    return name == f"{SEGMENTS}/{segment_name(number)}"
+
+
+def _is_index(queue_id: int, number: int, name: str) -> bool:
+    return index_key(os.path.basename(name)) == (queue_id, number) and name.startswith(f"{INDEX}/")
