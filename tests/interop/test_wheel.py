@@ -94,8 +94,26 @@ def run(project: Path, *command: str | Path, **environment: str) -> str:
 def test_the_wheel_has_packages_of_our_own_names_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         top = {name.partition("/")[0] for name in archive.namelist()}
-    metadata = {name for name in top if name.endswith(".dist-info")}
+    metadata = {name for name in top if name.endswith((".dist-info", ".data"))}
     assert top - metadata == {"amqpstore", "amqpstore_server", "amqpstore_tools"}
+
+
+def test_the_wheel_has_what_somebody_needs_who_installs_from_an_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.partition("/")[2] for name in archive.namelist()}
+    deploy = {f"share/amqpstore/deploy/{file.name}" for file in (ROOT / "server/deploy").iterdir()}
+    manual = {f"share/doc/amqpstore/{name}/README.md" for name in ("server", "tools")}
+    assert {f"data/{name}" for name in deploy | manual} <= names
+    static = "server/amqpstore_server/management/pages/static"
+    assert {"licenses/LICENSE", f"licenses/{static}/LICENSES.txt"} <= names
+
+
+def test_the_licenses_name_all_that_is_bundled() -> None:
+    static = ROOT / "server/amqpstore_server/management/pages/static"
+    text = (static / "LICENSES.txt").read_text("utf-8")
+    bundled = [file.name for file in static.iterdir() if ".min." in file.name]
+    assert len(bundled) == 3
+    assert [name for name in bundled if name not in text] == []
 
 
 @pytest.mark.parametrize(

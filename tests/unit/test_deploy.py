@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from amqpstore_server.config import KEYS
 from amqpstore_server.config_options import add_options, sources_of
 from amqpstore_server.config_sources import ConfigSources
+from amqpstore_server.management.resources.metrics import OPEN_ROUTES
 from amqpstore_tools.verbs import serve
 from tests.interop.external_client import need
 
@@ -124,4 +127,51 @@ def test_the_image_runs_the_broker_with_a_valid_configuration() -> None:
     effective = config_of([], variables).load()
     assert effective.unknown_variables == ()
     assert effective.config.data == found["VOLUME"]
-    assert effective.config.listen == [f"0.0.0.0:{found['EXPOSE']}"]
+    opened = (
+        *effective.config.listen,
+        *effective.config.management_listen,
+        *effective.config.metrics_listen,
+    )
+    assert [f"0.0.0.0:{port}" for port in found["EXPOSE"].split()] == [*opened]
+
+
+def test_the_compose_file_fits_the_image() -> None:
+    content = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+    service = content["services"]["amqpstore"]
+    config_fits(service["environment"])
+    assert f"/run/secrets/{service['secrets'][0]}" in service["environment"].values()
+    assert service["volumes"] == [
+        f"{one}:{dict(instructions())['VOLUME']}" for one in content["volumes"]
+    ]
+    ports = {port.rpartition(":")[2] for port in service["ports"]}
+    assert ports <= {*dict(instructions())["EXPOSE"].split()}
+
+
+def test_the_manifests_of_kubernetes_fit_the_image() -> None:
+    service, workload = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8"))
+    assert workload["kind"] == "StatefulSet"
+    assert workload["spec"]["replicas"] == 1
+    pod = workload["spec"]["template"]["spec"]
+    (one,) = pod["containers"]
+    config_fits({row["name"]: row["value"] for row in one["env"]})
+    ports = {row["name"]: row["containerPort"] for row in one["ports"]}
+    assert ports == {row["name"]: row["port"] for row in service["spec"]["ports"]}
+    assert [str(port) for port in ports.values()] == dict(instructions())["EXPOSE"].split()
+    mounts = {row["name"]: row["mountPath"] for row in one["volumeMounts"]}
+    assert mounts["data"] == dict(instructions())["VOLUME"]
+    user = pod["securityContext"]
+    assert f"{user['runAsUser']}:{user['runAsGroup']}" == dict(instructions())["USER"]
+    # What the probes ask is there without a login, and no alarm restarts the broker or hides it.
+    probes = {name: one[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    assert {probe["port"] for probe in probes.values()} == {"metrics"}
+    paths = {name: probe["path"] for name, probe in probes.items()}
+    live, ready = "/health/live", "/health/ready"
+    assert paths == {"startup": live, "liveness": live, "readiness": ready}
+    assert {live, ready} <= {route.path for route in OPEN_ROUTES}
+
+
+def config_fits(variables: dict[str, str]) -> None:
+    """Fail unless the broker takes each of these variables."""
+    known = {key.variable for key in KEYS.values()}
+    known |= {key.file_variable for key in KEYS.values() if key.is_secret}
+    assert variables.keys() <= known
