@@ -176,22 +176,10 @@ class LmdbCatalog:
                 while not self._fits(encoded):
                     self._grow()
             except (lmdb.Error, MemoryError) as error:
-                if self._found_no_room(error):
+                if found_no_room(self._file_path, error):
                     # All of its pages are written again, whatever happened to them: that is safe.
                     raise OSError(errno.ENOSPC, str(error), self._file_path) from error
                 raise DurabilityError(self._file_path, error) from error
-
-    def _found_no_room(self, error: Exception) -> bool:
-        """Tell whether a commit failed because the disk is full. LMDB reports a write that stops
-        half-way for that reason as an input/output error.
-        """
-        if isinstance(error, lmdb.DiskError):
-            return True
-        with contextlib.suppress(OSError):
-            found = os.statvfs(self._file_path)
-            is_full = found.f_bavail * found.f_frsize < _FULL_BYTES
-            return is_full and os.strerror(errno.EIO) in str(error)
-        return False
 
     def _grow(self) -> None:
         """Double the size of the map. Raises: OSError (it is unchanged), lmdb.Error, MemoryError.
@@ -226,6 +214,19 @@ class LmdbCatalog:
     def close(self) -> None:
         with contextlib.suppress(lmdb.Error):
             self._environment.close()
+
+
+def found_no_room(path: str, error: Exception) -> bool:
+    """Tell whether a commit to the file `path` failed because the disk is full. LMDB reports a
+    write that stops half-way for that reason as an input/output error.
+    """
+    if isinstance(error, lmdb.DiskError):
+        return True
+    with contextlib.suppress(OSError):
+        found = os.statvfs(path)
+        is_full = found.f_bavail * found.f_frsize < _FULL_BYTES
+        return is_full and os.strerror(errno.EIO) in str(error)
+    return False
 
 
 def _unread(path: str, error: Exception, where: str = "") -> OSError | DamageError:

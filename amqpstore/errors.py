@@ -203,8 +203,11 @@ class DurabilityError(StoreError):
 
     def __init__(self, path: str, cause: BaseException) -> None:
         advice = "free memory" if isinstance(cause, MemoryError) else "check the disk"
+        reason = str(cause) or type(cause).__name__
+        if isinstance(cause, OSError) and cause.filename == path and cause.strerror:
+            reason = cause.strerror
         super().__init__(
-            f"writing {path} failed: {str(cause) or type(cause).__name__}. Nothing after the last "
+            f"writing {path} failed: {reason}. Nothing after the last "
             f"confirm is promised. The broker stops; {advice}, then start it again."
         )
         self.path = path

@@ -22,7 +22,7 @@ import mmap
 import os
 import resource
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from amqpstore import ownership
@@ -97,6 +97,22 @@ class FileType(enum.Enum):
     SOCKET = "a socket"
     DEVICE = "a device"
     BROKEN_LINK = "a link that leads nowhere"
+
+
+def name_file(error: OSError, path: str) -> None:
+    """Have an error of a call that got no name say which file it is about."""
+    if error.filename is None:
+        error.filename = path
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Have errors of the operating system in the block say which file they are about."""
+    try:
+        yield
+    except OSError as error:
+        name_file(error, path)
+        raise
 
 
 class File(Protocol):
@@ -230,12 +246,16 @@ class OsFile:
         self.descriptor = descriptor
 
     def append(self, buffers: Sequence[bytes]) -> None:
-        for start in range(0, len(buffers), _BUFFERS_A_CALL):
-            some = buffers[start : start + _BUFFERS_A_CALL]
-            written = os.writev(self.descriptor, some)
-            missing = sum(map(len, some)) - written
-            if missing:
-                self._append_rest(b"".join(some)[written:])
+        try:
+            for start in range(0, len(buffers), _BUFFERS_A_CALL):
+                some = buffers[start : start + _BUFFERS_A_CALL]
+                written = os.writev(self.descriptor, some)
+                missing = sum(map(len, some)) - written
+                if missing:
+                    self._append_rest(b"".join(some)[written:])
+        except OSError as error:
+            name_file(error, self.path)
+            raise
 
     def _append_rest(self, rest: bytes) -> None:
         view = memoryview(rest)
@@ -246,22 +266,28 @@ class OsFile:
             view = view[written:]
 
     def fill(self, start: int, stop: int) -> None:
-        while start < stop:
-            size = min(mmap.PAGESIZE - start % mmap.PAGESIZE, stop - start)
-            written = os.pwrite(self.descriptor, _PAGE_OF_ZEROS[:size], start)
-            if written == 0:
-                raise OSError(errno.EIO, "pwrite() wrote nothing", self.path)
-            start += written
+        with naming(self.path):
+            while start < stop:
+                size = min(mmap.PAGESIZE - start % mmap.PAGESIZE, stop - start)
+                written = os.pwrite(self.descriptor, _PAGE_OF_ZEROS[:size], start)
+                if written == 0:
+                    raise OSError(errno.EIO, "pwrite() wrote nothing", self.path)
+                start += written
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self.descriptor, size)
+        with naming(self.path):
+            os.ftruncate(self.descriptor, size)
 
     def end(self) -> int:
         # Reads have offsets of their own: the descriptor's is that of the last append's end.
         return os.lseek(self.descriptor, 0, os.SEEK_CUR)
 
     def datasync(self) -> None:
-        os.fdatasync(self.descriptor)
+        try:
+            os.fdatasync(self.descriptor)
+        except OSError as error:
+            name_file(error, self.path)
+            raise
 
     def drop_cache(self) -> None:
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -276,6 +302,9 @@ class OsFile:
         except MemoryError:
             text = f"{size} bytes of it do not fit into memory"
             raise OSError(errno.ENOMEM, text, self.path) from None
+        except OSError as error:
+            name_file(error, self.path)
+            raise
 
     def _read(self, offset: int, size: int) -> bytes:
         first = os.pread(self.descriptor, size, offset)
@@ -425,7 +454,8 @@ class OsFiles:
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            with naming(path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -437,8 +467,9 @@ class OsFiles:
         descriptor = create_file(path)
         try:
             os.posix_fallocate(descriptor, 0, size)
-        except OSError:
+        except OSError as error:
             os.unlink(path)
+            name_file(error, path)
             raise
         finally:
             os.close(descriptor)

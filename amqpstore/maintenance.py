@@ -166,6 +166,7 @@ class Maintenance:
             self._log.durable or self.created or self.deleted or self._checkpoint_state.is_behind
         )
         if is_needed and not self._must_wait():
+            self._space.make_room()
             self._checkpointed(self._new_checkpoint().run())
         self._clean_up()()
         if self._is_copy_behind:
@@ -185,6 +186,7 @@ class Maintenance:
         accounts = self._to_compact(to_the_end=True)
         if not accounts:
             return None
+        self._space.make_room(sum(account.end_bytes for account in accounts))
         result = self._new_compaction(accounts).run()
         self._compacted(result)
         self._clean_up()()

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from amqpstore import ownership
+from amqpstore.files import naming
 
 DIRECTORY = "reports"
 
@@ -152,7 +153,7 @@ def write_report(data_directory: str, kind: ReportKind, now: datetime, content: 
     directory = os.path.join(data_directory, DIRECTORY)
     ownership.make_directories(directory)
     path = os.path.join(directory, f"{kind}-{now.astimezone(UTC):{_TIME}}Z.json")
-    with open(path, "w", encoding="utf-8") as file:
+    with naming(path), open(path, "w", encoding="utf-8") as file:
         ownership.give(file.fileno(), directory)
         file.write(content)
         file.write("\n")

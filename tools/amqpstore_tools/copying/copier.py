@@ -29,7 +29,7 @@ from amqpstore.catalog import encode_key
 from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError
 from amqpstore.filenames import CATALOG, CATALOG_FILE, MARKER
-from amqpstore.files import OsFiles, create_file
+from amqpstore.files import OsFiles, create_file, naming
 from amqpstore.ownership import Owner, give, give_directory, owner_in
 from amqpstore.records import Kind
 from amqpstore.rows import encode_row
@@ -144,9 +144,17 @@ def _take(target: str) -> bool:
         what = "a store" if MARKER in names else "not empty"
         raise CopyError(f"{target} is {what}. Name a new or an empty directory.")
     clear(target)
-    with open(os.path.join(target, INCOMPLETE), "w", encoding="utf-8") as file:
-        give(file.fileno(), target)
-        file.write("A copy of a store is made here, or left unfinished.\n")
+    path = os.path.join(target, INCOMPLETE)
+    try:
+        with naming(path), open(path, "w", encoding="utf-8") as file:
+            give(file.fileno(), target)
+            file.write("A copy of a store is made here, or left unfinished.\n")
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            if made:
+                os.rmdir(target)
+        raise
     return made
 
 
@@ -281,7 +289,7 @@ class _Copy:
     def _write(self, one: Placed, path: str) -> int:
         """Copy a file's bytes, durably. Returns their checksum. Raises: CopyError, OSError."""
         checksum = offset = 0
-        with open(create_file(path), "wb", buffering=0) as file:
+        with naming(path), open(create_file(path), "wb", buffering=0) as file:
             while offset < one.size:
                 piece = one.file.read(offset, min(_PIECE_BYTES, one.size - offset))
                 if not piece:
@@ -390,7 +398,8 @@ class _Copy:
                 damage=self._out.damage,
             )
         )
-        with open(create_file(os.path.join(self._target, MANIFEST)), "wb") as file:
+        path = os.path.join(self._target, MANIFEST)
+        with naming(path), open(create_file(path), "wb") as file:
             file.write(encoded)
             file.flush()
             os.fsync(file.fileno())

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from amqpstore.files import naming
 from amqpstore_tools.drill.page import page
 from amqpstore_tools.drill.verdict import INVARIANTS, Account, Verdict
 from amqpstore_tools.offline import terminal
@@ -70,7 +71,7 @@ def write(accounts: Sequence[Account], path: str) -> list[str]:
         return [leave_drill_report(path, as_json(accounts))]
     written = {f"{path}.json": as_json(accounts), f"{path}.html": page(accounts)}
     for name, text in written.items():
-        with open(name, "w", encoding="utf-8") as file:
+        with naming(name), open(name, "w", encoding="utf-8") as file:
             file.write(text)
     return list(written)
 

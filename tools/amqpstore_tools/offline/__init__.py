@@ -9,6 +9,7 @@
 - `listing`, `segments`, `queues`, `prepared`: the files, and the content of each.
 - `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded;
   `provenance`: where a message came from, and what became of it.
-- `reports`: what a tool leaves in the data directory of a broker, for its pages.
+- `reports`: what a tool leaves in the data directory of a broker, for its pages; `places`: where
+  else a tool may write, and how on a full disk.
 - `progress`, `exits`, `json_output`, `terminal`, `times`: the command line of all these tools.
 """

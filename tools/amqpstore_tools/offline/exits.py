@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
+from amqpstore.space import is_no_space
 from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.terminal import shown_lines
 
@@ -27,6 +28,11 @@ LOCKED = 3
 NOT_A_STORE = 4
 FAILED = 5
 INTERRUPTED = 130
+
+_NO_SPACE = (
+    "Free some space on that disk (amqpstore compact DIR frees what a stopped store does not "
+    "need), or name a place on another one."
+)
 
 
 class ToolError(Exception):
@@ -70,11 +76,13 @@ def run_tool(
     *,
     has_live: bool = False,
     as_json: bool = False,
+    no_space: str = _NO_SPACE,
 ) -> int:
     """Run a tool. Returns the exit code: what it returned, or 0 for None.
 
     An error is a line on stderr, and with `as_json` an object on stdout too.
-    Args: verb, its name; has_live, whether it has `--live`.
+    Args: verb, its name; has_live, whether it has `--live`; no_space, what to do if the disk is
+    full.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Bars and names on a terminal that only takes ASCII: anything is better than nothing.
@@ -103,7 +111,8 @@ def run_tool(
     except ToolError as error:
         return fail(error.exit_code, error, str(error))
     except (StoreError, OSError) as error:
-        return fail(FAILED, error, text_of(error))
+        is_full = isinstance(error, OSError) and is_no_space(error)
+        return fail(FAILED, error, f"{text_of(error)}{f'. {no_space}' if is_full else ''}")
     except KeyboardInterrupt:
         sys.stderr.write(f"amqpstore {verb}: interrupted\n")
         return INTERRUPTED

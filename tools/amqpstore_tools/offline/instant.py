@@ -15,6 +15,7 @@ before LMDB follows them: a damaged file would crash the process.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import time
@@ -24,9 +25,10 @@ from typing import TypeVar
 import lmdb
 
 from amqpstore import ownership
+from amqpstore.catalog import found_no_room
 from amqpstore.errors import DamageError, StoreError
 from amqpstore.filenames import CATALOG, CATALOG_FILE
-from amqpstore.files import OsFiles
+from amqpstore.files import OsFiles, naming
 from amqpstore.lmdb_pages import check_pages, last_transaction
 
 MAX_TABLES = 256
@@ -102,12 +104,12 @@ def read_tables(folder: str) -> Tables:
 
 
 def write_tables(folder: str, tables: Tables) -> None:
-    """Write a new catalog with these rows, durably: `data.mdb` in `folder`. Raises: OSError,
-    lmdb.Error.
+    """Write a new catalog with these rows, durably: `data.mdb` in `folder`. Raises: OSError.
 
     Nobody else knows of it yet, so it needs no lock.
     """
-    ownership.prepare_file(os.path.join(folder, CATALOG_FILE))
+    path = os.path.join(folder, CATALOG_FILE)
+    ownership.prepare_file(path)
     size = _FIRST_MAP_BYTES
     while True:
         try:
@@ -122,6 +124,9 @@ def write_tables(folder: str, tables: Tables) -> None:
                 environment.sync(True)
         except lmdb.MapFullError:
             size *= 2
+        except lmdb.Error as error:
+            number = errno.ENOSPC if found_no_room(path, error) else errno.EIO
+            raise OSError(number, str(error), path) from error
         else:
             break
     OsFiles().sync_directory(folder)
@@ -143,7 +148,7 @@ def _copy_file(source: str, target: str) -> None:
     """Copy the bytes of a file, the first ones first: LMDB's choice of a state is in them."""
     file = OsFiles().open(source)
     try:
-        with open(target, "wb") as copy:
+        with naming(target), open(target, "wb") as copy:
             offset = 0
             while content := file.read(offset, _COPY_BYTES):
                 copy.write(content)

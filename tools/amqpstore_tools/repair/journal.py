@@ -34,7 +34,7 @@ from amqpstore.filenames import (
     repair_number,
     repair_path,
 )
-from amqpstore.files import OsFiles
+from amqpstore.files import OsFiles, naming
 from amqpstore_tools.repair.errors import BadJournalError
 from amqpstore_tools.repair.listing import Listing
 
@@ -253,7 +253,7 @@ def remove_empty_quarantine(directory: str) -> None:
 def write_durably(path: str, text: str) -> None:
     """Write a file under another name, sync it and rename it. Raises: OSError."""
     new_path = f"{path}.new"
-    with open(new_path, "w", encoding="utf-8") as file:
+    with naming(new_path), open(new_path, "w", encoding="utf-8") as file:
         ownership.give(file.fileno(), os.path.dirname(path))
         file.write(text)
         file.flush()

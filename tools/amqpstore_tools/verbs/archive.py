@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
 from amqpstore_tools.spark.engine import add_master
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _archive(arguments: argparse.Namespace) -> None:
+    require_outside(arguments.directory, arguments.out)
     require_spark()
     # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.archive.archiving import archive

@@ -6,6 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
+from amqpstore.files import naming
 from amqpstore_tools.archive.layout import QueueName
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import add_json, run_tool
@@ -92,7 +93,7 @@ def _ask(arguments: argparse.Namespace) -> None:
 
 
 def _write(path: str, lines: Any, name: QueueName) -> None:
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         writer = LineWriter(file, "msgpack" if path.endswith(".msgpack") else "jsonl")
         writer.write(ExportLine("", datetime.now(UTC).isoformat(timespec="seconds")))
         writer.write(QueueLine(QueueKey(name.vhost, name.queue), None))

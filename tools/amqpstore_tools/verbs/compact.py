@@ -43,7 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
         write_json(result) if arguments.json else _print(result)
         return DAMAGED if result["damage"] else OK
 
-    return run_tool("compact", tool, as_json=arguments.json)
+    no_space = (
+        "A compaction needs room for one new segment, and the reserve is used up. Remove something "
+        "else from that disk, then run it again; nothing is lost."
+    )
+    return run_tool("compact", tool, as_json=arguments.json, no_space=no_space)
 
 
 def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import msgspec
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
 
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _copy(arguments: argparse.Namespace) -> int:
+    require_outside(arguments.directory, arguments.target)
     options = CopyOptions(
         links=not arguments.no_links,
         against=arguments.against,

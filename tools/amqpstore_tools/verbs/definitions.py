@@ -9,6 +9,7 @@ import os
 import sys
 from typing import Any
 
+from amqpstore.files import naming
 from amqpstore_tools.administration.options import (
     add_action,
     add_actions,
@@ -78,7 +79,7 @@ def _write(path: str, text: str) -> None:
     except FileExistsError:
         raise UsageError(f"{partial} exists: another export is writing it, or has failed") from None
     try:
-        with open(opened, "wb") as file:
+        with naming(partial), open(opened, "wb") as file:
             file.write(text.encode(errors="backslashreplace"))
             file.flush()
             os.fsync(file.fileno())

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any
 
+from amqpstore.files import naming
 from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
 from amqpstore_tools.transfer.exporting import chosen, export
@@ -52,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output == STANDARD:
         raise UsageError("--json needs a FILE, because both would go to standard output")
+    if arguments.output != STANDARD:
+        require_outside(arguments.directory, arguments.output)
     started = time.monotonic()
     with (
         StoreImage.open(arguments.directory, live=arguments.live) as image,
@@ -83,7 +87,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
         return
     partial = f"{path}.partial"
     try:
-        with open(partial, "wb") as file:
+        with naming(partial), open(partial, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -13,6 +13,7 @@ from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import shared_lock
+from amqpstore_tools.offline.places import require_outside, with_reserve
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair, write_durably
@@ -42,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what is asked. Returns the exit code."""
-    return run_tool("repair", lambda: _run(arguments), has_live=False)
+    no_space = (
+        "Nothing was changed that the same command cannot finish, or --undo undo. Free some space "
+        "on that disk; or copy the store to another one, and repair it there."
+    )
+    return run_tool("repair", lambda: _run(arguments), as_json=arguments.json, no_space=no_space)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -60,9 +65,7 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)
-    inside = os.path.commonpath([os.path.abspath(directory), os.path.abspath(path)])
-    if inside == os.path.abspath(directory):
-        raise OSError(f"{path} is in the store itself. Name a file elsewhere.")
+    require_outside(directory, path)
     with (
         progress_bar() as tell,
         executor_of(arguments, "check") as executor,
@@ -82,7 +85,7 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
 def _apply(directory: str, path: str, *, as_json: bool) -> None:
     plan = read_plan(path)
     with progress_bar() as tell:
-        repair = apply_plan(directory, plan, tell)
+        repair = with_reserve(directory, lambda: apply_plan(directory, plan, tell))
     if as_json:
         write_json({**_facts(plan), "quarantine": repair.name if repair else None})
         return
@@ -93,7 +96,7 @@ def _apply(directory: str, path: str, *, as_json: bool) -> None:
 
 def _undo(directory: str, *, as_json: bool) -> None:
     with progress_bar() as tell:
-        repair: Repair = undo(directory, tell)
+        repair: Repair = with_reserve(directory, lambda: undo(directory, tell))
     if as_json:
         write_json({"undone": repair.name})
         return

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from amqpstore.files import naming
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import say
 from amqpstore_tools.spark.engine import add_master
@@ -43,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    require_outside(arguments.directory, arguments.out)
     require_spark()
     # Imported here, so that the other verbs start without Spark.
     from amqpstore_tools.report.gathering import gather
@@ -58,7 +61,7 @@ def _report(arguments: argparse.Namespace) -> None:
         figures = gather(arguments.directory, spread, is_local=spark.is_local)
         seconds = time.monotonic() - started
     new = f"{arguments.out}.new"
-    with open(new, "w", encoding="utf-8") as file:
+    with naming(new), open(new, "w", encoding="utf-8") as file:
         file.write(page(figures))
     os.replace(new, arguments.out)
     if not arguments.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from amqpstore_tools.copying.restoring import restore
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.places import with_reserve
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
 
@@ -47,13 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _restore(arguments: argparse.Namespace) -> None:
     started = time.monotonic()
     with progress_bar() as show:
-        restored = restore(
+        work = partial(
+            restore,
             arguments.copy,
             arguments.directory,
             links=arguments.links,
             accept_damage=arguments.damaged,
             progress=show,
         )
+        restored = with_reserve(arguments.directory, work)
     copied = restored.copied
     result = {
         "directory": arguments.directory,

@@ -1,0 +1,34 @@
+"""Where a tool may write: not into the store that it works on, and how on a full disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from amqpstore.filenames import RESERVE
+from amqpstore.space import is_no_space
+from amqpstore_tools.offline.exits import ToolError
+
+ResultT = TypeVar("ResultT")
+
+
+def require_outside(directory: str, path: str) -> None:
+    """Make sure that what a tool writes is not in a store. Raises: ToolError."""
+    store = os.path.realpath(directory)
+    if os.path.commonpath([store, os.path.realpath(path)]) == store:
+        raise ToolError(f"{path} is in the store {directory} itself. Name a place elsewhere.")
+
+
+def with_reserve(directory: str, work: Callable[[], ResultT]) -> ResultT:
+    """Do work on a store that may be done twice. If the disk is full, the store's reserve is
+    removed, which the broker creates again once there is room, and the work is done again.
+    """
+    try:
+        return work()
+    except OSError as error:
+        reserve = os.path.join(directory, RESERVE)
+        if not is_no_space(error) or not os.path.exists(reserve):
+            raise
+        os.unlink(reserve)
+    return work()
