@@ -263,6 +263,33 @@ def test_the_overview_adds_up(api: ManagementClient) -> None:
     assert api.get("/queues?page=1&page_size=1&columns=name")["page_size"] == 1
 
 
+def test_what_has_left_is_told_by_queue_and_reason(
+    api: ManagementClient, managed_broker: BrokerProcess
+) -> None:
+    api.put("/vhosts/short")
+    api.put("/queues/short/two", {"arguments": {"x-max-length": 2}})
+    message = {"properties": {}, "routing_key": "two", "payload": "x", "payload_encoding": "string"}
+    for _ in range(5):
+        api.expect(200, "POST", "/exchanges/short/amq.default/publish", message)
+    got = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    api.expect(200, "POST", "/queues/short/two/get", got)
+    assert api.get("/queues/short/two")["messages_left"] == {"acked": 1, "maxlen": 3}
+    api.delete("/queues/short/two")
+    assert api.get("/vhosts/short")["messages_left"] == {
+        "acked": 1,
+        "maxlen": 3,
+        "queue_deleted": 1,
+    }
+    overview = api.get("/overview")
+    assert overview["messages_left"]["queue_deleted"] >= 1
+    assert overview["messages_dead_lettered"] == {}
+    wait_until(lambda: "short two queue_deleted=1" in managed_broker.log_tail())
+    lines = [line for line in managed_broker.log_tail().splitlines() if "messages left" in line]
+    assert any("maxlen=3" in line for line in lines)
+    assert not any("acked" in line for line in lines)
+    api.delete("/vhosts/short")
+
+
 def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
     """Operator policies and limits can be set as parameters; what only a plug-in of RabbitMQ would
     read is refused, as RabbitMQ does without it, and an import without it says so.

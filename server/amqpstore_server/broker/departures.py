@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from amqpstore.departures import Departure
 from amqpstore_server.broker.counters import ChannelCounters, DeliveryCounters
@@ -19,6 +19,15 @@ _log = logging.getLogger(__name__)
 
 _MAX_NAMED = 10
 """The most queues and reasons that a line of the log names; the others are summed up."""
+
+DYING = (
+    Departure.REJECTED,
+    Departure.DELIVERY_LIMIT,
+    Departure.EXPIRED,
+    Departure.MAXLEN,
+    Departure.PUBLISH_REJECTED,
+)
+"""The reasons for which a message may become a dead letter."""
 
 _WIDTH = max(Departure) + 1
 _NONE = [0] * _WIDTH
@@ -138,6 +147,16 @@ def acked(counters: DeliveryCounters) -> int:
     there.
     """
     return counters.ack - counters.late_ack + counters.deliver_no_ack + counters.get_no_ack
+
+
+def labelled(counts: Mapping[Departure, int]) -> dict[str, int]:
+    """Return the counts that are not 0, by the labels of their reasons."""
+    return {reason.label: count for reason, count in counts.items() if count}
+
+
+def dead_lettered(departures: Departures) -> dict[Departure, int]:
+    """Return how many messages arrived in another queue as dead letters, by reason."""
+    return {reason: departures.dead_lettered[reason] for reason in DYING}
 
 
 def reasons_of_queue(departures: Departures, counters: DeliveryCounters) -> dict[Departure, int]:

@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from amqpstore_server.amqp.connection import AmqpConnection
+from amqpstore_server.broker.departures import labelled, reasons_of_queue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.metrics.exposition import MetricsFormat, label, line
@@ -28,6 +29,8 @@ DETAILED = "rabbitmq_detailed_"
 PER_OBJECT = "rabbitmq_"
 CLUSTER = "rabbitmq_cluster_"
 """The prefix of what RabbitMQ says of the whole cluster."""
+OURS = "amqpstore_"
+"""The prefix of what RabbitMQ does not have."""
 
 _AT_ONCE = 500
 """Objects whose metrics are written before others have their turn."""
@@ -61,6 +64,19 @@ def _queues(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
         for queue in list(vhost.queues.values()):
             if not queue.is_internal:
                 yield line(f"{label('queue', queue.name)},{of_vhost}"), queue
+
+
+def _departures(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
+    """Yield the counts of queues, one for each reason for which messages have left it."""
+    for vhost in _vhosts(source, vhosts):
+        of_vhost = label("vhost", vhost.name)
+        for queue in list(vhost.queues.values()):
+            if queue.is_internal:
+                continue
+            counts = labelled(reasons_of_queue(queue.departures, queue.counters))
+            of_queue = f"{label('queue', queue.name)},{of_vhost}"
+            for reason, count in counts.items():
+                yield line(f"{of_queue},{label('reason', reason)}"), (count,)
 
 
 def _exchanges(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
@@ -154,6 +170,9 @@ GROUPS: dict[str, _Group] = {
         _memory,
     ),
     "queue_delivery_metrics": _deliveries(_queues, "queue_"),
+    "queue_departure_metrics": _Group(
+        _departures, {"queue_messages_left_total": "Messages that have left a queue"}, tuple
+    ),
     "channel_queue_exchange_metrics": _Group(
         _queues,
         {"queue_messages_published_total": "Messages that came into a queue"},
@@ -215,11 +234,13 @@ GROUPS: dict[str, _Group] = {
 }
 """The metrics of single objects by RabbitMQ's name of their family."""
 
+_OF_OURS = ("queue_departure_metrics",)
 _OF_CLUSTER = ("vhost_status", "exchange_names", "exchange_bindings")
 _OF_ALL = (
     "queue_coarse_metrics",
     "queue_metrics",
     "queue_delivery_metrics",
+    "queue_departure_metrics",
     "channel_queue_exchange_metrics",
     "exchange_metrics",
     "connection_coarse_metrics",
@@ -284,7 +305,8 @@ class _Objects:
             group = GROUPS[name]
             if group.kind not in self._kinds:
                 yield from self._list(group.kind)
-            yield from self._family(group, CLUSTER if name in _OF_CLUSTER else prefix)
+            its_prefix = CLUSTER if name in _OF_CLUSTER else OURS if name in _OF_OURS else prefix
+            yield from self._family(group, its_prefix)
             left_out += self._kinds[group.kind].left_out * len(group.metrics)
         self._source.left_out = left_out
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amqpstore.figures import StoreFigures
-from amqpstore_server.metrics.families import Described, Families, histogram, single
+from amqpstore_server.broker.departures import dead_lettered, reasons_of_all
+from amqpstore_server.metrics.families import Described, Families, family, histogram, single
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.statistics.sampler import MAX_BYTES
 
@@ -17,10 +18,32 @@ Values = Iterator[tuple[str, str, float]]
 def families(source: MetricsSource) -> Families:
     """Yield all of them."""
     yield from _histograms(source)
+    yield from _departures(source)
     figures = source.broker.context.store.figures()
     for values in (_log(figures), _memory(source, figures), _work(source), _start(figures)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)
+
+
+def _departures(source: MetricsSource) -> Families:
+    """Yield how messages have left queues, or never entered one, by reason."""
+    departures = source.broker.departures()
+    for name, help_text, counts in (
+        (
+            "messages_left_total",
+            "Messages that have left, or never entered a queue",
+            reasons_of_all(departures, source.broker.counters()),
+        ),
+        (
+            "messages_dead_lettered_total",
+            "Those of them that arrived in another queue as dead letters",
+            dead_lettered(departures),
+        ),
+    ):
+        made = family(Described(_PREFIX + name, help_text))
+        for reason, count in counts.items():
+            made.add_sample(_PREFIX + name, {"reason": reason.label}, count)
+        yield made
 
 
 def _histograms(source: MetricsSource) -> Families:

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
+from amqpstore.departures import Departure
 from amqpstore.index import PagedFile
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
@@ -216,6 +217,31 @@ def test_dead_letters_of_a_transaction_are_counted(metered: Metered) -> None:
     other.channel.commit()
     metered.server.settle()
     assert metered.samples()[f"{name} at_most_once rabbit_classic_queue"] == 1
+
+
+def test_what_has_left_is_counted_by_reason_and_queue(metered: Metered) -> None:
+    found = metered.samples()
+    assert found["amqpstore_messages_left_total unroutable"] == 1
+    for reason in Departure:  # all of them are there from the beginning, so that rates work
+        assert f"amqpstore_messages_left_total {reason.label}" in found
+    metered.client.ack("a")
+    metered.server.queue("letters", dead_letter_exchange="", dead_letter_routing_key="q")
+    metered.client.publish("", "letters", "x", "y", expiration="10")
+    metered.server.pass_time(20)
+    found = metered.samples()
+    assert found["amqpstore_messages_left_total acked"] == 1
+    assert found["amqpstore_messages_left_total expired"] == 2
+    assert found["amqpstore_messages_dead_lettered_total expired"] == 2
+    assert found["amqpstore_messages_dead_lettered_total maxlen"] == 0
+    of_queues = {
+        "amqpstore_queue_messages_left_total q acked /": 1,
+        "amqpstore_queue_messages_left_total letters expired /": 2,
+    }
+    assert metered.detailed("queue_departure_metrics") == of_queues
+    per_object = metered.samples(
+        b"".join(objects.per_object(metered.source, MetricsFormat(""))).decode()
+    )
+    assert of_queues.items() <= per_object.items()
 
 
 def test_families_of_objects(metered: Metered) -> None:

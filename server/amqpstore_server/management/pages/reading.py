@@ -50,6 +50,8 @@ async def _overview(api: PageApi, _asked: PageAddress) -> Values:
         "product": found["product_name"],
         "version": found["product_version"],
         "listeners": found.get("listeners", []),
+        "left": found["messages_left"],
+        "letters": found["messages_dead_lettered"],
         **await _alarms(api, _asked),
     }
 

@@ -7,6 +7,13 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration import parameters as kept
+from amqpstore_server.broker.counters import ChannelCounters
+from amqpstore_server.broker.departures import (
+    Departures,
+    dead_lettered,
+    labelled,
+    reasons_of_all,
+)
 from amqpstore_server.definitions import GlobalParameter
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
@@ -70,6 +77,7 @@ async def overview(call: Call) -> Answer:
         "node": context.node,
         "object_totals": _object_totals(call, visible),
         **context.statistics.overview(call.ranges, None if identity.is_monitor else visible),
+        **_departures(call, None if identity.is_monitor else visible),
     }
     if identity.is_monitor:
         row["listeners"] = listener_rows(context)
@@ -87,6 +95,21 @@ def _object_totals(call: Call, visible: list[str]) -> dict[str, int]:
         "exchanges": sum(len(vhost.exchanges) + 1 for vhost in vhosts),
         "queues": len(queues),
         "consumers": sum(len(queue.consumers) for queue in queues),
+    }
+
+
+def _departures(call: Call, visible: list[str] | None) -> dict[str, Any]:
+    """Return how messages have left, in some virtual hosts, or in all that there ever were."""
+    broker = call.context.broker
+    departures, counters = broker.departures(), broker.counters()
+    if visible is not None:
+        departures, counters = Departures(), ChannelCounters()
+        for name in visible:
+            departures.add(broker.vhosts[name].departures)
+            counters.add(broker.vhosts[name].counters)
+    return {
+        "messages_left": labelled(reasons_of_all(departures, counters)),
+        "messages_dead_lettered": labelled(dead_lettered(departures)),
     }
 
 

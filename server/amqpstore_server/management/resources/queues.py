@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_queue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE
 from amqpstore_server.broker.vhost import VirtualHost
@@ -90,6 +91,11 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
         "message_bytes": lambda found: message_bytes(found[1]),
         "message_bytes_ready": lambda found: message_bytes_ready(found[1]),
         "message_bytes_unacknowledged": lambda found: message_bytes_unacknowledged(found[1]),
+        "messages_left": lambda found: labelled(
+            reasons_of_queue(found[1].departures, found[1].counters)
+        ),
+        "messages_dead_lettered": lambda found: labelled(dead_lettered(found[1].departures)),
+        "messages_came_back": lambda found: found[1].departures.came_back,
         "idle_since": lambda found: _idle_since(call, found),
         "head_message_timestamp": lambda _: None,
         "owner_pid_details": lambda found: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_all
 from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.definitions import VirtualHostDefinition
@@ -36,6 +37,10 @@ def vhost_columns(call: Call) -> Columns[VirtualHost]:
             "default_queue_type": lambda vhost: vhost.metadata.get(DEFAULT_QUEUE_TYPE, CLASSIC),
             "metadata": lambda vhost: {"description": "", "tags": [], **vhost.metadata},
             "tracing": lambda vhost: vhost.firehose.is_on,
+            "messages_left": lambda vhost: labelled(
+                reasons_of_all(vhost.departures, vhost.counters)
+            ),
+            "messages_dead_lettered": lambda vhost: labelled(dead_lettered(vhost.departures)),
             "cluster_state": lambda _: {node: "running"},
         },
         lambda vhost: statistics.vhost(vhost, ranges),
