@@ -5,6 +5,7 @@ directory: in its queue, or in one named after the queue's id, in order. Only a 
 nothing says where it was may be in the queue of lost messages.
 """
 
+import io
 import os
 import shutil
 import tempfile
@@ -15,12 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqpstore import Store
+from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
+from amqpstore_tools.offline.locks import shared_lock
+from amqpstore_tools.repair.exporting import find_remains
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.repair.names import LOST_AND_FOUND
 from amqpstore_tools.repair.undo import undo
+from amqpstore_tools.transfer.exporting import export
+from amqpstore_tools.transfer.importing import import_lines
+from amqpstore_tools.transfer.lines import LineWriter, read_lines
 from fixtures.survivors import opened
-from tests.unit.repair.chronicles import MOMENTS, Chronicle, Evidence, number_of
+from tests.unit.repair.chronicles import MOMENTS, OPTIONS, Chronicle, Evidence, number_of
 from tests.unit.repair.mending import mend
 
 SEEDS = 6
@@ -158,6 +166,17 @@ def queues_of(directory: str) -> dict[str, list[int]]:
     }
 
 
+def brought_elsewhere(directory: str, other: str) -> dict[str, list[int]]:
+    """Export what is left of a store, and import it into a new one. Returns the queues of that."""
+    out = io.BytesIO()
+    with shared_lock(directory):
+        export("", LineWriter(out, "msgpack"), find_remains(directory, lambda *_: None).queues)
+    Store.open(other, options=OPTIONS, worker=InlineWorker()).close()
+    lines = [line for line, _ in read_lines(io.BytesIO(out.getvalue()))]
+    import_lines(other, lines, create=True)
+    return queues_of(other)
+
+
 def wrong_in(chronicle: Chronicle, evidence: Evidence, queues: dict[str, list[int]]) -> list[str]:
     """Return how queues differ from the optimum."""
     found = []
@@ -205,11 +224,14 @@ def look_at(chronicle: Chronicle, mixture: Mixture) -> None:
         done = mixed(chronicle, mixture, directory)
         evidence = Evidence.of(directory, chronicle.seed)
         before = listing(directory)
+        exported = brought_elsewhere(directory, os.path.join(scratch, "elsewhere"))
         _, repair = mend(directory)
         assert not check(directory).is_damaged, done
         wrong = wrong_in(chronicle, evidence, queues_of(directory))
         assert wrong == [], (done, wrong)
         if repair is not None:
+            kept = {name: one for name, one in queues_of(directory).items() if one}
+            assert {name: one for name, one in exported.items() if one} == kept, done
             undo(directory)
             assert listing(directory) == before, done
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from amqpstore import SharedStore
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.transfer.exporting import chosen, export
+from amqpstore_tools.transfer.exporting import export, queues_of
 from amqpstore_tools.transfer.importing import import_lines
 from amqpstore_tools.transfer.lines import LineWriter, read_lines
 
@@ -17,7 +17,7 @@ def exported(directory: str) -> tuple[dict[str, int], bytes]:
     """Messages by queue, and the file."""
     out = io.BytesIO()
     with StoreImage.open(directory) as image:
-        found = export(image, LineWriter(out, "jsonl"), chosen(image, None, None))
+        found = export("", LineWriter(out, "jsonl"), queues_of(image))
     return found.messages, out.getvalue()
 
 

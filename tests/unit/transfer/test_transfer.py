@@ -16,7 +16,7 @@ from amqpstore.errors import NotAStoreError, StoreLockedError
 from amqpstore.filenames import is_spare
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.transfer.exporting import chosen, export
+from amqpstore_tools.transfer.exporting import export, queues_of
 from amqpstore_tools.transfer.importing import import_lines
 from amqpstore_tools.transfer.lines import (
     FORMATS,
@@ -82,7 +82,7 @@ def _vhost() -> Change:
 def exported(directory: str, format_name: str = "jsonl") -> bytes:
     file = io.BytesIO()
     with StoreImage.open(directory) as image:
-        export(image, LineWriter(file, format_name), chosen(image, None, None))
+        export("", LineWriter(file, format_name), queues_of(image))
     return file.getvalue()
 
 

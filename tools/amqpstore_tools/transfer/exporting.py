@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
+from amqpstore.message import Message
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import Entry, QueueImage
@@ -20,100 +23,124 @@ from amqpstore_tools.transfer.lines import (
 )
 
 
+class ExportedQueue(Protocol):
+    """A queue whose messages can be exported: of a sound store, or of what is left of one."""
+
+    @property
+    def key(self) -> QueueKey: ...
+
+    @property
+    def definition(self) -> Any: ...
+
+    @property
+    def count(self) -> int:
+        """How many messages it has, readable or not."""
+
+    def lines(self) -> Iterator[MessageLine | None]:
+        """Yield its messages in order; None for each that cannot be read. Raises: OSError."""
+
+
 @dataclass
 class Exported:
     """The result: messages by queue, those that could not be read, and bytes written."""
 
     messages: dict[str, int] = field(default_factory=dict)
-    unreadable: dict[str, int] = field(default_factory=dict)
+    unreadable: Counter[str] = field(default_factory=Counter)
+    total: int = 0
     bytes: int = 0
 
-    @property
-    def total(self) -> int:
-        """All messages that were written."""
-        return sum(self.messages.values())
+
+_Queue = TypeVar("_Queue", bound=ExportedQueue)
 
 
-def key_of(queue: QueueImage) -> QueueKey:
-    """Return how a file of messages names a queue."""
-    return QueueKey(queue.vhost, queue.name, queue.level or 0)
+class ImageQueue:
+    """A queue of a store as the next start would find it."""
+
+    def __init__(self, image: StoreImage, queue: QueueImage) -> None:
+        self._image = image
+        self._queue = queue
+        self.key = QueueKey(queue.vhost, queue.name, queue.level or 0)
+        self.definition = queue.definition
+        self.count = queue.live_count
+
+    def lines(self) -> Iterator[MessageLine | None]:
+        """Yield its messages in order; None for each that cannot be read. Raises: OSError."""
+        image, queue = self._image, self._queue
+        for columns in queue.columns():
+            entries = list(map(Entry, *columns[:6]))
+            for entry, (_, stored) in zip(entries, image.messages(columns.ids), strict=True):
+                try:
+                    message = stored.message(image.decoder) if stored else None
+                except ValueError:
+                    message = None
+                yield line_of(self.key, entry, message) if message else None
+        for one in queue.unreadable:
+            yield from (None for _ in range(one.live))
 
 
-def chosen(image: StoreImage, names: Collection[str] | None, vhost: str | None) -> list[QueueImage]:
-    """Return queues of a store: with these names, of a virtual host, or all that clients see.
+def queues_of(image: StoreImage) -> list[ImageQueue]:
+    """Return the queues of a store that clients see."""
+    return [ImageQueue(image, queue) for queue in image.queues if not queue.is_hidden]
+
+
+def line_of(key: QueueKey, entry: Entry, message: Message) -> MessageLine:
+    """Return the line of a message of a queue."""
+    envelope = message.envelope
+    return MessageLine(
+        key,
+        envelope.exchange,
+        envelope.routing_key,
+        envelope.properties,
+        message.body,
+        entry.sequence,
+        entry.message_id,
+        entry.priority,
+        entry.expires_ms,
+        entry.delivery_count,
+    )
+
+
+def chosen(
+    queues: Sequence[_Queue], directory: str, names: Collection[str] | None, vhost: str | None
+) -> list[_Queue]:
+    """Return queues of the store in a directory: with these names, of a virtual host, or all.
 
     Raises: TransferError, if one does not exist.
     """
-    of_vhost = [
-        queue
-        for queue in image.queues
-        if (vhost is None or queue.vhost == vhost) and not queue.is_hidden
-    ]
-    found = [queue for queue in of_vhost if names is None or queue.name in names]
-    missing = set(names or ()) - {queue.name for queue in found}
+    of_vhost = [queue for queue in queues if vhost is None or queue.key.vhost == vhost]
+    found = [queue for queue in of_vhost if names is None or queue.key.name in names]
+    missing = set(names or ()) - {queue.key.name for queue in found}
     if missing or (vhost is not None and not of_vhost):
-        there = ", ".join(sorted({str(queue.name) for queue in of_vhost})[:10])
+        there = ", ".join(sorted({str(queue.key.name) for queue in of_vhost})[:10])
         what = f"queue {min(missing)!r}" if missing else f"virtual host {vhost!r} with queues"
-        raise TransferError(
-            f"there is no {what} in {image.directory}. Available: {there or 'none'}"
-        )
+        raise TransferError(f"there is no {what} in {directory}. Available: {there or 'none'}")
     return found
 
 
 def export(
-    image: StoreImage,
+    store_id: str,
     writer: LineWriter,
-    queues: Collection[QueueImage],
+    queues: Iterable[ExportedQueue],
     progress: Progress = lambda *_: None,
 ) -> Exported:
     """Write the messages of some queues of a store, each queue in order. Raises: OSError."""
     out = Exported()
+    queues = list(queues)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    store_id = image.store_id.hex if image.store_id else ""
     out.bytes += writer.write(ExportLine(store_id, now))
-    total = sum(queue.live_count for queue in queues)
+    total = sum(queue.count for queue in queues)
     for queue in queues:
-        label = str(key_of(queue))
-        out.bytes += writer.write(QueueLine(key_of(queue), queue.definition))
-        out.messages[label] = 0
-        unreadable = 0
-        for line in _messages(image, queue):
+        label = str(queue.key)
+        out.bytes += writer.write(QueueLine(queue.key, queue.definition))
+        out.messages.setdefault(label, 0)
+        for line in queue.lines():
             if line is None:
-                unreadable += 1
+                out.unreadable[label] += 1
                 continue
             out.bytes += writer.write(line)
             out.messages[label] += 1
+            out.total += 1
             progress("exporting", out.total, total)
-        if unreadable := unreadable + sum(one.live for one in queue.unreadable):
-            out.unreadable[label] = unreadable
-    end = EndLine(out.total, sum(out.unreadable.values()))
+    end = EndLine(out.total, out.unreadable.total())
     out.bytes += writer.write(end)
     return out
-
-
-def _messages(image: StoreImage, queue: QueueImage) -> Iterator[MessageLine | None]:
-    """Yield the messages of a queue; None for one that cannot be read."""
-    key = key_of(queue)
-    for columns in queue.columns():
-        entries = list(map(Entry, *columns[:6]))
-        for entry, (_, stored) in zip(entries, image.messages(columns.ids), strict=True):
-            try:
-                message = stored.message(image.decoder) if stored else None
-            except ValueError:
-                message = None
-            if message is None:
-                yield None
-                continue
-            envelope = message.envelope
-            yield MessageLine(
-                key,
-                envelope.exchange,
-                envelope.routing_key,
-                envelope.properties,
-                message.body,
-                entry.sequence,
-                entry.message_id,
-                entry.priority,
-                entry.expires_ms,
-                entry.delivery_count,
-            )

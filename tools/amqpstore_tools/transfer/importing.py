@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, ownership
+from amqpstore.catalog import Change
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import (
     DEFINITIONS,
@@ -58,7 +59,7 @@ class Imported:
 def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Imported:
     """Add messages at the end of their queues in the store in `directory`.
 
-    Args: create, whether missing queues are created as they were.
+    Args: create, whether missing queues and virtual hosts are created.
     Raises: TransferError, CopyError, NotAStoreError, StoreLockedError, FormatVersionError,
     DamageError, DiskFullError, OSError; the store is unchanged then.
     """
@@ -113,9 +114,12 @@ class _Import:
             self._out.messages.setdefault(str(key), 0)
             return
         if key.vhost is not None and key.vhost not in self._store.definitions("vhosts"):
-            raise TransferError(
-                f"the store has no virtual host {key.vhost!r}. Create it with a definitions file."
-            )
+            if not self._create:
+                raise TransferError(
+                    f"the store has no virtual host {key.vhost!r}. Create it with "
+                    "`amqpstore vhosts add`, or use --create."
+                )
+            self._store.define([Change("vhosts", key.vhost, {})])
         is_level = key.level and QueueKey(key.vhost, key.name) in self._queues
         if not self._create and not is_level:
             raise TransferError(

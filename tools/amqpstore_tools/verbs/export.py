@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from amqpstore.files import naming
@@ -17,7 +17,8 @@ from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
-from amqpstore_tools.transfer.exporting import chosen, export
+from amqpstore_tools.repair.exporting import RemainingQueue, Remains, find_remains, is_damaged
+from amqpstore_tools.transfer.exporting import ExportedQueue, chosen, export, queues_of
 from amqpstore_tools.transfer.lines import FORMATS, LineWriter
 
 STANDARD = "-"
@@ -57,25 +58,38 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.output != STANDARD:
         require_outside(arguments.directory, arguments.output)
     started = time.monotonic()
+    directory = os.path.normpath(arguments.directory)
+    remains: Remains | None = None
+    left: list[RemainingQueue] = []
     with (
-        StoreImage.open(arguments.directory, live=arguments.live) as image,
+        StoreImage.open(directory, live=arguments.live) as image,
         _opened(arguments.output) as file,
         progress_bar(in_bytes=False) as show,
     ):
-        queues = chosen(image, arguments.queue, arguments.vhost)
-        exported = export(image, LineWriter(file, arguments.format), queues, show)
+        if is_damaged(image) and not image.is_live:
+            remains = find_remains(directory, show)
+            left = chosen(remains.queues, directory, arguments.queue, arguments.vhost)
+        queues: Sequence[ExportedQueue] = left
+        if remains is None:
+            queues = chosen(queues_of(image), directory, arguments.queue, arguments.vhost)
+        store_id = image.store_id.hex if image.store_id else ""
+        exported = export(store_id, LineWriter(file, arguments.format), queues, show)
         in_doubt = sum(one.is_undecided and not one.is_purge for one in image.prepared)
     result = {
         "output": arguments.output,
-        "queues": len({(queue.vhost, queue.name) for queue in queues}),
+        "queues": len({(queue.key.vhost, queue.key.name) for queue in queues}),
         "messages": exported.messages,
         "unreadable": exported.unreadable,
-        "in_doubt": in_doubt,
+        "in_doubt": remains.in_doubt if remains else in_doubt,
+        "again": {str(one.key): one.again for one in left if one.again},
+        "recovered": [str(one.key) for one in left if one.is_recovered],
+        "notes": remains.truth.notes if remains else [],
+        "is_damaged": remains is not None or image.is_rebuilt,
         "bytes": exported.bytes,
         "seconds": round(time.monotonic() - started, 3),
     }
     write_json(result) if arguments.json else _print(result)
-    return DAMAGED if exported.unreadable else OK
+    return DAMAGED if exported.unreadable or result["is_damaged"] else OK
 
 
 @contextlib.contextmanager
@@ -111,3 +125,14 @@ def _print(result: dict[str, Any]) -> None:
         say(f"  skipped: what {counted(in_doubt, 'transaction')} in doubt would publish", out)
     for queue, count in result["unreadable"].items():
         say(f"  not readable: {counted(count, 'message')} of queue {queue}", out)
+    if result["is_damaged"]:
+        say(
+            "  warning: the store is damaged, see `amqpstore check`; this is what is left of it",
+            out,
+        )
+    for note in result["notes"]:
+        say(f"  warning: {note}", out)
+    for queue in result["recovered"]:
+        say(f"  its name is lost, and made of its id: queue {queue}", out)
+    for queue, count in result["again"].items():
+        say(f"  perhaps acked before: {counted(count, 'message')} of queue {queue}", out)
