@@ -21,7 +21,7 @@ from amqpstore_server.broker.patterns import Pattern, PatternError
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, QUORUM
 from amqpstore_server.password_hashes import ARGON2, is_argon2
-from amqpstore_server.protocol.field_table import MAX_DEPTH
+from amqpstore_server.protocol.field_table import MAX_ARGUMENTS_DEPTH
 
 _log = logging.getLogger(__name__)
 
@@ -419,16 +419,21 @@ def _check_expression(field: str, expression: str, owner: str) -> None:
         raise ValueError(f"`{field}` of {owner}: {error}") from None
 
 
-def check_numbers(field: str, value: Any, depth: int = 0) -> None:
+def check_numbers(field: str, value: Any) -> None:
     """Check that integers fit in AMQP's 64-bit fields, and that tables are not nested too
     deeply.
     """
-    if depth > MAX_DEPTH:
-        raise ValueError(f"`{field}` is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            check_numbers(field, item, depth + 1)
-    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"`{field}` has {value}; expected integers of at most 64 bits")
+    level = [value]
+    for _ in range(MAX_ARGUMENTS_DEPTH + 1):
+        for one in level:
+            if isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
+                raise ValueError(f"`{field}` has {one}; expected integers of at most 64 bits")
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise ValueError(f"`{field}` is nested more than {MAX_ARGUMENTS_DEPTH} deep")

@@ -22,9 +22,9 @@ from amqpstore_server.protocol.errors import (
     MalformedError,
 )
 from amqpstore_server.protocol.field_table import (
+    MAX_ARGUMENTS_DEPTH,
     MAX_DEPTH,
     MAX_ENTRIES,
-    MAX_TABLE_BYTES,
     Timestamp,
     decode_table,
 )
@@ -195,8 +195,8 @@ def test_text_that_is_not_utf_8_is_bytes() -> None:
 
 def test_the_limits_of_a_table_are_those_of_the_code() -> None:
     text = " ".join(document().split())
-    assert f"may have {MAX_TABLE_BYTES} bytes and {MAX_ENTRIES} entries" in text
-    assert f"{MAX_DEPTH} levels" in text
+    assert f"{MAX_ENTRIES} entries, counting those of all tables" in text
+    assert f"{MAX_DEPTH} levels, including itself ({MAX_ARGUMENTS_DEPTH} in the" in text
 
 
 def test_reply_codes_are_the_exceptions() -> None:

@@ -230,7 +230,7 @@ def test_the_entries_that_are_changed_below_are_right_unchanged(tmp_path: Path, 
 ALGORITHMS = "rabbit_password_hashing_sha256, rabbit_password_hashing_sha512"
 OPERATOR_POLICY = {"pattern": ".*", "definition": {}}
 NESTED: dict[str, Any] = {}
-for _ in range(40):
+for _ in range(140):
     NESTED = {"deeper": NESTED}
 
 
@@ -254,8 +254,8 @@ for _ in range(40):
         (entry("permissions", user="u" * 256), "$.permissions[0]", "at most 255 bytes"),
         (entry("policies", name="p" * 256), "$.policies[0]", "at most 255 bytes"),
         (entry("policies", priority=1 << 64), "$.policies[0]", "at most 64 bits"),
-        (entry("queues", arguments=NESTED), "$.queues[0]", "nested more than 32 deep"),
-        (entry("policies", definition=NESTED), "$.policies[0]", "nested more than 32 deep"),
+        (entry("queues", arguments=NESTED), "$.queues[0]", "nested more than 126 deep"),
+        (entry("policies", definition=NESTED), "$.policies[0]", "nested more than 126 deep"),
         (entry("permissions", write="("), "$.permissions[0]", "'(' is not a regular expression"),
         (entry("permissions", read="^(?!x)"), "$.permissions[0]", "no look-ahead"),
         (entry("permissions", read=7), "$.permissions[0].read", "Expected `str`"),

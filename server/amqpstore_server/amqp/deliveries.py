@@ -9,6 +9,7 @@ import struct
 from amqpstore import Envelope, Message, Run
 from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.broker.messages.envelope import BLIND, visible
+from amqpstore_server.broker.messages.shortening import shortened
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicDeliver
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
@@ -19,23 +20,28 @@ _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">HHQ")
 _CONTENT_FRAME = struct.Struct(">BHIHHQ")
 """A frame's start, and what the payload of a content header begins with."""
+_HEADER_BYTES = 8 + _CONTENT.size
+"""What a frame has besides the properties."""
 _BODY_FRAME = struct.Struct(">BBHI")
 """The end of the frame before, and a frame's start."""
 _END = bytes([FRAME_END])
 _TAG = struct.Struct(">Q")
 
 
-def content_header(message: Message) -> bytes:
-    """Return the payload of a message's content header frame."""
-    return _CONTENT.pack(_BASIC, 0, len(message.body)) + visible(message.envelope.properties)
+def content_header(message: Message, limit: int) -> bytes:
+    """Return the payload of a message's content header frame. Args: limit, as of `add_content`."""
+    properties = visible(message.envelope.properties)
+    if limit and len(properties) > limit - _HEADER_BYTES:
+        properties = shortened(properties, limit - _HEADER_BYTES)
+    return _CONTENT.pack(_BASIC, 0, len(message.body)) + properties
 
 
 def add_content(outbox: Outbox, channel: int, method: bytes, message: Message, limit: int) -> None:
     """Add a method, given as payload, with a message as its content, in frames of at most `limit`
-    bytes.
+    bytes, 0 for any.
     """
     outbox.add(method_frame(channel, method))
-    outbox.add(header_frame(channel, content_header(message)))
+    outbox.add(header_frame(channel, content_header(message, limit)))
     _add_body(outbox, channel, message.body, limit)
 
 
@@ -81,9 +87,11 @@ def add_deliveries(
             properties = envelope.properties
             if BLIND in properties:
                 properties = visible(properties)
-            content = pack_content(
-                FRAME_HEADER, channel, _CONTENT.size + len(properties), _BASIC, 0, size
-            )
+            content_bytes = _CONTENT.size + len(properties)
+            if content_bytes > largest:
+                properties = shortened(properties, largest - _CONTENT.size)
+                content_bytes = _CONTENT.size + len(properties)
+            content = pack_content(FRAME_HEADER, channel, content_bytes, _BASIC, 0, size)
             end = pack_body(FRAME_END, FRAME_BODY, channel, size) if 0 < size <= largest else _END
             after = join((after_tag, content, properties, end))
             overhead = len(before) + 8 + len(after) + 1

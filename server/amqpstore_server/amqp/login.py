@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amqpstore_server.broker.scopes import TokenRights
-from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.errors import MalformedError, PreconditionFailed
 from amqpstore_server.protocol.field_table import decode_table
 
 PASSWORD_MECHANISMS = ("PLAIN", "AMQPLAIN")
@@ -55,7 +55,7 @@ def login_of(mechanism: str, response: bytes, certificate_user: str = "") -> Log
         # The entries of a field table, without the length in front of them.
         try:
             table, _ = decode_table(len(response).to_bytes(4, "big") + response, 0)
-        except MalformedError:
+        except (MalformedError, PreconditionFailed):
             return None
         user, password = table.get("LOGIN"), table.get("PASSWORD")
         if isinstance(password, str):

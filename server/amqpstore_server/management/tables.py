@@ -12,20 +12,28 @@ from amqpstore_server.protocol.content import decode_properties
 
 def shown_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table of arguments or headers with values that JSON has."""
-    return {key: shown_value(value) for key, value in table.items()}
+    shown: dict[str, Any] = shown_value(table)
+    return shown
 
 
 def shown_value(value: Any) -> Any:
     """Return a value of a table; bytes as text, with what is not UTF-8 replaced."""
-    if isinstance(value, Mapping):
-        return shown_table(value)
-    if isinstance(value, list | tuple):
-        return [shown_value(item) for item in value]
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "replace")
-    if isinstance(value, Decimal):
-        return float(value)
-    return value
+    found = [value]
+    waiting: list[tuple[Any, Any]] = [(found, 0)]
+    while waiting:
+        place, key = waiting.pop()
+        one = place[key]
+        if isinstance(one, Mapping):
+            place[key] = copy = dict(one)
+            waiting += [(copy, name) for name in copy]
+        elif isinstance(one, list | tuple):
+            place[key] = items = list(one)
+            waiting += [(items, index) for index in range(len(items))]
+        elif isinstance(one, bytes | bytearray):
+            place[key] = bytes(one).decode("utf-8", "replace")
+        elif isinstance(one, Decimal):
+            place[key] = float(one)
+    return found[0]
 
 
 def shown_properties(raw: bytes) -> dict[str, Any]:

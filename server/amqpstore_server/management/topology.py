@@ -17,7 +17,7 @@ from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AmqpError
-from amqpstore_server.protocol.field_table import MAX_TABLE_BYTES, encode_table
+from amqpstore_server.protocol.field_table import MAX_ENTRIES, count_entries, encode_table
 
 DEFAULT_EXCHANGE = "amq.default"
 """How the default exchange is called in paths."""
@@ -76,11 +76,11 @@ def checked_arguments(arguments: dict[str, Any] | list[Any]) -> dict[str, Any]:
         return {}
     try:
         check_numbers("arguments", arguments)
-        size = len(encode_table(arguments))
+        count = count_entries(encode_table(arguments))
     except (ValueError, TypeError, OverflowError, RecursionError, AmqpError) as error:
         raise bad_request(f"arguments: {error}") from None
-    if size > MAX_TABLE_BYTES:
-        raise bad_request(f"arguments take more than {MAX_TABLE_BYTES} bytes")
+    if count > MAX_ENTRIES:
+        raise bad_request(f"arguments have more than {MAX_ENTRIES} entries")
     return arguments
 
 

@@ -9,11 +9,11 @@ module.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.errors import MalformedError, PreconditionFailed
 from amqpstore_server.protocol.primitives import (
     LONG,
     number_reader,
@@ -29,15 +29,29 @@ from amqpstore_server.protocol.primitives import (
     write_shortstr,
 )
 
-MAX_DEPTH = 32
+MAX_DEPTH = 128
 """How deeply tables and arrays may be nested, the outermost included."""
 
-MAX_ENTRIES = 1024
-"""Entries of a table and of everything inside it, taken together."""
+MAX_ARGUMENTS_DEPTH = MAX_DEPTH - 2
+"""The same for tables of arguments: a row of the catalog has them two levels down."""
 
-MAX_TABLE_BYTES = 64 << 10
-"""The size of a whole table, without its length."""
+MAX_ENTRIES = 16384
+"""Entries of a table and of everything inside it, taken together, but for the broker's own."""
 
+_OWN_DEPTH = MAX_DEPTH + 8
+"""What the broker itself writes may have a client's tables inside its own."""
+
+OWN_HEADERS = frozenset(
+    {
+        *("x-death", "x-death-omitted", "x-delivery-count"),
+        *(
+            f"x-{when}-death-{what}"
+            for when in ("first", "last")
+            for what in ("reason", "queue", "exchange")
+        ),
+    }
+)
+"""Headers that the broker adds, and takes back: they themselves do not count as entries."""
 
 EMPTY_TABLE = bytes(LONG.size)
 """A table without fields, encoded."""
@@ -84,14 +98,56 @@ def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int
     """Decode the table at `offset`; also returns the offset after it. Of equal names the last
     applies.
 
-    Raises: MalformedError for anything that is not a table within the limits above.
+    Raises: MalformedError for anything that is not a table; PreconditionFailed for one beyond the
+    limits above, before more of it is built.
     """
-    return _TableReader(buffer, MAX_ENTRIES, MAX_TABLE_BYTES).table(offset, 1)
+    most_entries = MAX_ENTRIES + len(OWN_HEADERS)
+    table, end, count = _decode_container(_TABLE, buffer, offset, MAX_DEPTH, most_entries)
+    if count > MAX_ENTRIES and count - len(OWN_HEADERS & table.keys()) > MAX_ENTRIES:
+        raise _too_many()
+    return table, end
+
+
+def decode_arguments(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
+    """Do as `decode_table`, for the arguments of a method."""
+    table, end, _ = _decode_container(_TABLE, buffer, offset, MAX_ARGUMENTS_DEPTH, MAX_ENTRIES)
+    return table, end
 
 
 def decode_own_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
     """Decode a table that was accepted before, and to which the broker may have added entries."""
-    return _TableReader(buffer, len(buffer), len(buffer)).table(offset, 1)
+    try:
+        table, end, _ = _decode_container(_TABLE, buffer, offset, _OWN_DEPTH, len(buffer))
+    except PreconditionFailed as error:
+        raise MalformedError(error.detail) from None
+    return table, end
+
+
+def count_entries(table: bytes) -> int:
+    """Return the number of entries of an encoded table that was accepted before, of everything
+    inside it together.
+    """
+    count, offset = 0, LONG.size
+    ends = [(len(table), True)]
+    while ends:
+        end, has_names = ends[-1]
+        if offset >= end:
+            ends.pop()
+            continue
+        count += 1
+        if has_names:
+            offset += 1 + table[offset]
+        tag = table[offset]
+        width = _WIDTHS[tag]
+        offset += 1
+        if width < 0:
+            width = LONG.unpack_from(table, offset)[0]
+            offset += LONG.size
+        if tag in _CONTAINERS:
+            ends.append((offset + width, tag == _TABLE))
+        else:
+            offset += width
+    return count
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
@@ -103,9 +159,7 @@ def encode_table(table: Mapping[str, FieldValue]) -> bytes:
 
     Raises: ValueError for a number that no tag can hold; TypeError for a type that has no tag.
     """
-    return write_longstr(
-        b"".join(write_shortstr(name) + encode_value(value) for name, value in table.items())
-    )
+    return _encode_container(table)[1:]
 
 
 def split_table(table: bytes) -> dict[bytes, bytes]:
@@ -126,7 +180,7 @@ def split_table(table: bytes) -> dict[bytes, bytes]:
             fields[name] = table[start:offset]
     except LookupError:
         raise MalformedError(f"there is no field at byte {offset} of a table") from None
-    _TableReader.check_end("table", offset, end)
+    _check_end("table", offset, end)
     return fields
 
 
@@ -166,13 +220,18 @@ def split_array(array: bytes) -> list[bytes]:
             values.append(array[start:offset])
     except LookupError:
         raise MalformedError(f"there is no value at byte {offset} of an array") from None
-    _TableReader.check_end("array", offset, end)
+    _check_end("array", offset, end)
     return values
 
 
 def decode_value(value: bytes) -> FieldValue:
     """Decode a value that was accepted before. Raises: MalformedError."""
-    return _TableReader(value, len(value), len(value)).value(0, 1)[0]
+    tag = value[0]
+    if tag in _CONTAINERS:
+        container: list[FieldValue] | dict[str, FieldValue]
+        container, _, _ = _decode_container(tag, value, 1, _OWN_DEPTH, len(value))
+        return container
+    return _READERS[tag](value, 1)[0]
 
 
 _WIDTHS = {
@@ -255,67 +314,73 @@ _ARRAY = ord("A")
 _TABLE = ord("F")
 
 
-class _TableReader:
-    """Decodes one table, and counts its entries at every depth."""
+_CONTAINERS = (_ARRAY, _TABLE)
 
-    __slots__ = ("_buffer", "_entries_left", "_most_bytes")
 
-    def __init__(self, buffer: bytes, most_entries: int, most_bytes: int) -> None:
-        self._buffer = buffer
-        self._entries_left = most_entries
-        self._most_bytes = most_bytes
+def _decode_container(
+    tag: int, buffer: bytes, offset: int, most_depth: int, most_entries: int
+) -> tuple[Any, int, int]:
+    """Decode the table or array at `offset`, without its tag.
 
-    def table(self, offset: int, depth: int) -> tuple[dict[str, FieldValue], int]:
-        offset, end = self._bounds("table", offset, depth)
-        table: dict[str, FieldValue] = {}
-        while offset < end:
-            name, offset = read_shortstr(self._buffer, offset)
-            table[name], offset = self.value(offset, depth)
-        self.check_end("table", offset, end)
-        return table, offset
+    Returns it with the offset after it, and the number of entries in it and in all inside it.
+    Raises: MalformedError, PreconditionFailed.
+    """
+    top: Any = {} if tag == _TABLE else []
+    offset, end = _bounds(tag, buffer, offset)
+    container, is_table, count = top, tag == _TABLE, 0
+    around: list[tuple[Any, bool, int]] = []
+    while True:
+        while offset >= end:
+            _check_end("table" if is_table else "array", offset, end)
+            if not around:
+                return top, offset, count
+            container, is_table, end = around.pop()
+        if is_table:
+            name, offset = read_shortstr(buffer, offset)
+        count += 1
+        if count > most_entries:
+            raise _too_many()
+        tag, offset = read_octet(buffer, offset)
+        value: Any
+        if tag in _CONTAINERS:
+            around.append((container, is_table, end))
+            if len(around) >= most_depth:
+                raise PreconditionFailed(
+                    f"tables and arrays are nested more than {most_depth} deep"
+                )
+            value = {} if tag == _TABLE else []
+            offset, inner_end = _bounds(tag, buffer, offset)
+        else:
+            reader = _READERS.get(tag)
+            if reader is None:
+                raise MalformedError(f"{bytes((tag,))!r} at byte {offset - 1} is not a field type")
+            value, offset = reader(buffer, offset)
+        if is_table:
+            container[name] = value
+        else:
+            container.append(value)
+        if tag in _CONTAINERS:
+            container, is_table, end = value, tag == _TABLE, inner_end
 
-    def _array(self, offset: int, depth: int) -> tuple[list[FieldValue], int]:
-        offset, end = self._bounds("array", offset, depth)
-        array: list[FieldValue] = []
-        while offset < end:
-            value, offset = self.value(offset, depth)
-            array.append(value)
-        self.check_end("array", offset, end)
-        return array, offset
 
-    def _bounds(self, kind: str, offset: int, depth: int) -> tuple[int, int]:
-        """Return where the entries start and end."""
-        if depth > MAX_DEPTH:
-            raise MalformedError(f"tables and arrays are nested more than {MAX_DEPTH} deep")
-        length, start = read_long(self._buffer, offset)
-        end = start + length
-        if length > self._most_bytes:
-            raise MalformedError(f"a {kind} of {length} bytes, of at most {self._most_bytes}")
-        if end > len(self._buffer):
-            raise MalformedError(
-                f"the {kind} at byte {offset} has a length of {length} bytes, and "
-                f"{len(self._buffer) - start} are there"
-            )
-        return start, end
+def _bounds(tag: int, buffer: bytes, offset: int) -> tuple[int, int]:
+    """Return where the entries of a container start and end."""
+    length, start = read_long(buffer, offset)
+    if start + length > len(buffer):
+        raise MalformedError(
+            f"the {'table' if tag == _TABLE else 'array'} at byte {offset} has a length of "
+            f"{length} bytes, and {len(buffer) - start} are there"
+        )
+    return start, start + length
 
-    @staticmethod
-    def check_end(kind: str, offset: int, end: int) -> None:
-        if offset != end:
-            raise MalformedError(f"the last entry of a {kind} runs past its end at byte {end}")
 
-    def value(self, offset: int, depth: int) -> tuple[FieldValue, int]:
-        self._entries_left -= 1
-        if self._entries_left < 0:
-            raise MalformedError(f"a table has more than {MAX_ENTRIES} entries")
-        tag, offset = read_octet(self._buffer, offset)
-        if tag == _TABLE:
-            return self.table(offset, depth + 1)
-        if tag == _ARRAY:
-            return self._array(offset, depth + 1)
-        reader = _READERS.get(tag)
-        if reader is None:
-            raise MalformedError(f"{bytes((tag,))!r} at byte {offset - 1} is not a field type")
-        return reader(self._buffer, offset)
+def _check_end(kind: str, offset: int, end: int) -> None:
+    if offset != end:
+        raise MalformedError(f"the last entry of a {kind} runs past its end at byte {end}")
+
+
+def _too_many() -> PreconditionFailed:
+    return PreconditionFailed(f"a table has more than {MAX_ENTRIES} entries")
 
 
 _write_int32 = number_writer(struct.Struct(">i"), "int32")
@@ -348,8 +413,35 @@ def _encode_decimal(value: Decimal) -> bytes:
     return b"D" + write_octet(max(-exponent, 0)) + _write_int32(-unscaled if sign else unscaled)
 
 
-def _encode_array(array: list[FieldValue]) -> bytes:
-    return b"A" + write_longstr(b"".join(map(encode_value, array)))
+def _encode_container(value: Mapping[str, FieldValue] | list[FieldValue]) -> bytes:
+    """Encode a table or an array, with its tag, and everything inside it."""
+    around: list[tuple[bool, list[bytes], Iterator[Any]]] = []
+    is_table, parts, entries = _begun(value)
+    while True:
+        for entry in entries:
+            one = entry
+            if is_table:
+                name, one = entry
+                parts.append(write_shortstr(name))
+            if isinstance(one, (list, dict)):
+                around.append((is_table, parts, entries))
+                is_table, parts, entries = _begun(one)
+                break
+            parts.append(encode_value(one))
+        else:
+            encoded = (b"F" if is_table else b"A") + write_longstr(b"".join(parts))
+            if not around:
+                return encoded
+            is_table, parts, entries = around.pop()
+            parts.append(encoded)
+
+
+def _begun(
+    value: Mapping[str, FieldValue] | list[FieldValue],
+) -> tuple[bool, list[bytes], Iterator[Any]]:
+    if isinstance(value, list):
+        return False, [], iter(value)
+    return True, [], iter(value.items())
 
 
 # The first type that fits is used, so bool and Timestamp come before int.
@@ -365,6 +457,6 @@ _WRITERS: dict[type, Callable[..., bytes]] = {
     bytearray: lambda value: b"x" + write_longstr(value),
     Decimal: _encode_decimal,
     type(None): lambda _value: b"V",
-    list: _encode_array,
-    dict: lambda value: b"F" + encode_table(value),
+    list: _encode_container,
+    dict: _encode_container,
 }

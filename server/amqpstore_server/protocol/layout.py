@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin
 
 from amqpstore_server.protocol import primitives
 from amqpstore_server.protocol.errors import MalformedError
-from amqpstore_server.protocol.field_table import FieldValue, decode_table, encode_table
+from amqpstore_server.protocol.field_table import FieldValue, decode_arguments, encode_table
 from amqpstore_server.protocol.primitives import Reader, Writer
 
 
@@ -48,7 +48,7 @@ TrailingTable = Annotated[dict[str, FieldValue], WireType.TRAILING_TABLE]
 
 
 def _read_trailing_table(payload: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
-    return ({}, offset) if offset == len(payload) else decode_table(payload, offset)
+    return ({}, offset) if offset == len(payload) else decode_arguments(payload, offset)
 
 
 def _write_trailing_table(table: dict[str, FieldValue]) -> bytes:
@@ -63,7 +63,7 @@ _CODECS: dict[WireType, tuple[Reader, Writer, Any]] = {
     WireType.SHORTSTR: (primitives.read_shortstr, primitives.write_shortstr, ""),
     WireType.OCTETS: (primitives.read_octets, primitives.write_octets, b""),
     WireType.LONGSTR: (primitives.read_longstr, primitives.write_longstr, b""),
-    WireType.TABLE: (decode_table, encode_table, {}),
+    WireType.TABLE: (decode_arguments, encode_table, {}),
     WireType.TRAILING_TABLE: (_read_trailing_table, _write_trailing_table, {}),
 }
 """Reader, writer and the value of a reserved argument. Bits share octets and are not here."""
@@ -115,7 +115,8 @@ class MethodLayout:
     def decode(self, payload: bytes, offset: int) -> dict[str, Any]:
         """Decode the arguments that fill `payload` from `offset` on.
 
-        Raises: MalformedError if the payload is too short, malformed, or too long.
+        Raises: MalformedError if the payload is too short, malformed, or too long;
+        PreconditionFailed for a table that is too large.
         """
         fields: dict[str, Any] = {}
         for step in self._steps:

@@ -14,7 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Self, TypeVar, dataclass_transform
 
-from amqpstore_server.protocol.errors import MalformedError, NotImplementedByServer
+from amqpstore_server.protocol.errors import (
+    MalformedError,
+    NotImplementedByServer,
+    PreconditionFailed,
+)
 from amqpstore_server.protocol.layout import (
     Bit,
     Long,
@@ -61,7 +65,8 @@ def decode_method(payload: bytes) -> Method:
     """Decode the payload of a method frame.
 
     Raises: NotImplementedByServer for ids that are not in METHODS, MalformedError for arguments
-    that are not the method's. The error has the class and method id.
+    that are not the method's, PreconditionFailed for a table that is too large. The error
+    has the class and method id.
     """
     if len(payload) < _IDS.size:
         raise MalformedError(f"a method frame of {len(payload)} bytes has no class and method id")
@@ -72,7 +77,7 @@ def decode_method(payload: bytes) -> Method:
         raise unknown.at(class_id, method_id)
     try:
         return method.decode(payload)
-    except MalformedError as error:
+    except (MalformedError, PreconditionFailed) as error:
         error.at(class_id, method_id)
         raise
 

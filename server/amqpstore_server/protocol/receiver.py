@@ -23,6 +23,7 @@ from amqpstore_server.protocol.errors import (
     ContentTooLarge,
     FatalFramingError,
     FrameError,
+    PreconditionFailed,
     UnexpectedFrame,
 )
 from amqpstore_server.protocol.events import (
@@ -515,7 +516,11 @@ class Receiver:
         if header is not None:
             content.is_header_known = True
         elif (header := self._known_header(payload)) is None:
-            header = self._new_header(payload)
+            try:
+                header = self._new_header(payload)
+            except PreconditionFailed as too_large:
+                self._refuse(channel, content, payload, too_large)
+                return
         content.header = header
         content.header_payload = payload
         if self._discards:
@@ -532,6 +537,18 @@ class Receiver:
             self._events.append(Failed(channel, error))
         elif not header.body_size:
             self._complete(channel, content, header, b"")
+
+    def _refuse(
+        self, channel: int, content: _Content, payload: bytes, error: PreconditionFailed
+    ) -> None:
+        """Skip a content whose properties are well-formed and too large."""
+        (body_size,) = _TAG.unpack_from(payload, 4)
+        content.header = ContentHeader(BasicPublish.class_id, body_size, b"", None)
+        content.refused = True
+        if not body_size:
+            del self._contents[channel]
+        if not self._discards:
+            self._fail(channel, error.at(BasicPublish.class_id, BasicPublish.method_id))
 
     def _body(self, channel: int, payload: memoryview) -> None:
         """Handle a whole body frame, or the last part of one that was open."""

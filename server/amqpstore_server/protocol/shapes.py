@@ -188,34 +188,32 @@ class _Walk:
             self._mask[start:end] = b"\x80" * size
             self._is_ascii = self._is_ascii and self._payload[start:end].isascii()
         elif kind is PropertyType.TABLE:
-            self._table(is_outer=True)
+            self._table()
         else:
             self._offset += kind.value
 
-    def _table(self, *, is_outer: bool) -> None:
+    def _table(self) -> None:
         size = self._size()
-        end = self._offset + size
-        while self._offset < end:
-            (size,) = self._share(1)
-            name = self._share(size)
-            if is_outer and name in (b"CC", b"BCC"):
-                self._is_plain = False
-            self._value()
-
-    def _value(self) -> None:
-        (tag,) = self._share(1)
-        if tag in _STRINGS:
-            size = self._size()  # which moves the offset itself
-            self._offset += size
-        elif tag == _TABLE:
-            self._table(is_outer=False)
-        elif tag == _ARRAY:
-            size = self._size()
-            end = self._offset + size
-            while self._offset < end:
-                self._value()
-        else:
-            self._offset += _FIXED_BYTES[tag]
+        ends = [(self._offset + size, True)]
+        while ends:
+            end, has_names = ends[-1]
+            if self._offset >= end:
+                ends.pop()
+                continue
+            if has_names:
+                (size,) = self._share(1)
+                name = self._share(size)
+                if len(ends) == 1 and name in (b"CC", b"BCC"):
+                    self._is_plain = False
+            (tag,) = self._share(1)
+            if tag in _STRINGS:
+                size = self._size()  # which moves the offset itself
+                self._offset += size
+            elif tag in (_TABLE, _ARRAY):
+                size = self._size()
+                ends.append((self._offset + size, tag == _TABLE))
+            else:
+                self._offset += _FIXED_BYTES[tag]
 
     def _size(self) -> int:
         size: int = _COUNT.unpack(self._share(_COUNT.size))[0]

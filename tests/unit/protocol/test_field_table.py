@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from amqpstore_server.protocol.errors import MalformedError
+from amqpstore_server.protocol.errors import MalformedError, PreconditionFailed
 from amqpstore_server.protocol.field_table import (
     MAX_DEPTH,
     MAX_ENTRIES,
-    MAX_TABLE_BYTES,
+    OWN_HEADERS,
     FieldValue,
     Timestamp,
+    count_entries,
     decode_table,
     encode_table,
 )
@@ -140,7 +141,7 @@ def nested(depth: int, tag: bytes) -> bytes:
 def test_nesting_has_a_limit(tag: bytes) -> None:
     decode_table(nested(MAX_DEPTH, tag), 0)
     for depth in (MAX_DEPTH + 1, 5000):
-        with pytest.raises(MalformedError, match="nested"):
+        with pytest.raises(PreconditionFailed, match="nested"):
             decode_table(nested(depth, tag), 0)
 
 
@@ -148,9 +149,9 @@ def test_entries_have_a_limit_however_deep() -> None:
     array = b"V" * (MAX_ENTRIES - 1)
     decoded, _ = decode_table(table(entry(b"A" + table(array))), 0)
     assert decoded == {"k": [None] * (MAX_ENTRIES - 1)}
-    with pytest.raises(MalformedError, match="entries"):
+    with pytest.raises(PreconditionFailed, match="entries"):
         decode_table(table(entry(b"A" + table(array + b"V"))), 0)
-    with pytest.raises(MalformedError, match="entries"):
+    with pytest.raises(PreconditionFailed, match="entries"):
         decode_table(table(entry(b"A" + table(array)) + entry(b"V", name=b"l")), 0)
 
 
@@ -201,9 +202,28 @@ def test_what_is_written_is_read(values: dict[str, FieldValue]) -> None:
     assert encode_table(decoded) == encoded
 
 
-def test_a_table_has_a_size() -> None:
-    value = b"\x01kx" + struct.pack(">I", MAX_TABLE_BYTES - 7) + bytes(MAX_TABLE_BYTES - 7)
-    decode_table(struct.pack(">I", len(value)) + value, 0)
-    for size in (MAX_TABLE_BYTES + 1, 100 << 20, (1 << 32) - 1):
-        with pytest.raises(MalformedError, match="of at most 65536"):
-            decode_table(struct.pack(">I", size) + value, 0)
+def test_a_table_may_have_the_size_of_a_frame() -> None:
+    size = 16 << 20
+    value = b"\x01kx" + struct.pack(">I", size) + bytes(size)
+    table, _ = decode_table(struct.pack(">I", len(value)) + value, 0)
+    assert table == {"k": bytes(size)}
+
+
+def test_the_headers_of_the_broker_itself_do_not_count_as_entries() -> None:
+    own: dict[str, FieldValue] = dict.fromkeys(sorted(OWN_HEADERS))
+    others: dict[str, FieldValue] = {f"{number}": None for number in range(MAX_ENTRIES)}
+    decode_table(encode_table({**own, **others}), 0)
+    with pytest.raises(PreconditionFailed):
+        decode_table(encode_table({**own, **others, "one more": None}), 0)
+    with pytest.raises(PreconditionFailed):
+        decode_table(encode_table({**others, "one more": None}), 0)
+
+
+@given(strategies.tables())
+def test_entries_are_counted_without_being_decoded(values: dict[str, FieldValue]) -> None:
+    def count(value: FieldValue) -> int:
+        if isinstance(value, dict):
+            value = list(value.values())
+        return sum(1 + count(one) for one in value) if isinstance(value, list) else 0
+
+    assert count_entries(encode_table(values)) == count(values)

@@ -17,8 +17,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-_MAX_DEPTH = 100
-"""The deepest nesting of tables and arrays. A broker allows less."""
+_MAX_DEPTH = 128
+"""The deepest nesting of tables and arrays, as the broker allows it."""
 
 _NUMBERS = {
     b"b": ("int8", struct.Struct(">b")),

@@ -84,7 +84,7 @@ def landmark_after(
     one that somebody else wrote counts as none. mark, the store's. place, where x-death had the
     entry that this death was added to, its length if it had none; max_deaths, how long it can be.
     """
-    if value is not None and len(value) > _MAX_BYTES:
+    if value is not None and value[_MAX_BYTES:]:
         value = None
     return _after(value, mark, place, queue, reason, max_deaths)
 

@@ -44,6 +44,7 @@ class Reason(enum.StrEnum):
 
 
 _MAX_COUNT = (1 << 63) - 1
+_MAX_READ = 1024
 
 DEATHS_FIELD = encode_name("x-death")
 """The name of the header, encoded."""
@@ -79,7 +80,8 @@ def deaths_of(value: bytes | None) -> list[Death]:
     """
     if value is None or value[:1] != b"A":
         return []
-    entries = split_array(value)
+    # A client may have written any number, and each takes time.
+    entries = split_array(value)[:_MAX_READ]
     deaths = [death for entry in entries if (death := _own(entry))]
     if len({(queue, reason) for queue, reason, _ in deaths}) == len(entries):
         return deaths

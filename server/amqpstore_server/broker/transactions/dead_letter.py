@@ -30,6 +30,7 @@ from amqpstore_server.broker.messages.deaths import (
     one_more_death,
 )
 from amqpstore_server.broker.messages.envelope import KEY_HEADERS, ParsedEnvelope, more_keys
+from amqpstore_server.broker.messages.shortening import SAFE_BYTES, limit_entries
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route, Router
@@ -219,6 +220,8 @@ class DeadLetters:
         headers[DEATHS_FIELD] = encode_deaths(deaths)
         first, last = first_and_last(queue.name, reason, envelope.exchange)
         headers = {**first, **headers, **last}
+        if envelope.properties[SAFE_BYTES:]:  # without a call
+            limit_entries(headers)
         key = queue.settings.dead_letter_routing_key
         keys = (*shown_keys, *more_keys(copies, ["BCC"]))
         if key is not None:
