@@ -66,6 +66,22 @@ def is_of_system(name: str) -> bool:
     return name in _OF_SYSTEM or name.startswith(_OF_SYSTEM_BEGINNINGS)
 
 
+def absolute_path(directory: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a directory that a caller names: files of a store are opened as
+    long as it is open, whatever `os.chdir` does meanwhile.
+
+    Raises: TypeError, ValueError, if it is not the path of a directory.
+    """
+    path = os.fspath(directory)
+    if not isinstance(path, str):
+        raise TypeError(f"a directory must be a str or a path of text, not {directory!r}")
+    if not path or "\0" in path:
+        raise ValueError(f"a directory must have a name, without NUL, not {directory!r}")
+    if path.startswith("file:"):
+        raise ValueError(f"a directory must be a path, not a URL such as {path!r}")
+    return os.path.abspath(path)
+
+
 def segment_name(number: int) -> str:
     """Return the file name of segment `number`."""
     return f"{number:010}.segment"

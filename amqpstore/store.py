@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -32,6 +33,7 @@ from amqpstore.errors import (
 )
 from amqpstore.evidence.absence import UnreadableCount
 from amqpstore.figures import CountedSegment, StoreFigures
+from amqpstore.filenames import absolute_path
 from amqpstore.files import SPARE, Files, Lock, OsFiles
 from amqpstore.grouped_definitions import GroupedDefinitions
 from amqpstore.log import Log
@@ -155,7 +157,7 @@ class Store(ClosableStore):
     @classmethod
     def open(
         cls,
-        directory: str,
+        directory: str | os.PathLike[str],
         *,
         files: Files | None = None,
         open_catalog: OpenCatalog = LmdbCatalog,
@@ -168,14 +170,16 @@ class Store(ClosableStore):
         """Open the store in `directory`, or create one in an empty directory; recover what it
         holds.
 
-        Args: worker, does the background work, a thread by default; clock, by which work is due,
-        and batches are dated; term, which this member of a group leads from now on; 0 for a single
-        node; companion, which sends what it writes to the others of the group.
+        Args: directory, which a later `os.chdir` does not change; worker, does the background work,
+        a thread by default; clock, by which work is due, and batches are dated; term, which this
+        member of a group leads from now on; 0 for a single node; companion, which sends what it
+        writes to the others of the group.
         Raises: MembershipError, NotAStoreError, FormatVersionError, StoreLockedError, DamageError
         (the marker or the catalog is missing or cannot be read), UnreadableLogError; only the
         lock's text is changed then. OSError.
         """
         began_s = time.perf_counter()
+        directory = absolute_path(directory)
         files = files or OsFiles()
         marker.check_directory(files, directory)
         files.make_directory(directory)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 
 from amqpstore import marker
 from amqpstore.catalog import LmdbCatalog, OpenCatalog
 from amqpstore.errors import MembershipError
-from amqpstore.filenames import SEGMENTS
+from amqpstore.filenames import SEGMENTS, absolute_path
 from amqpstore.files import Files, OsFiles
 from amqpstore.opening import lock_directory, make_store
 from amqpstore.replica.membership import Membership, read_membership, write_membership
 
 
 def create_follower(
-    directory: str,
+    directory: str | os.PathLike[str],
     store_id: uuid.UUID,
     member: Membership,
     *,
@@ -27,6 +28,7 @@ def create_follower(
     Args: store_id, of the group's store.
     Raises: MembershipError, NotAStoreError, StoreLockedError, DamageError, OSError.
     """
+    directory = absolute_path(directory)
     files = files or OsFiles()
     marker.check_directory(files, directory)
     files.make_directory(directory)

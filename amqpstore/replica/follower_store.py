@@ -29,7 +29,7 @@ from amqpstore.errors import (
     RefusedBatchError,
     RefusedCopyError,
 )
-from amqpstore.filenames import CATALOG, segment_path
+from amqpstore.filenames import CATALOG, absolute_path, segment_path
 from amqpstore.files import Files, Lock, OsFiles
 from amqpstore.log_batch import Batch, BatchSummary
 from amqpstore.maintenance import Maintenance
@@ -136,7 +136,7 @@ class FollowerStore(ClosableStore):
     @classmethod
     def open(
         cls,
-        directory: str,
+        directory: str | os.PathLike[str],
         *,
         files: Files | None = None,
         open_catalog: OpenCatalog = LmdbCatalog,
@@ -149,6 +149,7 @@ class FollowerStore(ClosableStore):
 
         Raises: as `Store.open`; MembershipError, if it is not a member's.
         """
+        directory = absolute_path(directory)
         files = files or OsFiles()
         found = marker.require(files, directory)
         lock = lock_directory(files, directory)

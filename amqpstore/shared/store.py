@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ class SharedStore:
     @classmethod
     def open(
         cls,
-        directory: str,
+        directory: str | os.PathLike[str],
         *,
         files: Files | None = None,
         open_catalog: OpenCatalog = LmdbCatalog,

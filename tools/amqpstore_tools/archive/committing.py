@@ -37,8 +37,8 @@ class Archive:
     """The archive in `directory`, which is created if necessary. See `writing_to`."""
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self._manifests = os.path.join(directory, MANIFESTS)
+        self.directory = os.path.abspath(directory)
+        self._manifests = os.path.join(self.directory, MANIFESTS)
 
     def manifests(self) -> list[ArchiveManifest]:
         """Return the manifests of all runs, in order. Raises: ArchiveError, OSError."""
@@ -52,7 +52,7 @@ class Archive:
 
     def staging(self, name: str) -> str:
         """Return the directory where tasks write the files of a run."""
-        return os.path.join(os.path.abspath(self.directory), STAGING, name)
+        return os.path.join(self.directory, STAGING, name)
 
     def commit(self, manifest: ArchiveManifest) -> None:
         """Make the files of a run part of the archive. Raises: OSError."""

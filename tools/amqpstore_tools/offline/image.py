@@ -26,6 +26,7 @@ from amqpstore.filenames import (
     CATALOG,
     MARKER,
     SEGMENTS,
+    absolute_path,
     segment_numbers,
 )
 from amqpstore.files import Files
@@ -107,14 +108,14 @@ class StoreImage:
         )
 
     @classmethod
-    def open(cls, directory: str, *, live: bool = False) -> Self:
+    def open(cls, directory: str | os.PathLike[str], *, live: bool = False) -> Self:
         """Read the store in a directory. Nothing in it is created, changed or locked to readers.
 
         Args: live, a broker runs on it: read a snapshot.
         Raises: NotAStoreError, FormatVersionError, StoreLockedError (a broker runs on it, without
         `live`), SnapshotError, OSError.
         """
-        directory = os.path.normpath(directory)
+        directory = absolute_path(directory)
         _check_directory(directory)
         plain = may_be_plain(directory)
         with ExitStack() as stack:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -52,14 +54,14 @@ class ReadOptions:
         if view not in READ_VIEWS:
             raise OptionError(f"there is no view {view!r}: use one of {', '.join(READ_VIEWS)}")
         return cls(
-            path=required(options, "path", "load(DIR) must name the store"),
+            path=store_directory(options),
             view=view,
             columns=columns_of(options, view),
             bodies=boolean(options, "bodies", default=True),
             wanted=wanted_by(options, view),
             pushdown=boolean(options, "pushdown", default=False) and view in _ROW_BY_ROW,
             partition_bytes=number(options, "partition_bytes", 0, least=0),
-            lease_directory=options.get("lease_directory", ""),
+            lease_directory=directory(options.get("lease_directory", "")),
             lease_idle_s=number(options, "lease_idle_s", 3600, least=1),
         )
 
@@ -127,6 +129,19 @@ def columns_of(options: Mapping[str, str], view: str) -> tuple[str, ...] | None:
     return names
 
 
+def store_directory(options: Mapping[str, str]) -> str:
+    """Return the directory that `load` was called with. Raises: OptionError."""
+    return directory(required(options, "path", "load(DIR) must name the store"))
+
+
+def directory(text: str) -> str:
+    """Return a directory of an option as an absolute path, since Spark's processes may be in
+    others; also of a URL such as file:///var/lib/store, as Spark takes it. Empty, if the text is.
+    """
+    path = unquote(urlsplit(text).path) if text.startswith("file:") else text
+    return os.path.abspath(path) if path else ""
+
+
 def boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """Raises: OptionError."""
     text = options.get(name, str(default)).lower()
@@ -175,11 +190,11 @@ class TapOptions:
     def of(cls, options: Mapping[str, str]) -> TapOptions:
         """Raises: OptionError."""
         return cls(
-            path=required(options, "path", "load(DIR) must name the store"),
+            path=store_directory(options),
             start=choice(options, "start", "earliest", ("earliest", "latest")),
             max_bytes=number(options, "max_bytes", 64 << 20, least=1),
             fail_on_loss=boolean(options, "fail_on_loss", default=True),
-            lease_directory=options.get("lease_directory", ""),
+            lease_directory=directory(options.get("lease_directory", "")),
             lease_idle_s=number(options, "lease_idle_s", 86_400, least=1),
         )
 
