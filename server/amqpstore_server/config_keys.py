@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from amqpstore.errors import PicklableError
 from amqpstore_server.config_checks import A_FILE, NO_NUL
 
 _SHOWN_VALUE = 80
@@ -22,7 +23,7 @@ _HIDDEN = "(hidden)"
 ENVIRONMENT_PREFIX = "AMQPSTORE_"
 
 
-class ConfigError(Exception):
+class ConfigError(PicklableError):
     """The configuration cannot be used. Each problem names the source, the key, and the values that
     are valid.
     """

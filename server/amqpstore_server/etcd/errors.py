@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from amqpstore.errors import PicklableError
+
 UNAUTHENTICATED = 16
 INVALID_ARGUMENT = 3
 NOT_FOUND = 5
 
 
-class EtcdError(Exception):
+class EtcdError(PicklableError):
     """A request to etcd has failed."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from amqpstore import DiskFullError
+from amqpstore.errors import PicklableError
 from amqpstore_server.administration.operations import AdministrationError, MissingError
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
@@ -21,7 +22,7 @@ OBJECT_NOT_FOUND = "Object Not Found"
 missing stands beside them, as `detail`."""
 
 
-class HttpError(Exception):
+class HttpError(PicklableError):
     """A request is answered with an error, `{"error": error, "reason": reason}`."""
 
     def __init__(

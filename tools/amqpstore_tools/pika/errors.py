@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from amqpstore.errors import PicklableError
 from amqpstore_tools.pika.status import XaStatus
 
 
-class ExtensionMissingError(AMQPError):
+class ExtensionMissingError(PicklableError, AMQPError):
     """The server does not announce a capability that is needed."""
 
     def __init__(self, capability: str, server: str) -> None:
@@ -22,7 +23,7 @@ class ExtensionMissingError(AMQPError):
         self.server = server
 
 
-class PikaChangedError(AMQPError):
+class PikaChangedError(PicklableError, AMQPError):
     """This release of pika does not have the private parts that this package needs."""
 
     def __init__(self, version: str, missing: str) -> None:
@@ -34,7 +35,7 @@ class PikaChangedError(AMQPError):
         self.missing = missing
 
 
-class XaError(AMQPError):
+class XaError(PicklableError, AMQPError):
     """The server did not do what a method of class dtx asked for."""
 
 

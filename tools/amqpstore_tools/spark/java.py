@@ -16,6 +16,8 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 
+from amqpstore.errors import PicklableError
+
 LEAST_VERSION = 17
 
 _SHIM = """#!/bin/sh
@@ -33,7 +35,7 @@ exec {java} "$@"
 _TIMEOUT_S = 30
 
 
-class NoJavaError(Exception):
+class NoJavaError(PicklableError):
     """There is no Java that Spark runs on."""
 
     def __init__(self, reason: str) -> None:

@@ -22,6 +22,7 @@ import trio
 import trio.testing
 
 from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
+from amqpstore.errors import PicklableError
 from amqpstore.recovered import RecoveryReport
 from amqpstore_server.app import App
 from amqpstore_server.broker.permissions import ALL
@@ -44,7 +45,7 @@ _READ_AT_ONCE = 1000
 ResultT = TypeVar("ResultT")
 
 
-class BrokerFailedError(Exception):
+class BrokerFailedError(PicklableError):
     """The broker ended by itself, or logged an internal error, which is in the message."""
 
     def __init__(self, reason: str, log: str) -> None:

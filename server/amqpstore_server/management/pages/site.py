@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
+from amqpstore.errors import PicklableError
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.management.bodies import read_form
 from amqpstore_server.management.errors import HttpError, not_found
@@ -280,7 +281,7 @@ class PagesApp:
         return Response(content, headers=headers, media_type=_KINDS[name.rpartition(".")[2]])
 
 
-class _LoginNeededError(Exception):
+class _LoginNeededError(PicklableError):
     """The request has no session. `location` is the login, which knows where to go after it."""
 
     def __init__(self, prefix: str, following: str) -> None:

@@ -12,6 +12,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
+from amqpstore.errors import PicklableError
 from amqpstore_tools.pika import KeptProperties, keep_properties
 
 _LOCKED = 405
@@ -36,7 +37,7 @@ class Delivered(NamedTuple):
         return self.method.delivery_tag or 0
 
 
-class StreamLockedError(Exception):
+class StreamLockedError(PicklableError):
     """Another process runs the stream of this name."""
 
     def __init__(self, stream: str) -> None:

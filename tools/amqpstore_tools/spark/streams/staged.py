@@ -16,6 +16,7 @@ import msgpack
 import pika
 import pyarrow as pa
 
+from amqpstore.errors import PicklableError
 from amqpstore.message import encode_head
 from amqpstore_tools.pika import Outgoing
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns, array_of
@@ -27,7 +28,7 @@ _MAX_BYTES = 1 << 20
 _ROWS = 16_384
 
 
-class StagedError(Exception):
+class StagedError(PicklableError):
     """The stream's queue is not as the stream leaves it."""
 
     def __init__(self, queue: str, reason: str) -> None:
