@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
 
-class StoreError(Exception):
+E = TypeVar("E", bound=Exception)
+
+
+class PicklableError(Exception):
+    """An exception that can be pickled and copied, whatever its subclass is built from.
+
+    As Python does it, a class would be called with the message alone: a worker process would send
+    what its pool cannot read, and waits for ever.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return restored, (self.__class__, self.args), self.__dict__
+
+
+def restored(kind: type[E], args: tuple[object, ...]) -> E:
+    """Return an exception as it was pickled. Its attributes follow."""
+    return kind.__new__(kind, *args)
+
+
+class StoreError(PicklableError):
     """The store cannot do what was asked; nothing was changed."""
 
 
@@ -39,15 +59,23 @@ class FormatVersionError(StoreError):
 
 
 class StoreLockedError(StoreError):
-    """Another process has the store open."""
+    """The store is open already: in another process, or in this one if `is_own`."""
 
-    def __init__(self, path: str, holder: str) -> None:
-        super().__init__(
-            f"{path} is in use by another process ({holder}). "
-            "Stop that process, or name another data directory."
-        )
+    def __init__(self, path: str, holder: str, *, is_own: bool = False) -> None:
+        if is_own:
+            text = (
+                f"{path} is open in this process already ({holder}). Use the store that is open, "
+                "or close it first; a `SharedStore` is for all threads."
+            )
+        else:
+            text = (
+                f"{path} is in use by another process ({holder}). "
+                "Stop that process, or name another data directory."
+            )
+        super().__init__(text)
         self.path = path
         self.holder = holder
+        self.is_own = is_own
 
 
 class MembershipError(StoreError):
@@ -292,6 +320,18 @@ class ForkedError(StoreError):
         )
         self.path = path
         self.process = process
+
+
+class ReenteredError(StoreError):
+    """A signal handler or a finalizer used the store during a call of its own thread."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"the store in {path} is in a call of this thread already: a signal handler or a "
+            "finalizer (`__del__`, `weakref`) cannot use it. Have it put what it has to send into "
+            "a `queue.SimpleQueue`, for a thread that uses the store."
+        )
+        self.path = path
 
 
 class NotInTransactionError(StoreError):

@@ -170,6 +170,10 @@ class File(Protocol):
         """Close the descriptor. Says nothing about durability."""
 
 
+class OwnLockError(BlockingIOError):
+    """This process itself has the lock."""
+
+
 class Lock(Protocol):
     """A lock held on a file until `release` or the end of the process."""
 
@@ -234,7 +238,8 @@ class Files(Protocol):
     def lock(self, path: str, holder: str) -> Lock:
         """Lock the file `path`, created if missing, and write `holder` into it for others to read.
 
-        Raises: BlockingIOError, with the present holder's text, when it is locked already.
+        Raises: BlockingIOError, with the present holder's text, when it is locked already;
+        OwnLockError, by this process.
         """
 
 
@@ -383,11 +388,30 @@ class OsLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._process = os.getpid()
+        self._file = _file_id(descriptor)
+        _LOCKED[self._file] = self._process
 
     def release(self) -> None:
         if os.getpid() == self._process:
+            _LOCKED.pop(self._file, None)
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
+
+
+_LOCKED: dict[tuple[int, int], int] = {}
+"""The files that are locked, as device and inode, and the process that has locked them: this one,
+or in a fork the one before. A process id in the file itself may be that of another container.
+"""
+
+
+def _file_id(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def is_locked_here(descriptor: int) -> bool:
+    """Tell whether this process has locked a file by `OsFiles.lock`."""
+    return _LOCKED.get(_file_id(descriptor)) == os.getpid()
 
 
 _TYPES = {
@@ -483,8 +507,9 @@ class OsFiles:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             present = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            kind = OwnLockError if is_locked_here(descriptor) else BlockingIOError
             os.close(descriptor)
-            raise BlockingIOError(error.errno, present or "an unknown process", path) from None
+            raise kind(error.errno, present or "an unknown process", path) from None
         except OSError:
             os.close(descriptor)
             raise

@@ -10,6 +10,8 @@ HEAD = struct.Struct(">BBI")
 MAX_NAME_BYTES = 255
 MAX_PROPERTIES_BYTES = 1 << 30
 
+_MAX_SHOWN_BYTES = 48
+
 
 class Envelope:
     """Exchange, routing key and content properties of one or many messages.
@@ -33,6 +35,13 @@ class Envelope:
         self.properties = properties
         self.persistent = persistent
         self.head = encode_head(exchange, routing_key, properties)
+
+    def __repr__(self) -> str:
+        persistent = "" if self.persistent else ", persistent=False"
+        return (
+            f"Envelope({self.exchange!r}, {self.routing_key!r}, "
+            f"{_shown(self.properties)}{persistent})"
+        )
 
     @classmethod
     def restored(cls, exchange: str, routing_key: str, properties: bytes, head: bytes) -> Envelope:
@@ -61,6 +70,19 @@ class Message:
     def __init__(self, envelope: Envelope, body: bytes) -> None:
         self.envelope = envelope
         self.body = body
+
+    def __repr__(self) -> str:
+        return f"Message({self.envelope!r}, {_shown(self.body)})"
+
+
+def _shown(content: bytes) -> str:
+    """Return bytes as text for people: only the first of many."""
+    try:
+        if len(content) <= _MAX_SHOWN_BYTES:
+            return repr(content)
+        return f"<{len(content)} bytes: {content[:_MAX_SHOWN_BYTES]!r}...>"
+    except TypeError:  # not bytes, which `publish` refuses
+        return repr(content)
 
 
 def encode_head(exchange: str, routing_key: str, properties: bytes) -> bytes:

@@ -19,7 +19,7 @@ from amqpstore.filenames import (
     REPLACEMENT,
     SEGMENTS,
 )
-from amqpstore.files import Files, Lock
+from amqpstore.files import Files, Lock, OwnLockError
 from amqpstore.measures import StoreMeasures
 from amqpstore.options import Options
 from amqpstore.queue import Queue
@@ -49,7 +49,8 @@ def lock_directory(files: Files, directory: str) -> Lock:
     try:
         return files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
     except BlockingIOError as error:
-        raise StoreLockedError(directory, str(error.strerror)) from None
+        is_own = isinstance(error, OwnLockError)
+        raise StoreLockedError(directory, str(error.strerror), is_own=is_own) from None
 
 
 def open_directory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from amqpstore.arguments import check_whole
 from amqpstore.compression import Compressor
 from amqpstore.limits import LIMITS, StoreLimits
 
@@ -38,6 +39,19 @@ class Options(NamedTuple):
 
 
 DEFAULTS = Options()
+
+
+_LEAST = {"segment_bytes": 1, "compression_level": -(1 << 31), "train_dictionary": 0}
+
+
+def check_options(options: Options) -> None:
+    """Raises: TypeError, ValueError, for what would only fail in the midst of the work."""
+    if not isinstance(options, Options):
+        raise TypeError(f"options must be Options, not {type(options).__name__}")
+    for name, value in options._asdict().items():
+        if name != "limits":
+            check_whole(f"option {name}", value, _LEAST.get(name, 0))
+    compressor_of(options)
 
 
 def compressor_of(options: Options) -> Compressor | None:

@@ -42,7 +42,7 @@ from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.open_state import ClosableStore, OpenState
 from amqpstore.opening import OpenedStore, lock_directory, open_directory
-from amqpstore.options import DEFAULTS, Options, compressor_of
+from amqpstore.options import DEFAULTS, Options, check_options, compressor_of
 from amqpstore.prepared import Prepared, restore
 from amqpstore.provenance import GoesOn, IsCopy, ProvenanceReader
 from amqpstore.publishing import Publishing
@@ -180,16 +180,19 @@ class Store(ClosableStore):
         """
         began_s = time.perf_counter()
         directory = absolute_path(directory)
+        check_options(options)
         files = files or OsFiles()
         marker.check_directory(files, directory)
         files.make_directory(directory)
-        lock = lock_directory(files, directory)
-        try:
+        with contextlib.ExitStack() as on_error:
+            lock = lock_directory(files, directory)
+            on_error.callback(lock.release)
             opened = open_directory(directory, files, open_catalog, options, term=term)
-            return cls(lock, opened, options, worker or ThreadWorker(), clock, began_s, companion)
-        except BaseException:
-            lock.release()
-            raise
+            on_error.callback(opened.backing.catalog.close)
+            worker = worker or ThreadWorker()
+            store = cls(lock, opened, options, worker, clock, began_s, companion)
+            on_error.pop_all()
+        return store
 
     # Definitions: durable on return, unless they are grouped.
 

@@ -36,7 +36,7 @@ from amqpstore.maintenance import Maintenance
 from amqpstore.memory import Memory
 from amqpstore.open_state import ClosableStore, OpenState
 from amqpstore.opening import OpenedStore, lock_directory, open_directory
-from amqpstore.options import DEFAULTS, Options
+from amqpstore.options import DEFAULTS, Options, check_options
 from amqpstore.replica.follower_log import FollowerLog, place_after
 from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, sealed_batches
 from amqpstore.replica.replacement import (
@@ -150,19 +150,21 @@ class FollowerStore(ClosableStore):
         Raises: as `Store.open`; MembershipError, if it is not a member's.
         """
         directory = absolute_path(directory)
+        check_options(options)
         files = files or OsFiles()
         found = marker.require(files, directory)
-        lock = lock_directory(files, directory)
-        try:
+        with contextlib.ExitStack() as on_error:
+            lock = lock_directory(files, directory)
+            on_error.callback(lock.release)
             if is_pending(files, directory):
                 path = os.path.join(directory, CATALOG)
                 with contextlib.closing(open_catalog(path, False, plain=found.is_plain)) as catalog:
                     finish(files, directory, catalog)
             opened = open_directory(directory, files, open_catalog, options, is_follower=True)
-            return cls(lock, opened, options, worker or ThreadWorker(), clock)
-        except BaseException:
-            lock.release()
-            raise
+            on_error.callback(opened.backing.catalog.close)
+            follower = cls(lock, opened, options, worker or ThreadWorker(), clock)
+            on_error.pop_all()
+        return follower
 
     # The log.
 

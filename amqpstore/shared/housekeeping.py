@@ -35,7 +35,8 @@ class Housekeeping:
     def stop(self) -> None:
         """Return once it is not called any more."""
         self._stopped.set()
-        self._thread.join()
+        if self._thread is not threading.current_thread():  # a finalizer may run in it
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.wait(self._pause_s) and self._housekeep():

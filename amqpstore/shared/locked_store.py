@@ -15,7 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from amqpstore.errors import DurabilityError, ForkedError, StoreClosedError, StoreError
+from amqpstore.errors import (
+    DurabilityError,
+    ForkedError,
+    ReenteredError,
+    StoreClosedError,
+    StoreError,
+)
 from amqpstore.store import Store
 
 _log = logging.getLogger(__name__)
@@ -48,6 +54,8 @@ class LockedStore:
         self.lock = threading.Lock()
         self.on_stop: Callable[[], None] | None = None
         self._process = os.getpid()
+        # Threads that are in a call. A set's methods are atomic.
+        self._inside: set[int] = set()
         self._waiting: deque[_Ticket] = deque()
         self._is_writing = False
         self._written = threading.Condition(self.lock)
@@ -60,13 +68,33 @@ class LockedStore:
 
     @contextmanager
     def locked(self) -> Iterator[Store]:
-        """Hold the lock. Raises: ForkedError, StoreClosedError."""
+        """Hold the lock. Raises: ForkedError, ReenteredError, StoreClosedError."""
         if self.is_forked:
             # Before the lock: it may have been held by a thread that the fork does not have.
             raise ForkedError(self.store.directory, self._process)
-        with self.lock:
+        with self._entered(), self.lock:
             self.check_open()
             yield self.store
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Note that this thread is in a call, as long as it is. Raises: ReenteredError."""
+        # A signal handler or a finalizer runs within whatever its thread does. In a call of this
+        # store it would wait for the lock that the thread holds, for the batch that it writes, or
+        # as the next leader while the thread is the one that was woken: each for ever. So not the
+        # lock's holder counts, but who has not returned yet.
+        self.check_entry()
+        thread = threading.get_ident()
+        try:
+            self._inside.add(thread)
+            yield
+        finally:
+            self._inside.discard(thread)
+
+    def check_entry(self) -> None:
+        """Raises: ReenteredError, if this thread is in a call already."""
+        if threading.get_ident() in self._inside:
+            raise ReenteredError(self.store.directory)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -79,14 +107,14 @@ class LockedStore:
         except DurabilityError as error:
             self._stop(error)
             raise
+        except ReenteredError as error:
+            # Not the engine's own: a signal handler raised it, anywhere.
+            self._stop(self._interrupted(error))
+            raise
         except StoreError:
             raise
         except BaseException as error:
-            self._stop(
-                self._closed(
-                    f"was interrupted while it changed its state ({error!r}); open it again"
-                )
-            )
+            self._stop(self._interrupted(error))
             raise
 
     @contextmanager
@@ -118,10 +146,13 @@ class LockedStore:
                 self._write()
 
     def close(self) -> None:
-        """Wait for a writing thread, and close the store. Raises: DurabilityError."""
+        """Wait for a writing thread, and close the store.
+
+        Raises: ReenteredError, DurabilityError.
+        """
         if self.is_forked:
             return  # It belongs to the other process.
-        with self.lock:
+        with self._entered(), self.lock:
             while self._is_writing:
                 self._written.wait()
             if not self._stopped:
@@ -134,7 +165,7 @@ class LockedStore:
         """Close the files and write nothing more: see `Store.abandon`."""
         if self.is_forked:
             return
-        with self.lock:
+        with self._entered(), self.lock:
             while self._is_writing:
                 self._written.wait()
             self._stop(self._closed("is closed"))
@@ -184,6 +215,11 @@ class LockedStore:
             self._waiting.popleft()  # It was woken, and has not run yet.
         if self._waiting:
             self._waiting[0].wake.notify()
+
+    def _interrupted(self, error: BaseException) -> StoreClosedError:
+        return self._closed(
+            f"was interrupted while it changed its state ({error!r}); open it again"
+        )
 
     def _closed(self, why: str) -> StoreClosedError:
         return StoreClosedError(f"the store in {self.store.directory} {why}")

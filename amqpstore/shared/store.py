@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from amqpstore.arguments import check_span, check_str, check_text, check_whole
 from amqpstore.catalog import LmdbCatalog, OpenCatalog
 from amqpstore.clock import SYSTEM_CLOCK, Clock
 from amqpstore.files import Files
@@ -40,8 +41,9 @@ class SharedStore:
 
     All methods except `close` also raise: StoreClosedError, after `close`, after a DurabilityError,
     and after an exception such as KeyboardInterrupt during the engine's work; ForkedError in a fork
-    of the process that opened it. Whatever stopped it, committed transactions are there when it is
-    opened again.
+    of the process that opened it; ReenteredError, in a signal handler or a finalizer that runs
+    during a call of the same thread. Whatever stopped it, committed transactions are there when it
+    is opened again. A wrong argument is a TypeError or a ValueError, before anything is changed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -107,16 +109,19 @@ class SharedStore:
         `history_ttl_ms`; None means no limit, and both None mean no history.
         Raises: QueueDiffersError, if it exists with another history; DurabilityError.
         """
-        for limit in (history_length, history_ttl_ms):
-            if limit is not None and limit < 1:
-                raise ValueError(f"a history limit must be at least 1, not {limit}")
-        if len(name.encode()) > MAX_NAME_BYTES:
-            raise ValueError(f"a queue name may have at most {MAX_NAME_BYTES} bytes")
+        check_text("a queue name", name, MAX_NAME_BYTES)
+        limits = HistoryLimits(
+            *(
+                None if limit is None else check_whole("a history limit", limit, 1)
+                for limit in (history_length, history_ttl_ms)
+            )
+        )
         with self._locked_store.working():
-            self._queues.declare(name, HistoryLimits(history_length, history_ttl_ms))
+            self._queues.declare(name, limits)
 
     def find(self, name: str) -> QueueState | None:
         """Return the queue of that name, if it exists."""
+        check_str("a queue name", name)
         return next((queue for queue in self.queues() if queue.name == name), None)
 
     def queues(self) -> list[QueueState]:
@@ -130,6 +135,7 @@ class SharedStore:
         Receivers that wait for a message of it get a QueueNotFoundError.
         Raises: QueueNotFoundError, DurabilityError.
         """
+        check_str("a queue name", name)
         with self._locked_store.working():
             self._queues.delete(name)
 
@@ -151,6 +157,8 @@ class SharedStore:
         Oldest first, and read as it is requested: later additions and removals may be seen or not.
         Raises: QueueNotFoundError.
         """
+        check_str("a queue name", name)
+        check_span(first_ms, last_ms)
         with self._locked_store.working():
             history = self._queues.get(name).history
         return history.browse(self._locked_store, first_ms, last_ms) if history else iter(())
@@ -171,7 +179,7 @@ class SharedStore:
         """Close the store. In a fork it does nothing, as the store belongs to the other process.
 
         Open transactions are rolled back; waiting receivers get a StoreClosedError.
-        Raises: DurabilityError.
+        Raises: DurabilityError, ReenteredError.
         """
         self._stop_housekeeping()
         self._locked_store.close()
@@ -182,6 +190,7 @@ class SharedStore:
         self._locked_store.abandon()
 
     def _stop_housekeeping(self) -> None:
+        self._locked_store.check_entry()
         # The thread does not exist in a fork, and may have held a lock of its own at that moment.
         if self._housekeeping and not self._locked_store.is_forked:
             self._housekeeping.stop()

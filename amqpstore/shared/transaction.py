@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import enum
 import logging
+import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple
 
+from amqpstore.arguments import (
+    MAX_LABEL_BYTES,
+    check_many,
+    check_names,
+    check_real,
+    check_span,
+    check_str,
+    check_text,
+    check_whole,
+    messages_of,
+)
 from amqpstore.errors import (
     ForkedError,
     NotInTransactionError,
     QueueNotFoundError,
+    ReenteredError,
     StoreClosedError,
     StoreError,
     TransactionEndedError,
@@ -45,6 +58,18 @@ class Received(NamedTuple):
         return self.message.body
 
 
+class _Send(NamedTuple):
+    """Messages that are sent, and the names of the queues they go to."""
+
+    names: list[str]
+    publish: Publish
+
+    def is_of_same(self, other: _Send) -> bool:
+        """Tell whether these are the very messages of another one."""
+        messages, others = self.publish.messages, other.publish.messages
+        return len(messages) == len(others) and all(map(operator.is_, messages, others))
+
+
 class _State(enum.Enum):
     NEW = enum.auto()
     BEGUN = enum.auto()
@@ -59,30 +84,34 @@ class SharedTransaction:
     old places. Sent messages can be received, also by the same thread, once it is committed.
 
     All methods also raise: NotInTransactionError before the block, TransactionEndedError after its
-    end; StoreClosedError, ForkedError.
+    end; StoreClosedError, ForkedError, ReenteredError.
     """
 
     def __init__(self, locked_store: LockedStore, queues: Queues) -> None:
         self._locked_store = locked_store
         self._queues = queues
         self._state = _State.NEW
-        self._sends: list[Publish] = []
+        self._sends: list[_Send] = []
         self._received: list[tuple[Queue, Run]] = []
 
-    def send(self, queue: str, messages: Sequence[Message | bytes]) -> None:
-        """Put messages at the end of a queue, if this commits. Bytes are a body without properties.
+    def send(self, queue: str | Iterable[str], messages: Iterable[Message | bytes]) -> None:
+        """Put messages at the end of a queue, or of each of several, if this commits.
 
+        They are written once, however many queues they go to. Bytes are a body without properties,
+        and with the name of the queue as routing key if there is one queue.
         Raises: QueueNotFoundError; StoreError, if a message is not persistent.
         """
+        names = check_names(queue)
+        # Not under the lock: what yields them may use the store.
+        given = check_many("messages", messages)
         with self._locked_store.locked():
             self._check()
-            found = self._queues.get(queue)
-            envelope = Envelope("", queue)
-            whole = [Message(envelope, one) if isinstance(one, bytes) else one for one in messages]
+            placements = [Placement(self._queues.get(name).queue) for name in names]
+            whole = messages_of(Envelope("", names[0] if len(names) == 1 else ""), given)
             if not all(message.envelope.persistent for message in whole):
                 raise StoreError("messages sent in a transaction must be persistent")
             if whole:
-                self._sends.append(Publish.of([Placement(found.queue)], whole))
+                self._add(_Send(names, Publish.of(placements, whole)))
 
     def receive(
         self, queue: str, *, limit: int = 1, timeout_s: float | None = None
@@ -96,9 +125,11 @@ class SharedTransaction:
         read: it is in quarantine then; ReadLaterError, if it cannot be read now. A damaged message
         after others is only logged.
         """
-        if limit < 1:
-            raise ValueError(f"a limit must be at least 1, not {limit}")
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        check_str("a queue name", queue)
+        limit = check_whole("a limit", limit, 1)
+        deadline = None
+        if timeout_s is not None:
+            deadline = time.monotonic() + check_real("a timeout in seconds", timeout_s)
         with self._locked_store.locked() as store:
             self._check()
             named = self._queues.get(queue)
@@ -129,13 +160,18 @@ class SharedTransaction:
         Returns: how many. They are in memory until this commits.
         Raises: QueueNotFoundError.
         """
+        to = queue if to is None else to
+        check_str("a queue name", queue)
+        check_str("a queue name", to)
+        check_span(first_ms, last_ms)
         with self._locked_store.locked():
             self._check()
+            self._queues.get(to)
             history = self._queues.get(queue).history
         if history is None:
             return 0
         messages = [one.message for one in history.browse(self._locked_store, first_ms, last_ms)]
-        self.send(queue if to is None else to, messages)
+        self.send(to, messages)
         return len(messages)
 
     def peek(self, queue: str) -> Message | None:
@@ -143,6 +179,7 @@ class SharedTransaction:
 
         Raises: QueueNotFoundError.
         """
+        check_str("a queue name", queue)
         with self._locked_store.working() as store:
             self._check()
             return store.peek(self._queues.get(queue).queue)
@@ -172,8 +209,10 @@ class SharedTransaction:
         """End undecided: durable on return, and to be committed or rolled back by anybody.
 
         Until then sent messages are in no queue, and received ones are locked, through any crash.
+        Args: label, text by which its owner knows it, of at most 64 KiB.
         Raises: as `commit`, but DiskFullError in any case.
         """
+        check_text("a label", label, MAX_LABEL_BYTES)
         locked_store = self._locked_store
         with locked_store.locked() as store:
             self._check()
@@ -213,9 +252,22 @@ class SharedTransaction:
             return
         try:
             self.rollback()
-        except (StoreClosedError, ForkedError) as ended:
+        except (StoreClosedError, ForkedError, ReenteredError) as ended:
             # The next start does it; the block's own exception says more.
             _log.debug("left for the next start: %s", ended)
+
+    def _add(self, send: _Send) -> None:
+        """Add messages to what is sent. Raises: ValueError, if the log cannot hold them."""
+        before = self._sends[-1] if self._sends else None
+        if before and send.is_of_same(before) and set(before.names).isdisjoint(send.names):
+            # The same messages to one queue after the other: written once, as to several queues.
+            placements = [*before.publish.placements, *send.publish.placements]
+            publish = send.publish._replace(placements=placements)
+            publish.needed_bytes()
+            self._sends[-1] = _Send([*before.names, *send.names], publish)
+        else:
+            send.publish.needed_bytes()
+            self._sends.append(send)
 
     def _try(self, store: Store, queue: Queue, limit: int) -> list[Run]:
         with self._locked_store.guarded():
@@ -241,14 +293,16 @@ class SharedTransaction:
         for copy in commit_effects.copies(store, self._queues, self._received, now_ms):
             transaction.enqueue_sized(copy)
         transaction.commit()
-        commit_effects.when_durable(store, self._queues, self._sends, self._received, now_ms)
+        publishes = [send.publish for send in self._sends]
+        commit_effects.when_durable(store, self._queues, publishes, self._received, now_ms)
 
     def _engine_transaction(self, store: Store) -> Transaction:
         transaction = store.transaction()
-        for send in self._sends:
-            if send.placements[0].queue.deleted:
-                raise QueueNotFoundError(send.messages[0].envelope.routing_key)
-            transaction.enqueue_sized(send)
+        for names, publish in self._sends:
+            for name, placement in zip(names, publish.placements, strict=True):
+                if placement.queue.deleted:
+                    raise QueueNotFoundError(name)
+            transaction.enqueue_sized(publish)
         for queue, run in self._received:
             transaction.ack(queue, run)
         return transaction

@@ -231,7 +231,7 @@ def sent_at_once(self: SharedTransaction, queue: str, messages: list[bytes]) -> 
     """The messages are in the log, and ready, before the commit."""
     SEND(self, queue, messages)
     if is_told(self._locked_store.store):
-        publish = self._sends.pop()
+        publish = self._sends.pop().publish
         self._locked_store.store.enqueue(publish.placements, publish.messages)
 
 
@@ -241,7 +241,7 @@ def sent_not_ready(self: SharedTransaction, queue: str, messages: list[bytes]) -
     store = self._locked_store.store
     if is_told(store):
         aside = store.create_queue({"library": 1, "history_of": "?"})
-        store.enqueue([Placement(aside)], self._sends[-1].messages)
+        store.enqueue([Placement(aside)], self._sends[-1].publish.messages)
         store.sync()
         store.delete_queue(aside)
 

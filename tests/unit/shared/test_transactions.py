@@ -26,6 +26,7 @@ from amqpstore import (
     TransactionEndedError,
 )
 from amqpstore.publishing import Publishing
+from amqpstore_tools.offline.image import StoreImage
 from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send
 
@@ -308,3 +309,108 @@ def test_a_message_that_cannot_be_read_is_told_once(directory: str) -> None:
             transaction.receive("q")
         assert receive(shared, "q", 1) == [b"the first"]
         assert receive(shared, "q", 9) == [b"the third"]
+
+
+def segment_bytes(directory: str) -> int:
+    return sum(file.stat().st_size for file in Path(directory, "segments").iterdir())
+
+
+def test_a_message_to_several_queues_is_written_once(shared: SharedStore, directory: str) -> None:
+    names = [f"q{number}" for number in range(10)]
+    for name in names:
+        shared.declare(name)
+    body = os.urandom(100_000)
+    with shared.transaction() as transaction:
+        transaction.send(names, [body, b"second"])
+        transaction.send(iter(["q"]), [body])
+    shared.close()
+    assert segment_bytes(directory) < 250_000
+    with SharedStore.open(directory, options=OPTIONS) as again:
+        for name in names:
+            assert receive(again, name, 2) == [body, b"second"]
+        assert receive(again, "q", 2) == [body]
+
+
+def test_the_same_messages_to_one_queue_after_the_other_are_written_once(
+    shared: SharedStore, directory: str
+) -> None:
+    for name in ("a", "b", "c"):
+        shared.declare(name)
+    large = Message(Envelope("", "x"), os.urandom(100_000))
+    with shared.transaction() as transaction:
+        for name in ("a", "b", "c"):
+            transaction.send(name, [large])
+        transaction.send("a", [b"between"])
+        transaction.send("a", [b"last"])
+    shared.close()
+    assert segment_bytes(directory) < 150_000
+    with SharedStore.open(directory, options=OPTIONS) as again:
+        assert receive(again, "a", 5) == [large.body, b"between", b"last"]
+        assert receive(again, "b", 5) == [large.body]
+        assert receive(again, "c", 5) == [large.body]
+
+
+def test_the_same_message_twice_to_one_queue_is_there_twice(shared: SharedStore) -> None:
+    message = Message(Envelope("", "x"), b"again")
+    with shared.transaction() as transaction:
+        transaction.send("q", [message])
+        transaction.send("q", [message, message])
+    assert receive(shared, "q", 5) == [b"again"] * 3
+
+
+def test_a_transaction_to_several_queues_needs_all_of_them(shared: SharedStore) -> None:
+    shared.declare("other")
+    with shared.transaction() as transaction:
+        with pytest.raises(QueueNotFoundError, match="'missing'"):
+            transaction.send(["q", "missing"], [b"none"])
+        with pytest.raises(ValueError, match="twice"):
+            transaction.send(["q", "q"], [b"none"])
+    with pytest.raises(QueueNotFoundError, match="'other'"), shared.transaction() as transaction:
+        transaction.send(["q", "other"], [b"none"])
+        shared.delete("other")
+    assert ready(shared, "q") == 0
+
+
+def test_a_prepared_transaction_to_several_queues(shared: SharedStore, directory: str) -> None:
+    shared.declare("other")
+    with shared.transaction() as transaction:
+        transaction.send(["q", "other"], [b"one"])
+        transaction.prepare("both")
+    shared.close()
+    with SharedStore.open(directory, options=OPTIONS) as again:
+        (prepared,) = again.prepared()
+        prepared.commit()
+        assert receive(again, "q", 5) == receive(again, "other", 5) == [b"one"]
+
+
+def test_a_second_open_in_one_process_is_told_so(shared: SharedStore, directory: str) -> None:
+    for opened in (SharedStore.open, Store.open):
+        with pytest.raises(StoreLockedError, match="open in this process already") as raised:
+            opened(directory)
+        assert raised.value.is_own
+    with pytest.raises(StoreLockedError, match="open in this process already"):
+        StoreImage.open(directory)
+    child = fork()
+    if not child:
+        try:
+            SharedStore.open(directory)
+        except StoreLockedError as error:
+            os._exit(error.is_own)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    shared.close()
+    SharedStore.open(directory, options=OPTIONS).close()
+
+
+def test_messages_are_shown_as_they_are(shared: SharedStore) -> None:
+    assert repr(Message(Envelope("e", "k", b"\x01", persistent=False), b"one")) == (
+        "Message(Envelope('e', 'k', b'\\x01', persistent=False), b'one')"
+    )
+    assert repr(Message(Envelope("", "q"), bytes(1000))).endswith("...>)")
+    assert len(repr(Message(Envelope("", "q"), bytes(1000)))) < 300
+    send(shared, "q", b"one")
+    with shared.transaction() as transaction:
+        (received,) = transaction.receive("q")
+    assert repr(received) == (
+        "Received(message=Message(Envelope('', 'q', b''), b'one'), delivery_count=0)"
+    )

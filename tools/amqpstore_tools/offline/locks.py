@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from amqpstore.errors import StoreLockedError
 from amqpstore.filenames import LOCK
-from amqpstore.files import OsFiles
+from amqpstore.files import OsFiles, OwnLockError, is_locked_here
 
 
 @contextlib.contextmanager
@@ -29,7 +29,8 @@ def shared_lock(directory: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLockedError(directory, _holder(descriptor)) from None
+            is_own = is_locked_here(descriptor)
+            raise StoreLockedError(directory, _holder(descriptor), is_own=is_own) from None
         yield
     finally:
         os.close(descriptor)
@@ -62,7 +63,8 @@ def exclusive_lock(directory: str, verb: str) -> Iterator[None]:
             os.path.join(directory, LOCK), f"process {os.getpid()}, amqpstore {verb}"
         )
     except BlockingIOError as error:
-        raise StoreLockedError(directory, error.strerror or "an unknown process") from None
+        is_own = isinstance(error, OwnLockError)
+        raise StoreLockedError(directory, str(error.strerror), is_own=is_own) from None
     try:
         yield
     finally:
