@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-E = TypeVar("E", bound=Exception)
-
 
 class PicklableError(Exception):
     """An exception that can be pickled and copied, whatever its subclass is built from.
@@ -15,12 +11,7 @@ class PicklableError(Exception):
     """
 
     def __reduce__(self) -> tuple[object, ...]:
-        return restored, (self.__class__, self.args), self.__dict__
-
-
-def restored(kind: type[E], args: tuple[object, ...]) -> E:
-    """Return an exception as it was pickled. Its attributes follow."""
-    return kind.__new__(kind, *args)
+        return Exception.__new__, (self.__class__, *self.args), self.__dict__
 
 
 class StoreError(PicklableError):

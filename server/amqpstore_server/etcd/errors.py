@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from amqpstore.errors import PicklableError
-
 UNAUTHENTICATED = 16
 INVALID_ARGUMENT = 3
 NOT_FOUND = 5
 
 
-class EtcdError(PicklableError):
+class EtcdError(Exception):
     """A request to etcd has failed."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # As a PicklableError of the engine, which this package does not know.
+        return Exception.__new__, (self.__class__, *self.args), self.__dict__
 
 
 class MalformedAnswerError(EtcdError):

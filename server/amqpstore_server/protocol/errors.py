@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from amqpstore.errors import PicklableError
 from amqpstore_server.protocol.spec import ReplyCode
 
 _REPLY_TEXT_BYTES = 255
 """The size of a short string."""
 
 
-class AmqpError(PicklableError):
+class AmqpError(Exception):
     """Raised for one of the reply codes; only the subclasses of the two kinds have one.
 
     Args: detail, what was wrong, as text for the client. `class_id` and `method_id` name the method

@@ -7,11 +7,18 @@ from typing import ClassVar
 
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from amqpstore.errors import PicklableError
 from amqpstore_tools.pika.status import XaStatus
 
 
-class ExtensionMissingError(PicklableError, AMQPError):
+class _PicklableAmqpError(AMQPError):
+    """An error of pika's kind that goes through pools of processes."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # As a PicklableError of the engine, which this package does not know.
+        return Exception.__new__, (self.__class__, *self.args), self.__dict__
+
+
+class ExtensionMissingError(_PicklableAmqpError):
     """The server does not announce a capability that is needed."""
 
     def __init__(self, capability: str, server: str) -> None:
@@ -23,7 +30,7 @@ class ExtensionMissingError(PicklableError, AMQPError):
         self.server = server
 
 
-class PikaChangedError(PicklableError, AMQPError):
+class PikaChangedError(_PicklableAmqpError):
     """This release of pika does not have the private parts that this package needs."""
 
     def __init__(self, version: str, missing: str) -> None:
@@ -35,7 +42,7 @@ class PikaChangedError(PicklableError, AMQPError):
         self.missing = missing
 
 
-class XaError(PicklableError, AMQPError):
+class XaError(_PicklableAmqpError):
     """The server did not do what a method of class dtx asked for."""
 
 
