@@ -62,7 +62,7 @@ from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
-from amqpstore_server.stopping import cause_of, drain, prepare_signals, say_goodbye
+from amqpstore_server.stopping import drain, one_cause, prepare_signals, say_goodbye
 from amqpstore_server.ticking import tick_all
 from amqpstore_server.tls import certificates_of
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
@@ -112,10 +112,8 @@ def serve(
         return
     store = Store.open(config.data, options=store_options(config))
     try:
-        trio.run(_run, parts, store, SingleNode())
-    except BaseExceptionGroup as group:
-        store.abandon()
-        raise cause_of(group) from None
+        with one_cause(store):
+            trio.run(_run, parts, store, SingleNode())
     except BaseException:
         store.abandon()
         raise
@@ -143,10 +141,7 @@ class Parts(NamedTuple):
         async def run() -> None:
             await _run(self._replace(config=config), store, lead())
 
-        try:
-            trio.run(run)
-        except BaseExceptionGroup as group:
-            raise cause_of(group) from None
+        trio.run(run)
 
 
 async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:

@@ -15,14 +15,16 @@ A crash at any point is no worse than without all this: nothing is promised here
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 import trio
 
-from amqpstore import DurabilityError
+from amqpstore import DurabilityError, Store
+from amqpstore.durability import is_of_failed_disk
 
 _LOOK_S = 0.02
 _GOODBYE_S = 3.0
@@ -93,10 +95,35 @@ async def say_goodbye(connections: Collection[ClientConnection]) -> int:
     return len(connections)
 
 
-def cause_of(group: BaseExceptionGroup) -> BaseException:
-    """Return the one error to report of those that ended the tasks; a failed disk comes first."""
-    durability = group.subgroup(DurabilityError)
-    first: BaseException = durability or group
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first
+@contextlib.contextmanager
+def one_cause(store: Store) -> Iterator[None]:
+    """Raise one error for those with which the tasks of a broker on a store end."""
+    try:
+        yield
+    except (Exception, BaseExceptionGroup) as error:
+        cause = cause_of(error, store.failure)
+        if cause is error:
+            raise
+        raise cause from None
+
+
+def cause_of(error: BaseException, failure: DurabilityError | None) -> BaseException:
+    """Return the one error to report of those that ended the tasks.
+
+    A failed disk comes first. Whoever uses the store after it finds it stopped, and may be the only
+    one that raises anything: then it is `failure`, the error that has stopped the store.
+    """
+    leaves = [*_leaves(error)]
+    for one in leaves:
+        if isinstance(one, DurabilityError):
+            return one
+    of_disk = filter(is_of_failed_disk, leaves)
+    return failure or next(of_disk, leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error

@@ -20,7 +20,6 @@ from amqpstore import (
     DeposedError,
     MembershipError,
     Store,
-    StoreClosedError,
     UnreadableLogError,
 )
 from amqpstore.files import OsFiles
@@ -55,6 +54,7 @@ from amqpstore_server.replication.proxy import Proxy
 from amqpstore_server.replication.proxy_header import Door
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
 from amqpstore_server.service_manager import ServiceManager
+from amqpstore_server.stopping import one_cause
 from amqpstore_server.switching import SHORT_S
 
 _log = logging.getLogger(__name__)
@@ -234,7 +234,8 @@ class MemberRuntime:
     def _serve(self, companion: LeaderCompanion, serve: Serve) -> None:
         """Open the store, and serve clients until this member leads no longer.
 
-        Raises: DeposedError; ConfigError, DamageError, UnreadableLogError, if it cannot.
+        Raises: DeposedError; DurabilityError; ConfigError, DamageError, UnreadableLogError, if it
+        cannot.
         """
         controller = self._controller
         store = Store.open(
@@ -243,16 +244,12 @@ class MemberRuntime:
         try:
             self._take_over(store)
             controller.opened()
-            serve(
-                self._config,
-                store,
-                lambda: LeadingTerm(controller, companion, store.directory, self._reloaded),
-            )
-        except StoreClosedError:
-            # Whatever uses the store before clients are told finds it stopped.
-            if isinstance(store.failure, DeposedError):
-                raise store.failure from None
-            raise
+            with one_cause(store):
+                serve(
+                    self._config,
+                    store,
+                    lambda: LeadingTerm(controller, companion, store.directory, self._reloaded),
+                )
         finally:
             # As a crash would leave it: what is not committed may be discarded.
             store.abandon()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqpstore import DeposedError, Store, StoreClosedError
+from amqpstore import DeposedError, DurabilityError, Store
 from amqpstore.options import Options
 from amqpstore.replica import FollowerStore, Membership, create_follower
 from amqpstore_server.config import Config
@@ -98,5 +98,5 @@ def test_a_store_that_stopped_for_another_reason_ends_the_process(runtime: Membe
         store._state.fail(OSError("broken"))
         store.create_queue("orders")
 
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(DurabilityError, match="broken"):
         runtime._lead(companion(runtime), serve)

@@ -20,6 +20,7 @@ from amqpstore import (
     StoreLockedError,
     UnreadableLogError,
 )
+from amqpstore.durability import is_of_failed_disk
 from amqpstore.files import raise_descriptor_limit
 from amqpstore_tools.offline.exits import text_of
 from amqpstore_tools.offline.terminal import shown_lines
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     except PermissionError as error:
         return _fail(EXIT_NOT_A_STORE, error, _who_may(effective.config.data))
     except (StoreError, OSError) as error:
-        return _fail(EXIT_FAILED, error)
+        return _fail(EXIT_DISK_FAILED if is_of_failed_disk(error) else EXIT_FAILED, error)
     return 0
 
 
