@@ -65,7 +65,7 @@ def test_every_invariant_has_a_verdict() -> None:
     run.saw(["I1", "I2"])
     run.found("I2", "a body", "somewhere")
     verdicts = run.end().verdicts
-    assert list(verdicts) == list(INVARIANTS) == [f"I{number}" for number in range(1, 14)]
+    assert list(verdicts) == list(INVARIANTS) == [f"I{number}" for number in range(1, 16)]
     assert verdicts["I1"] is Verdict.HELD
     assert verdicts["I2"] is Verdict.VIOLATED
     assert verdicts["I3"] is Verdict.NOT_EXERCISED

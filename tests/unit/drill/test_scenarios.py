@@ -14,14 +14,20 @@ from amqpstore.errors import DurabilityError
 from amqpstore.log import Log
 from amqpstore.log_batch import Batch
 from amqpstore.space import Space
-from amqpstore_tools.drill import loading
+from amqpstore_tools.check.store import Checked
+from amqpstore_tools.copying.restoring import restore
+from amqpstore_tools.drill import loading, manual
 from amqpstore_tools.drill.damaged import make_store
 from amqpstore_tools.drill.examiner import Examined, Examiner, examine_here
 from amqpstore_tools.drill.run import DrillRun, DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS, clock_jumps
 from amqpstore_tools.drill.scenarios.simulated import open_store
 from amqpstore_tools.drill.verdict import Account, Step
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.plan import RepairPlan
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
+from amqpstore_tools.transfer.exporting import ExportedQueue, export
+from amqpstore_tools.transfer.lines import LineWriter
 
 SIMULATED = ("power-cut", "full-disk", "failing-sync", "clock-jumps")
 ON_FILES = ("bit-flips", "missing-files", "torn-catalog")
@@ -117,6 +123,64 @@ def test_a_payload_that_is_served_unchecked_is_seen(
 ) -> None:
     monkeypatch.setattr(Examiner, "examine", lambda _self, directory: changed(directory))
     assert "I2" in {one.invariant for one in drill("bit-flips", tmp_path).findings}
+
+
+def as_the_manual_says(tmp_path: Path) -> list[str]:
+    found = drill("missing-files", tmp_path, images=31).findings
+    return [one.text for one in found if one.invariant == "I14"]
+
+
+def test_a_repair_that_drops_a_queue_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(directory: str, plan: RepairPlan) -> None:
+        apply_plan(directory, plan)
+        with Store.open(directory, options=Options(reserve_bytes=0)) as store:
+            store.delete_queue(max(store.queues.values(), key=lambda queue: queue.ready_count))
+
+    monkeypatch.setattr(manual, "apply_plan", careless)
+    assert any("repair drops" in text for text in as_the_manual_says(tmp_path))
+
+
+def test_a_repair_that_does_nothing_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manual, "apply_plan", lambda *_: None)
+    assert any("not sound" in text for text in as_the_manual_says(tmp_path))
+
+
+def test_an_export_that_leaves_out_a_queue_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(store_id: str, writer: LineWriter, queues: Sequence[ExportedQueue]) -> object:
+        return export(store_id, writer, sorted(queues, key=lambda queue: queue.count)[:-1])
+
+    monkeypatch.setattr(manual, "export", careless)
+    assert any("export leaves out" in text for text in as_the_manual_says(tmp_path))
+
+
+def test_a_check_that_finds_nothing_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checked, "is_damaged", False)
+    assert any("check calls the store sound" in text for text in as_the_manual_says(tmp_path))
+
+
+def test_a_backup_with_a_stale_page_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that has lost a write after it was read back."""
+
+    def careless(copy: str, directory: str, **_options: bool) -> object:
+        restored = restore(copy, directory, links=False, accept_damage=False)
+        [first, *_] = sorted(Path(directory, "segments").glob("*.segment"))
+        with open(first, "r+b") as file:
+            file.seek(4096)
+            file.write(bytes(4096))
+        return restored
+
+    monkeypatch.setattr(manual, "restore", careless)
+    assert any("a restored copy differs" in text for text in as_the_manual_says(tmp_path))
 
 
 def test_bits_of_the_catalog_are_flipped_too(tmp_path: Path) -> None:

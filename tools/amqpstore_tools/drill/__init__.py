@@ -14,6 +14,7 @@ On a simulated disk:
 On real files:
 
 - `copying`, `damaged`, `strangers`: copies of a data directory, their damage, and unknown files in
-  them; `examiner`: opens a damaged copy in a process of its own.
+  them; `examiner`: opens a damaged copy in a process of its own; `manual`: what the manual says to
+  do with it, and what comes out of that.
 - `broker`, `client`: the real process and its clients; `group`: three of them, and an etcd.
 """

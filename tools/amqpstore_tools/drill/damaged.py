@@ -17,8 +17,12 @@ from amqpstore_tools.drill import run as runs
 from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.drill.examiner import Examined, Examiner, TakenMessages
 from amqpstore_tools.drill.invariants import Fault
+from amqpstore_tools.drill.manual import FOLLOWED, Manual
 from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
-from amqpstore_tools.drill.verdict import Step
+from amqpstore_tools.drill.verdict import NAMED, Step
+
+_MANUAL_ROUNDS = 10
+"""In every so many rounds all that the manual says is done, too: it takes as long as the others."""
 
 CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I11", "I12")
 """The invariants that `DamagedStore.settle` checks."""
@@ -38,7 +42,8 @@ _OPTIONS = Options(
 @dataclass(frozen=True)
 class Hit:
     """What was damaged, in words; the file, relative to the store's directory; and for a record its
-    kind, and its number if it is a message. `may_refuse`: the store need not open.
+    kind, and its number if it is a message. `may_refuse`: the store need not open. `gone`: ids of
+    messages whose bytes are lost.
     """
 
     did: str
@@ -46,6 +51,7 @@ class Hit:
     kind: Kind | None = None
     message_id: int = 0
     may_refuse: bool = False
+    gone: frozenset[int] = frozenset()
 
 
 class DamagedStore:
@@ -66,6 +72,7 @@ class DamagedStore:
         put_strangers(self._whole)
         link_store(self._whole, self.directory)
         self.before = examiner.examine(self.directory)
+        self._manual: Manual | None = None
         if self.before.error:
             raise OSError(f"the store cannot be used before it is damaged: {self.before.error}")
         run.account.did["messages in the store"] = sum(
@@ -105,9 +112,27 @@ class DamagedStore:
                 return Kind(found.kind), found.number
         return None, 0
 
+    def messages_in(self, name: str) -> frozenset[int]:
+        """Return the ids of the messages in a segment of the intact store; of none in a file of
+        another kind.
+        """
+        number = segment_number(os.path.basename(name))
+        marked = marker.read(OsFiles(), self._whole)
+        if number is None or marked is None:
+            return frozenset()
+        with open(os.path.join(self._whole, name), "rb") as file:
+            records = scan(file.read(), number, marked.seed)
+        return frozenset(
+            one.number for one in records if not isinstance(one, Gap) and one.kind == Kind.MESSAGE
+        )
+
     def settle(self, hit: Hit) -> None:
-        """Open the damaged store, and note the faults in it."""
+        """Open the damaged store, and note the faults in it. Before that, do in some rounds what
+        the manual says.
+        """
         run = self._run
+        if run.round % _MANUAL_ROUNDS == 1:
+            self._follow_manual(hit)
         after = self._examiner.examine(self.directory)
         faults = [*_faults(self.before, after, hit), *touched_strangers(self.directory)]
         run.saw(CHECKED)
@@ -118,8 +143,24 @@ class DamagedStore:
         if after.error:
             run.account.did["starts refused"] += 1
         named = promised if after.error else _named(after)
+        if not (faults or after.error):
+            run.account.did[NAMED] += named
         did = f"{hit.did}: {after.error}" if after.error else hit.did
         run.step(Step(run.round, 1, did, promised, survived, survived, named, bool(faults)))
+
+    def _follow_manual(self, hit: Hit) -> None:
+        run = self._run
+        if self._manual is None:
+            self._manual = Manual(self._whole, run.settings.work, self._examiner)
+        ids = {
+            number: digest
+            for queue in self.before.queues.values()
+            for _, number, digest in queue.messages
+        }
+        gone = hit.gone | ({hit.message_id} if hit.kind is Kind.MESSAGE else set())
+        run.account.checked(FOLLOWED)
+        for invariant, text in self._manual.follow(self.directory, gone, ids):
+            run.found(invariant, text, hit.did)
 
 
 def _named(after: Examined) -> int:

@@ -195,11 +195,17 @@ def _taken(store: Store, queue: Queue) -> TakenMessages:
         for place, message in enumerate(run.messages or ()):
             envelope = message.envelope
             whole = (envelope.exchange, envelope.routing_key, envelope.properties, message.body)
-            digest = hashlib.blake2b(repr(whole).encode(), digest_size=12).hexdigest()
+            digest = digest_of(*whole)
             taken.messages.append((run.first_sequence + place, run.id_at(place), digest))
     taken.damaged = queue.quarantined.count - before[0]
     taken.unreadable = queue.unreadable_count - before[1]
     return taken
+
+
+def digest_of(exchange: str, routing_key: str, properties: bytes, body: bytes) -> str:
+    """Return what stands for a message in a comparison."""
+    whole = repr((exchange, routing_key, properties, body)).encode()
+    return hashlib.blake2b(whole, digest_size=12).hexdigest()
 
 
 def _main() -> None:

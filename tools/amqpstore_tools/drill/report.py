@@ -9,9 +9,11 @@ from importlib.metadata import version
 
 from amqpstore.files import naming
 from amqpstore_tools.drill.page import page
-from amqpstore_tools.drill.verdict import INVARIANTS, Account, Verdict
+from amqpstore_tools.drill.verdict import INVARIANTS, NAMED, Account, Verdict
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.reports import is_data_directory, leave_drill_report
+
+_BUT_NAMED = ", except for what the damage took, which is named"
 
 
 def print_account(account: Account) -> None:
@@ -22,13 +24,14 @@ def print_account(account: Account) -> None:
 
     console = terminal.console(soft_wrap=True)
     if account.left_out:
-        console.print(Text(f"{account.scenario}: left out: {account.left_out}", "bold"))
+        console.print(Text(account.summary, "bold"))
         return
     did = ", ".join(f"{count:,} {what}" for what, count in sorted(account.did.items()))
     console.print(
         Text(f"{account.scenario}: seed {account.seed}, {did}, {account.seconds:.1f} s", "bold")
     )
     table = Table(box=None, pad_edge=False, show_header=False)
+    is_damaged = bool(account.did[NAMED])
     for invariant, verdict in account.verdicts.items():
         style = {Verdict.HELD: "green", Verdict.VIOLATED: "bold red"}.get(verdict, "dim")
         checks = account.checks[invariant]
@@ -36,7 +39,7 @@ def print_account(account: Account) -> None:
             Text(f"  {invariant}"),
             Text(verdict.value, style),
             Text(f"{checks:,}" if checks else "", "dim", justify="right"),
-            Text(INVARIANTS[invariant]),
+            Text(INVARIANTS[invariant] + (_BUT_NAMED if is_damaged and invariant == "I1" else "")),
         )
     console.print(table)
     # The first of each invariant, as most of the others repeat it.
@@ -47,6 +50,21 @@ def print_account(account: Account) -> None:
         console.print(Text(f"    reproduce: {finding.reproduce}"))
     if more := len(account.findings) - len(firsts):
         console.print(Text(f"  and {more} more violations"))
+    console.print(Text(account.summary, "bold" if account.is_passed else "bold red"))
+
+
+def print_last(accounts: Sequence[Account]) -> None:
+    """Print the verdict on all scenarios of a drill, as its last line."""
+    from rich.text import Text
+
+    failed = [one.scenario for one in accounts if one.findings]
+    untried = [one.scenario for one in accounts if not (one.findings or one.is_passed)]
+    text = f"drill failed: {', '.join(failed)}" if failed else "drill passed"
+    if not failed and len(untried) == len(accounts):
+        text = "drill: nothing was checked"
+    elif untried:
+        text += f"; not exercised: {', '.join(untried)}"
+    terminal.console(soft_wrap=True).print(Text(text, "bold red" if failed else "bold"))
 
 
 def as_json(accounts: Sequence[Account]) -> str:
@@ -82,6 +100,7 @@ def _plain(account: Account) -> dict[str, object]:
         "scenario": account.scenario,
         "seed": account.seed,
         "left_out": account.left_out,
+        "summary": account.summary,
         "seconds": round(account.seconds, 3),
         "did": dict(account.did),
         "verdicts": verdicts,

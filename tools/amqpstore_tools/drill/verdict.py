@@ -21,8 +21,14 @@ INVARIANTS = {
     "I11": "files unknown to the store are untouched",
     "I12": "counts equal a recount",
     "I13": "due work is done: checkpoints are made in time, and garbage is removed from disk",
+    "I14": "check, export, repair and restore, as the manual has them, keep all that is intact",
+    "I15": "a sync of this disk is one: what it has promised survives a power cut",
 }
 """By name, in the order in which they are shown."""
+
+
+NAMED = "messages named as damaged or lost"
+"""In what was done: messages that a store did not serve, and reported, of all rounds together."""
 
 
 class Verdict(enum.Enum):
@@ -73,6 +79,9 @@ class Account:
     checks: Counter[str] = field(default_factory=Counter)
     findings: list[DrillFinding] = field(default_factory=list)
     timeline: list[Step] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """What could not be tried here, and why."""
+
     seconds: float = 0.0
     left_out: str = ""
 
@@ -86,6 +95,27 @@ class Account:
         if any(finding.invariant == invariant for finding in self.findings):
             return Verdict.VIOLATED
         return Verdict.HELD if self.checks[invariant] else Verdict.NOT_EXERCISED
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether something was checked, and all of that held."""
+        return not (self.findings or self.left_out) and bool(self.checks)
+
+    @property
+    def summary(self) -> str:
+        """The last line: passed or failed, what was damaged on purpose, and what was not tried."""
+        if self.left_out:
+            return f"{self.scenario}: not exercised: {self.left_out}"
+        broken = [name for name, one in self.verdicts.items() if one is Verdict.VIOLATED]
+        untried = [name for name, one in self.verdicts.items() if one is Verdict.NOT_EXERCISED]
+        parts = [f"failed: {', '.join(broken)}" if broken else "passed"]
+        if not (self.checks or broken):
+            parts = ["nothing was checked"]
+        if named := self.did[NAMED]:
+            parts.append(f"{named:,} messages were not served because of the damage, and named")
+        if untried or self.unknown:
+            parts.append("; ".join(["not exercised: " + ", ".join(untried), *self.unknown]))
+        return f"{self.scenario}: {'; '.join(parts)}"
 
     @property
     def verdicts(self) -> dict[str, Verdict]:

@@ -97,6 +97,8 @@ def _drill(arguments: argparse.Namespace) -> int:
     if arguments.report:
         written = report.write(accounts, arguments.report)
         sys.stdout.write(f"report: {' '.join(written)}\n")
+    if len(accounts) > 1:
+        report.print_last(accounts)
     return DAMAGED if any(account.findings for account in accounts) else OK
 
 

@@ -37,4 +37,6 @@ def run(run: DrillRun) -> None:
             else:
                 shutil.rmtree(path)
             may_refuse = name == MARKER or name.startswith(CATALOG)
-            damaged.settle(Hit(f"{name} removed", name, may_refuse=may_refuse))
+            of_segments = [one for one in names if one.startswith(name)]
+            gone = frozenset[int]().union(*map(damaged.messages_in, of_segments))
+            damaged.settle(Hit(f"{name} removed", name, may_refuse=may_refuse, gone=gone))

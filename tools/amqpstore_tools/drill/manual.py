@@ -1,0 +1,131 @@
+"""What the manual has an operator do with a damaged store: check, export, repair, restore a copy.
+
+Each step is done as it would be typed, and compared with the optimum: every message whose bytes are
+intact comes out of an export and of a repair, and everything out of a restored copy; a check does
+not call sound what lacks messages.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+
+from amqpstore import StoreError
+from amqpstore_tools.check.engine import check
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
+from amqpstore_tools.copying.restoring import restore
+from amqpstore_tools.drill.copying import link_store
+from amqpstore_tools.drill.examiner import Examined, Examiner, digest_of
+from amqpstore_tools.drill.invariants import Fault
+from amqpstore_tools.offline.exits import ToolError
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.repair.apply import apply_plan
+from amqpstore_tools.repair.exporting import find_remains, is_damaged
+from amqpstore_tools.repair.plan import make_plan
+from amqpstore_tools.transfer.exporting import ExportedQueue, export, queues_of
+from amqpstore_tools.transfer.input import lines_of, opened
+from amqpstore_tools.transfer.lines import LineWriter, MessageLine
+
+FOLLOWED = ("I14",)
+"""The invariant that the steps are checked for."""
+
+_REFUSED = (StoreError, ToolError, OSError)
+
+
+class Manual:
+    """The steps, for copies of the store in `whole`, which is intact; `work` is a directory for
+    what they write.
+    """
+
+    def __init__(self, whole: str, work: str, examiner: Examiner) -> None:
+        self._examiner = examiner
+        self._before = digests(examiner.examine(_linked(whole, os.path.join(work, "manual"))))
+        self._backup = os.path.join(work, "backup")
+        self._place = os.path.join(work, "manual")
+        self._file = os.path.join(work, "manual.jsonl")
+        copy_store(whole, self._backup, CopyOptions())
+
+    def follow(self, damaged: str, gone: Collection[int], ids: dict[int, str]) -> Iterator[Fault]:
+        """Do all steps with a copy of a damaged store. Yields what does not come out.
+
+        Args: gone, ids of messages whose bytes are lost; ids, the digest of each message by its id.
+        """
+        expected = {digest for number, digest in ids.items() if number not in gone}
+        directory = _linked(damaged, self._place)
+        is_sound = self._is_sound(directory)
+        exported = self._exported(directory)
+        if isinstance(exported, str):
+            yield "I14", f"export: {exported}"
+        elif missing := expected - exported:
+            yield "I14", f"export leaves out {len(missing)} messages that are intact"
+        if is_sound and not isinstance(exported, str) and (lost := self._before - exported):
+            yield "I14", f"check calls the store sound, and {len(lost)} messages are missing"
+        repaired = self._repaired(directory)
+        if isinstance(repaired, str):
+            yield "I14", f"repair: {repaired}"
+        elif missing := expected - repaired:
+            yield "I14", f"repair drops {len(missing)} messages that are intact"
+        restored = self._restored(damaged)
+        if isinstance(restored, str):
+            yield "I14", f"restore: {restored}"
+        elif restored != self._before:
+            wrong = len(self._before ^ restored)
+            yield "I14", f"a restored copy differs from the store in {wrong} messages"
+
+    def _is_sound(self, directory: str) -> bool:
+        try:
+            return not check(directory).is_damaged
+        except _REFUSED:
+            return False
+
+    def _exported(self, directory: str) -> set[str] | str:
+        """Return the digests of what an export of all queues has, or why there is none."""
+        try:
+            with StoreImage.open(directory) as image, open(self._file, "wb") as file:
+                queues: Sequence[ExportedQueue] = queues_of(image)
+                if is_damaged(image):
+                    queues = find_remains(directory, lambda *_: None).queues
+                export("", LineWriter(file, "jsonl"), queues)
+            with opened(self._file) as (read, size):
+                lines = lines_of(self._file, read, size, lambda *_: None, "reading")
+                return {
+                    digest_of(line.exchange, line.routing_key, line.properties, line.body)
+                    for line in lines
+                    if isinstance(line, MessageLine)
+                }
+        except _REFUSED as error:
+            return str(error)
+
+    def _repaired(self, directory: str) -> set[str] | str:
+        """Return the digests of what a repaired store serves, or why it serves nothing."""
+        try:
+            apply_plan(directory, make_plan(directory, lambda *_: None).plan)
+            if not self._is_sound(directory):
+                return "the repaired store is not sound"
+        except _REFUSED as error:
+            return str(error)
+        found = self._examiner.examine(directory)
+        return found.error or digests(found)
+
+    def _restored(self, damaged: str) -> set[str] | str:
+        """Return the digests of what is served after the backup took the damaged store's place."""
+        directory = _linked(damaged, self._place)
+        try:
+            restored = restore(self._backup, directory, links=True, accept_damage=False)
+            if restored.kept:
+                shutil.rmtree(restored.kept)
+        except _REFUSED as error:
+            return str(error)
+        found = self._examiner.examine(directory)
+        return found.error or digests(found)
+
+
+def digests(found: Examined) -> set[str]:
+    """Return the digests of all messages that a store serves."""
+    return {digest for queue in found.queues.values() for _, _, digest in queue.messages}
+
+
+def _linked(directory: str, target: str) -> str:
+    link_store(directory, target)
+    return target
