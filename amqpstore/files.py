@@ -17,15 +17,22 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
-import fcntl
 import mmap
 import os
-import resource
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from amqpstore import ownership
+
+_ONLY_LINUX = "amqpstore keeps its stores on Linux only; elsewhere run it in a container or WSL 2"
+
+try:
+    import fcntl
+    import resource
+except ImportError as missing:  # on Windows
+    raise ImportError(f"{_ONLY_LINUX}: {sys.platform} has no {missing.name}") from missing
 
 # Linux takes at most 1024 buffers (IOV_MAX) in one call.
 _BUFFERS_A_CALL = 1024
@@ -423,7 +430,11 @@ _TYPES = {
 
 
 class OsFiles:
-    """The real file system."""
+    """The real file system. Raises: OSError, where nothing written to it could be made durable."""
+
+    def __init__(self) -> None:
+        if not hasattr(os, "fdatasync"):
+            raise OSError(errno.ENOTSUP, f"{_ONLY_LINUX}: {sys.platform} has no fdatasync")
 
     def make_directory(self, path: str) -> None:
         parent = os.path.dirname(os.path.abspath(path))

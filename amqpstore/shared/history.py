@@ -42,7 +42,7 @@ class HistoryLimits(NamedTuple):
         length, ttl_ms = self
         parts = [] if length is None else [f"of up to {length} messages"]
         parts += [] if ttl_ms is None else [f"of {ttl_ms} ms"]
-        return " and ".join(["a history", *parts]) if parts else "no history"
+        return f"a history {' and '.join(parts)}" if parts else "no history"
 
 
 class Consumed(NamedTuple):

@@ -1,6 +1,8 @@
 """A store stays in the directory that it was opened in, wherever its process goes."""
 
 import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -112,4 +114,25 @@ def test_what_does_not_name_a_directory_is_refused(
     for opened in (SharedStore.open, Store.open, FollowerStore.open, StoreImage.open):
         with pytest.raises((TypeError, ValueError), match=r"directory must|expected str, bytes or"):
             opened(directory)
+    assert os.listdir(tmp_path) == []
+
+
+def test_windows_is_told_what_it_lacks() -> None:
+    """As where there is no module fcntl."""
+    script = "import sys\nsys.modules['fcntl'] = None\nimport amqpstore"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "ImportError: amqpstore keeps its stores on Linux only" in ended.stderr
+
+
+def test_no_store_is_opened_where_nothing_can_be_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "fdatasync")
+    for opened in (Store.open, SharedStore.open):
+        with pytest.raises(OSError, match=r"Linux only.*has no fdatasync"):
+            opened(tmp_path / "store")
     assert os.listdir(tmp_path) == []
