@@ -74,7 +74,8 @@ def restore(
     if not os.path.lexists(directory) or is_free(directory):
         return Restored(copy_store(copy, directory, options, progress), None)
     if not os.path.isfile(os.path.join(directory, MARKER)):
-        raise NotAStoreError(directory, f"it has no file {MARKER}, and is not empty")
+        reason = f"it has no file {MARKER}, and is not empty: move away what is left of a store"
+        raise NotAStoreError(directory, reason)
     with exclusive_lock(directory, "restore"), beside(directory, "restoring") as new:
         owned = dataclasses.replace(options, owner=owner_in(directory))
         copied = copy_store(copy, new, owned, progress)

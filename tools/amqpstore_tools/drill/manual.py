@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 
 from amqpstore import StoreError
+from amqpstore.filenames import MARKER
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import restore
@@ -111,6 +112,9 @@ class Manual:
     def _restored(self, damaged: str) -> set[str] | str:
         """Return the digests of what is served after the backup took the damaged store's place."""
         directory = _linked(damaged, self._place)
+        if not os.path.exists(os.path.join(directory, MARKER)):
+            # It is not a store any more, which a restore does not replace: move it away first.
+            shutil.rmtree(directory)
         try:
             restored = restore(self._backup, directory, links=True, accept_damage=False)
             if restored.kept:
@@ -119,6 +123,28 @@ class Manual:
             return str(error)
         found = self._examiner.examine(directory)
         return found.error or digests(found)
+
+
+def after_crash(left: str, work: str) -> Iterator[Fault]:
+    """Do the steps with what a crash has left of a store, which recovery has not touched: all that
+    it serves is intact.
+    """
+    whole, look = os.path.join(work, "manual-whole"), os.path.join(work, "manual-look")
+    with Examiner() as examiner:
+        found = examiner.examine(_linked(left, look))
+        ids = {
+            number: digest
+            for queue in found.queues.values()
+            for _, number, digest in queue.messages
+        }
+        try:
+            manual = Manual(_linked(left, whole), work, examiner)
+        except _REFUSED as error:
+            yield "I14", f"copy: {error}"
+        else:
+            yield from manual.follow(left, (), ids)
+    for path in (whole, look, os.path.join(work, "backup"), os.path.join(work, "manual")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def digests(found: Examined) -> set[str]:

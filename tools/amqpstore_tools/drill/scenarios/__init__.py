@@ -6,7 +6,7 @@ nothing behind outside the work directory of the run.
 - `power_cut`, `clock_jumps`, `failing_sync`, `full_disk`: on a simulated disk; `failing_calls`,
   `simulated`: what they share.
 - `kill`: the real broker process; `cluster`: three of them that replicate, with a real etcd.
-- `bit_flips`, `missing_files`, `torn_catalog`: damaged files.
+- `bit_flips`, `missing_files`, `torn_catalog`: damaged files; `disk`: the operator's own disk.
 - `rounds`: the rounds of any of them, in this process or as tasks of an executor.
 """
 
@@ -20,6 +20,7 @@ from amqpstore_tools.drill.scenarios import (
     bit_flips,
     clock_jumps,
     cluster,
+    disk,
     failing_sync,
     full_disk,
     kill,
@@ -47,6 +48,7 @@ SCENARIOS = {
     "full-disk": Scenario(full_disk.ABOUT, full_disk.run),
     "failing-sync": Scenario(failing_sync.ABOUT, failing_sync.run),
     "clock-jumps": Scenario(clock_jumps.ABOUT, clock_jumps.run),
+    "disk": Scenario(disk.ABOUT, disk.run),
     "cluster": Scenario(cluster.ABOUT, cluster.run),
 }
 """By name, in the order in which `all` runs them."""

@@ -24,8 +24,8 @@ from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.scenarios.power_cut import PARTS
 from amqpstore_tools.drill.verdict import Account
 
-ON_ONE_MACHINE = ("kill", "cluster")
-"""A round continues where the one before it ended, with a broker that runs on this machine."""
+ON_ONE_MACHINE = ("kill", "disk", "cluster")
+"""A round needs this machine: the broker that the one before it has left, or its disk."""
 
 _ROUNDS_AT_ONCE = 2
 """Rounds in a wave, for each task that can run at a time: some take longer than others."""
