@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from copy import copy
+from operator import attrgetter
 
 from amqpstore.errors import DamageError
-from amqpstore.index import Entries, IndexReader, IndexState, total_of
+from amqpstore.index import UNKNOWN_SIZE, Entries, IndexReader, IndexState, total_of
 from amqpstore.queue import Queue
 from amqpstore.runs import Run, RunList
 
@@ -41,6 +43,20 @@ class BodySizes:
                     total += size
         return total, [*unknown, *wanted]
 
+    def of(self, queue: Queue, first_sequence: int, count: int) -> array[int] | None:
+        """Return the sizes of the bodies of messages of contiguous sequences; None if one of them
+        is unknown.
+        """
+        sizes = array("I")
+        end = first_sequence + count
+        for state in self._states(queue, first_sequence, end):
+            entries = self._entries(queue, state)
+            if entries is None:
+                return None
+            start = bisect_left(entries.sequences, first_sequence)
+            sizes += entries.body_sizes[start : bisect_left(entries.sequences, end)]
+        return None if len(sizes) != count or UNKNOWN_SIZE in sizes else sizes
+
     def fill(self, queue: Queue, state: IndexState) -> bool:
         """Note the sizes of ready runs whose entries are in an index file, as far as it has them.
         Returns whether the file had to be read.
@@ -58,6 +74,17 @@ class BodySizes:
         for run in runs:
             run.body_bytes = (entries and _size(entries, run)) or 0
         return bool(runs)
+
+    def _states(self, queue: Queue, first: int, end: int) -> list[IndexState]:
+        """Return the index files that may have messages from sequence `first` to before `end`."""
+        if self._last is not None:
+            (queue_id, state), _ = self._last
+            # Neighbours leave one after the other, and a long queue has many files.
+            is_inside = state.first <= first and end <= state.end
+            if queue_id == queue.id and is_inside and queue.index.get(state.number) == state:
+                return [state]
+        found = [one for one in queue.index.values() if one.first < end and first < one.end]
+        return sorted(found, key=attrgetter("first"))
 
     def _entries(self, queue: Queue, state: IndexState) -> Entries | None:
         key = queue.id, state

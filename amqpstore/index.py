@@ -287,8 +287,12 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
             first_id=ids[start],
             expires_ms=entries.expires_ms[start],
             priority=entries.priorities[start],
+            body_bytes=total_of(entries.body_sizes[start:stop]) or 0,
         )
         return [run]
+    sizes = entries.body_sizes
+    if UNKNOWN_SIZE in sizes:
+        sizes = array("I", bytes(4 * len(sizes)))
     for place in range(start, stop):
         if acked[place]:
             continue
@@ -299,9 +303,10 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
             delivery_count=delivered.get(place, 0),
             expires_ms=entries.expires_ms[place],
             priority=entries.priorities[place],
+            body_bytes=sizes[place],
         )
         if runs and goes_on(runs[-1], run):
-            runs[-1].count += 1
+            runs[-1].join_stored(run)
         else:
             runs.append(run)
     return runs

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import NoReturn
@@ -54,6 +55,8 @@ from amqpstore.segments import Segment, Unread
 from amqpstore.space import Space, is_no_space
 from amqpstore.spares import Spares
 from amqpstore.tables import START, Position
+
+_FIRST_ID = attrgetter("first_id")
 
 
 class Log:
@@ -101,6 +104,8 @@ class Log:
         self._next_lsn = position.lsn
         self._open = Batch(position.message_id)
         self.position = position
+        # Those that a checkpoint has taken, until it is in use.
+        self._taken: list[BatchSummary] = []
         # Since the last `take_durable`.
         self.durable: list[BatchSummary] = []
         self.durable_bytes = 0
@@ -428,7 +433,7 @@ class Log:
         """Read some, at least one, of `count` durable messages of contiguous ids: see
         `Segment.read`.
         """
-        place = bisect_right(self._segments, first_id, key=attrgetter("first_id")) - 1
+        place = bisect_right(self._segments, first_id, key=_FIRST_ID) - 1
         while place >= 0 and self._segments[place].is_empty:
             # The neighbours of a torn segment may have been merged: its ids are in the middle of
             # theirs.
@@ -446,7 +451,44 @@ class Log:
         """Return the batches that became durable since the last call."""
         durable, self.durable = self.durable, []
         self.durable_bytes = self.durable_messages = 0
+        self._taken = [*self._taken, *durable]
         return durable
+
+    def forget_taken(self) -> None:
+        """Forget the batches that a checkpoint took: its index files have all that is left of
+        them.
+        """
+        self._taken = []
+
+    @property
+    def first_summarized_id(self) -> int:
+        """The id from which on `body_sizes` knows the messages."""
+        for batches in (self._taken, self.durable):
+            if batches:
+                return batches[0].first_id
+        return self.position.message_id
+
+    def body_sizes(self, ids: Sequence[int]) -> array[int] | None:
+        """Return the sizes of the bodies of messages that no index file in use has yet, by their
+        ids, which ascend; None if one of them is unknown.
+        """
+        sizes = array("I")
+        done = 0
+        for batches in (self._taken, self.durable):
+            place = bisect_right(batches, ids[done], key=_FIRST_ID) - 1 if done < len(ids) else -1
+            while 0 <= place < len(batches) and done < len(ids):
+                batch = batches[place]
+                if ids[done] < batch.first_id:
+                    return None  # a batch before it was lost
+                stop = bisect_left(ids, batch.first_id + len(batch.body_sizes), done)
+                if ids[stop - 1] - ids[done] == stop - done - 1:
+                    start = ids[done] - batch.first_id
+                    sizes += batch.body_sizes[start : start + stop - done]
+                else:
+                    sizes.extend([batch.body_sizes[one - batch.first_id] for one in ids[done:stop]])
+                done = stop
+                place += 1
+        return sizes if len(sizes) == len(ids) else None
 
     @property
     def segments(self) -> list[Segment]:

@@ -419,6 +419,7 @@ class Maintenance:
             if queue := self._queues.get(queue_id):
                 max_runs = 0 if queue.lazy else self._options.limits.max_runs
                 self._memory.let_go(queue, queue.page_out(states, max_runs))
+        self._log.forget_taken()
 
     def _to_compact(self, *, to_the_end: bool = False) -> list[SegmentAccount]:
         now_ms = self._clock.monotonic_ms()

@@ -64,6 +64,9 @@ class StoreMeasures:
         self.commit_s = BucketHistogram.of_seconds()
         self.written_messages = 0
         self.read_messages = 0
+        self.read_count = self.read_bytes = 0
+        self.read_s = 0.0
+        """Reads of messages that had left memory, the bytes of their bodies, and their time."""
         self.compacted_bytes = 0
         self.freed_bytes = 0
 

@@ -115,7 +115,7 @@ class Memory:
             queue, run = excess.popleft()
             memory_bytes = run.memory_bytes
             is_excess = run.messages is not None and self.is_excess(queue, is_logged=True)
-            if is_excess and queue.ready.let_go(run):
+            if is_excess and queue.let_go(run):
                 self.let_go(queue, memory_bytes)
         self.let_go_unacked(next_message_id)
 
@@ -139,7 +139,7 @@ class Memory:
         except OSError as error:
             _log.warning("transient messages stay in memory, as writing them out failed: %s", error)
             return
-        queue.ready.let_go(run)
+        queue.let_go(run)
         self.let_go(queue, memory_bytes)
 
     def share(self, queues: list[Queue]) -> None:

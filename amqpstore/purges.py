@@ -26,11 +26,10 @@ from amqpstore import tables
 from amqpstore.catalog import Value
 from amqpstore.index import PagedFile
 from amqpstore.message import Envelope, Message
-from amqpstore.queue import Placement, Queue
+from amqpstore.queue import Placement, Queue, is_logged
 from amqpstore.records import MAX_COUNT, Operation, OperationKind
 from amqpstore.runs import Run, overhead_bytes
 from amqpstore.tables import PreparedRow
-from amqpstore.transient import FIRST_TRANSIENT
 
 if TYPE_CHECKING:
     from amqpstore.store import Store
@@ -151,7 +150,7 @@ def purge_aside(store: Store, queues: Iterable[Queue], label: Value) -> Purged |
     asides = []
     for queue, ranges in found:
         files = list(queue.paged)
-        runs = [run for run in store.clear(queue) if _is_logged(run)]
+        runs = [run for run in store.clear(queue) if is_logged(run)]
         for run in runs:
             run.let_go()
         asides.append(Aside(queue, ranges, files, runs))
@@ -191,7 +190,7 @@ def _ranges(queue: Queue) -> list[Range]:
     """
     if not queue.durable:
         return []
-    runs = [(run.first_sequence, run.end) for run in queue.ready if _is_logged(run)]
+    runs = [(run.first_sequence, run.end) for run in queue.ready if is_logged(run)]
     files = [(file.first, file.end) for file in queue.paged]
     found: list[Range] = []
     for first, end in sorted([*runs, *files]):
@@ -200,10 +199,6 @@ def _ranges(queue: Queue) -> list[Range]:
         else:
             found.append((first, end - first))
     return found
-
-
-def _is_logged(run: Run) -> bool:
-    return 0 < run.first_id < FIRST_TRANSIENT
 
 
 def _in_parts(ranges: Iterable[Range]) -> Iterator[Range]:

@@ -34,6 +34,31 @@ class Placement(NamedTuple):
     most: int | None = None
 
 
+class Unloaded:
+    """Counts the runs that were taken from one queue, and whose messages have left memory."""
+
+    __slots__ = ("body_bytes", "count")
+
+    def __init__(self) -> None:
+        self.count = self.body_bytes = 0
+
+    def add(self, run: Run) -> None:
+        """Count a run."""
+        run.account = self
+        self.count += run.count
+        self.body_bytes += run.body_bytes
+
+    def remove(self, run: Run) -> None:
+        """Stop counting a run that is acked, requeued or read back."""
+        run.account = None
+        self.count -= run.count
+        self.body_bytes -= run.body_bytes
+
+    def was_split(self, run: Run, head: Run) -> None:  # noqa: ARG002 - as the other account
+        """Note that a part of a run is a run of its own."""
+        head.account = self
+
+
 class Queue:
     """A message queue. Created by `Store.create_queue`, changed by the store alone.
 
@@ -42,8 +67,12 @@ class Queue:
     body in memory that is on disk. A durable one that `keeps_transient` has messages in the log
     that are not persistent, too. `quarantined` are messages that it still holds and that cannot be
     read, and `unreadable_count` is how many more there are whose index cannot be read: they are
-    neither ready nor gone. `unread` are those index files, to be tried again. `asides` are the
-    index files of messages that were purged, and may come back: a list for each purge.
+    neither ready nor gone. `ready_bytes` are those in the bodies of all that is ready; of these,
+    `unlogged` are messages that are not in the log, and `stored` are runs of `ready` that are on
+    disk, each as a count and their bytes. They are exact once the queue `is_sized`: an index file
+    of an old version has no sizes. `unloaded` counts what was taken and has left memory. `unread`
+    are index files that could not be read, to be tried again. `asides` are the index files of
+    messages that were purged, and may come back: a list for each purge.
     """
 
     __slots__ = (
@@ -54,6 +83,7 @@ class Queue:
         "expiry",
         "id",
         "index",
+        "is_sized",
         "keeps_transient",
         "lazy",
         "memory_bytes",
@@ -62,8 +92,14 @@ class Queue:
         "paged_count",
         "quarantined",
         "ready",
+        "ready_bytes",
         "share_bytes",
+        "stored_bytes",
+        "stored_count",
         "taken_bytes",
+        "unloaded",
+        "unlogged_bytes",
+        "unlogged_count",
         "unread",
         "unreadable_count",
     )
@@ -89,6 +125,57 @@ class Queue:
         self.memory_bytes = 0
         self.share_bytes = 0
         self.taken_bytes = 0
+        self.is_sized = True
+        self.ready_bytes = 0
+        self.unlogged_count = self.unlogged_bytes = 0
+        self.stored_count = self.stored_bytes = 0
+        self.unloaded = Unloaded()
+
+    def count_in(self, run: Run) -> None:
+        """Count a run that is ready from now on, and whose size is known."""
+        self.ready_bytes += run.body_bytes
+        if not is_logged(run):
+            self.unlogged_count += run.count
+            self.unlogged_bytes += run.body_bytes
+        if run.messages is None:
+            self.stored_count += run.count
+            self.stored_bytes += run.body_bytes
+
+    def count_out(self, run: Run, *, was_stored: bool) -> None:
+        """Stop counting a run that is not ready any more, and whose size is known.
+
+        Args: was_stored, whether it was on disk while it was ready.
+        """
+        self.ready_bytes -= run.body_bytes
+        if not is_logged(run):
+            self.unlogged_count -= run.count
+            self.unlogged_bytes -= run.body_bytes
+        if was_stored:
+            self.stored_count -= run.count
+            self.stored_bytes -= run.body_bytes
+
+    @property
+    def paged_bytes(self) -> int:
+        """The bytes in the bodies of what is in index files only."""
+        return sum([file.body_bytes or 0 for file in self.paged])
+
+    @property
+    def sized_bytes(self) -> int | None:
+        """The bytes in the bodies of all that is ready; None while some of them are unknown."""
+        if not self.is_sized and not self.ready_count:
+            self.clear()
+        return self.ready_bytes if self.is_sized else None
+
+    def let_go(self, run: Run) -> bool:
+        """Drop the bodies of a ready run from memory, which are on disk; the caller counts the
+        memory. Returns False if it is not ready any more.
+        """
+        count, body_bytes = run.count, run.body_bytes
+        if not self.ready.let_go(run):
+            return False
+        self.stored_count += count
+        self.stored_bytes += body_bytes
+        return True
 
     @property
     def ready_count(self) -> int:
@@ -149,12 +236,20 @@ class Queue:
         """Note that the runs of a file are in memory again."""
         self.paged.remove(file)
         self.paged_count -= file.live
+        self._count_stored(file, runs)
         self.ready.insert_all(runs)
         self.watch(runs)
+
+    def _count_stored(self, file: PagedFile, runs: Sequence[Run]) -> None:
+        """Count the runs of a file, which has no others, as runs on disk."""
+        if runs:
+            self.stored_count += sum([run.count for run in runs])
+            self.stored_bytes += file.body_bytes or 0
 
     def cannot_read(self, file: PagedFile) -> None:
         """Note that an index file cannot be read: only the number of its messages is known."""
         self.paged_in(file, [])
+        self.ready_bytes -= file.body_bytes or 0
         self.unreadable_count += file.live
         self.unread.append(file)
 
@@ -162,6 +257,9 @@ class Queue:
         """Note that an index file that could not be read has these live runs."""
         self.unread.remove(file)
         self.unreadable_count -= file.live
+        self._count_stored(file, runs)
+        if runs:
+            self.ready_bytes += file.body_bytes or 0
         self.ready.insert_all(runs)
         self.watch(runs)
 
@@ -178,6 +276,7 @@ class Queue:
             place = self.paged.index(files[0])
             del self.paged[place : place + len(files)]
             self.paged_count -= sum(file.live for file in files)
+            self.ready_bytes -= sum(file.body_bytes or 0 for file in files)
 
     def set_aside(self, first: int, end: int) -> list[PagedFile]:
         """Remove the files that have messages from sequence `first` to before `end`, and no
@@ -192,6 +291,8 @@ class Queue:
         """Put files back that were removed: their messages are ready."""
         self.paged = sorted([*self.paged, *files], key=attrgetter("first"))
         self.paged_count += sum(file.live for file in files)
+        self.ready_bytes += sum(file.body_bytes or 0 for file in files)
+        self.is_sized = self.is_sized and all(file.body_bytes is not None for file in files)
         self.watch(files)
 
     def paged_before(self, first_sequence: int) -> PagedFile | None:
@@ -222,6 +323,9 @@ class Queue:
         """Remove everything that is ready. Returns the runs that were in memory."""
         self.paged.clear()
         self.paged_count = 0
+        self.is_sized = True
+        self.ready_bytes = self.stored_count = self.stored_bytes = 0
+        self.unlogged_count = self.unlogged_bytes = 0
         self.expiry.clear()
         return self.ready.clear()
 
@@ -268,18 +372,31 @@ class Queue:
                 continue  # Some of them are held by a consumer, or the index is behind.
             freed += sum(run.memory_bytes for run in runs)
             self.ready.remove(first, state.end - first)
+            in_memory = [run for run in runs if run.messages is not None]
             expires_ms = earliest(run.expires_ms for run in runs)
             file = PagedFile(
                 *(state.number, first, state.end, live),
                 expires_ms,
                 _less(state.body_bytes, [file.body_bytes for file in parts]),
             )
+            self.stored_count -= live - sum([run.count for run in in_memory])
+            self.stored_bytes -= (file.body_bytes or 0) - body_bytes_of(in_memory)
             self.paged.append(file)
             self.paged_count += live
             paged_out.append(file)
         self.paged.sort(key=attrgetter("first"))
         self.watch(paged_out)
         return freed
+
+
+def is_logged(run: Run) -> bool:
+    """Tell whether the messages of a run are in the log, and so survive a restart."""
+    return 0 < run.first_id < FIRST_TRANSIENT
+
+
+def body_bytes_of(runs: Iterable[Run]) -> int:
+    """Return the bytes in the bodies of runs whose sizes are known."""
+    return sum([run.body_bytes for run in runs])
 
 
 def _less(total: int | None, parts: Iterable[int | None]) -> int | None:
@@ -293,6 +410,4 @@ def _is_more_than_its_entry(run: Run) -> bool:
     """Tell whether an index file, as of the last checkpoint, does not have everything about a
     run.
     """
-    return bool(
-        run.delivery_count or run.returned_by is not None or not 0 < run.first_id < FIRST_TRANSIENT
-    )
+    return bool(run.delivery_count or run.returned_by is not None or not is_logged(run))

@@ -54,11 +54,14 @@ _WITHOUT_ROOM = 64
 """A list of fewer runs is moved when one is added at its front."""
 
 
-class MemoryAccount(Protocol):
-    """Counts the memory of runs."""
+class RunAccount(Protocol):
+    """Counts runs that were taken: those in memory, or those whose messages have left it."""
 
     def was_split(self, run: Run, head: Run) -> None:
         """Note that a counted run was split; the new run counts as well."""
+
+    def remove(self, run: Run) -> None:
+        """Stop counting a run."""
 
 
 class Run:
@@ -69,9 +72,9 @@ class Run:
     `first_id` 0 says that none is.
     `messages` holds them when they are in memory; otherwise it is None. Then `body_bytes` is the
     size of their bodies, and `memory_bytes` the memory they take, with everything that belongs to
-    them; if it `is_short`, except an envelope that counts in another run. For a run that somebody
-    holds `body_bytes` stays when the bodies have left memory: see `unload`; for a ready one on disk
-    it is 0 if it is unknown: see `StoredRuns.measuring`. `returned_by` is who
+    them; if it `is_short`, except an envelope that counts in another run. `body_bytes` stays when
+    the bodies have left memory. Of a run on disk it is 0 if it is unknown, as after a split without
+    `body_sizes`: see `StoredRuns.measure`. `returned_by` is who
     requeued the run last: its owner's, and lost when the process ends. `account` is the store's,
     while it counts the run among those that were taken.
     """
@@ -121,7 +124,7 @@ class Run:
         self.priority = priority
         self.returned_by = returned_by
         self.body_sizes: array[int] | None = None
-        self.account: MemoryAccount | None = None
+        self.account: RunAccount | None = None
 
     @property
     def end(self) -> int:
@@ -172,8 +175,6 @@ class Run:
         if messages is not None:
             head.messages, self.messages = messages[:count], messages[count:]
             self._share_memory(head)
-            if self.account is not None:
-                self.account.was_split(self, head)
         elif self.body_sizes is not None:
             head.body_sizes, self.body_sizes = self.body_sizes[:count], self.body_sizes[count:]
             if count > self.count:
@@ -183,6 +184,8 @@ class Run:
             self.body_bytes -= head.body_bytes
         else:
             self.body_bytes = 0  # unknown, as that of the other part
+        if self.account is not None:
+            self.account.was_split(self, head)
         return head
 
     def _share_memory(self, head: Run) -> None:
@@ -234,7 +237,10 @@ class Run:
     def join_stored(self, after: Run) -> None:
         """Add the messages of the run that follows, which are on disk as these are: `goes_on`."""
         self.count += after.count
-        self.body_bytes = 0  # unknown, if either of them is
+        if self.body_bytes and after.body_bytes:
+            self.body_bytes += after.body_bytes
+        else:
+            self.body_bytes = 0  # unknown, if either of them is
 
     def _own_ids(self) -> array[int]:
         return array("Q", range(self.first_id, self.end_id)) if self.ids is None else self.ids
@@ -250,7 +256,7 @@ class Run:
     def let_go(self) -> None:
         """Drop the messages, which are on disk, from memory."""
         self.messages = self.body_sizes = None
-        self.body_bytes = self.memory_bytes = 0
+        self.memory_bytes = 0
 
     def unload(self) -> None:
         """Drop the messages of a run that somebody holds from memory; the size of their bodies is

@@ -148,6 +148,8 @@ class Store(ClosableStore):
         self.prepared: dict[int, Prepared] = {}
         self.purged: dict[int, Purged] = {}
         SPARE.fill()
+        for queue in queues.values():
+            self.stored.count_ready(queue)
         restore(self, is_unread=recovered.is_unread)
         for queue in queues.values():
             if queue.quarantined.count or queue.unread:
@@ -442,7 +444,7 @@ class Store(ClosableStore):
     def put_back(self, queue: Queue, run: Run) -> None:
         """Put a withdrawn run back in its place, ready."""
         if run.account is not None:
-            self._unacked.remove(run)
+            run.account.remove(run)
         if run.messages is not None:
             if run.is_short:
                 # An envelope shared with neighbours that have left meanwhile counts here from now
@@ -456,8 +458,8 @@ class Store(ClosableStore):
         """Remove a run that was taken or withdrawn for good."""
         self._log_run(_ACK, queue, run)
         if run.account is not None:
-            self._unacked.remove(run)
-        elif run.messages is None:
+            run.account.remove(run)
+        if run.messages is None:
             self.stored.release_transient(run)
 
     def ack_all(self, acks: GatheredAcks) -> None:
@@ -467,8 +469,8 @@ class Store(ClosableStore):
     def _release(self, run: Run) -> None:
         """Release what an acked run has in memory, or in `transient/`."""
         if run.account is not None:
-            self._unacked.remove(run)
-        elif run.messages is None:
+            run.account.remove(run)
+        if run.messages is None:
             self.stored.release_transient(run)
 
     def requeue(self, queue: Queue, run: Run) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
@@ -77,13 +80,19 @@ class StoredRuns:
         found = self.read_back(run, 0, run.count, in_parts=in_parts)
         if isinstance(found, ReadLaterError):
             return found, run
+        if run.account is not None:
+            run.account.remove(run)
         count = len(found) if isinstance(found, list) else 1
         part, rest = (run.split(count), run) if count < run.count else (run, None)
         if isinstance(found, MessageDamagedError):
             # When it can be read again it has to be marked as delivered.
             part.delivery_count = max(part.delivery_count, 1)
+            if rest is not None:
+                queue.unloaded.add(rest)
             self.quarantine(queue, part)
             return found, rest
+        if rest is not None:
+            queue.unloaded.add(rest)
         self.fill(part, found)
         self._unacked.add(queue, part)
         return part, rest
@@ -299,9 +308,56 @@ class StoredRuns:
         """Retry what cannot be read of a queue: see `read_again`."""
         self._rereading.add(queue)
 
-    def body_bytes(self, queue: Queue, run: Run) -> int:
-        """Return the bytes in the bodies of a run, as far as index files have that."""
-        return self._body_sizes.total(queue, [run])[0]
+    def measure(self, queue: Queue, run: Run) -> None:
+        """Find out how many bytes the bodies of a run have, and each of them if it is on disk: it
+        may be split. They are read only if neither an index file nor the log's last batches know.
+        """
+        if run.messages is not None or run.body_sizes is not None:
+            return
+        if run.body_bytes and run.count == 1:
+            return
+        sizes = self._sizes_of(queue, run)
+        if sizes is None:
+            sizes = array("I")
+            while len(sizes) < run.count:
+                found = self.read_back(run, len(sizes), run.count - len(sizes))
+                # One that cannot be read has none, as far as that is known.
+                messages = found if isinstance(found, list) else ()
+                sizes.extend([len(message.body) for message in messages] or [0])
+        run.body_bytes = sum(sizes)
+        run.body_sizes = sizes if run.count > 1 else None
+
+    def _sizes_of(self, queue: Queue, run: Run) -> array[int] | None:
+        """Return the sizes of the bodies of a run on disk, in order; None if one is unknown."""
+        if run.first_id >= FIRST_TRANSIENT:
+            return None
+        first_id = self._log.first_summarized_id
+        if run.ids is not None:
+            count = bisect_left(run.ids, first_id)
+        else:
+            count = min(max(first_id - run.first_id, 0), run.count)
+        sizes: array[int] | None = array("I")
+        if count:
+            sizes = self._body_sizes.of(queue, run.first_sequence, count)
+        if sizes is not None and count < run.count:
+            ids = range(run.first_id, run.end_id) if run.ids is None else run.ids
+            rest = self._log.body_sizes(ids[count:])
+            sizes = None if rest is None else sizes + rest
+        return sizes
+
+    def count_ready(self, queue: Queue) -> None:
+        """Count what is ready after a start, without reading a body."""
+        queue.is_sized = all(file.body_bytes is not None for file in queue.paged)
+        queue.ready_bytes = sum(file.body_bytes or 0 for file in queue.paged)
+        queue.stored_count = queue.stored_bytes = 0
+        for run in queue.ready:
+            if not run.body_bytes:
+                sizes = self._sizes_of(queue, run)
+                queue.is_sized = queue.is_sized and sizes is not None
+                run.body_bytes = sum(sizes or ())
+            queue.ready_bytes += run.body_bytes
+            queue.stored_count += run.count
+            queue.stored_bytes += run.body_bytes
 
     def read_back(
         self, run: Run, skipped: int, count: int, *, in_parts: bool = False
@@ -310,6 +366,18 @@ class StoredRuns:
 
         With `in_parts`, a large message may need some calls: PartlyReadError until then.
         """
+        began_s = time.perf_counter()
+        found = self._read_back(run, skipped, count, in_parts=in_parts)
+        measures = self._log.measures
+        measures.read_count += 1
+        measures.read_s += time.perf_counter() - began_s
+        if isinstance(found, list):
+            measures.read_bytes += body_bytes(found)
+        return found
+
+    def _read_back(
+        self, run: Run, skipped: int, count: int, *, in_parts: bool
+    ) -> list[Message] | Unread:
         if run.ids is not None:
             return self._read_spread(run, skipped, count, in_parts=in_parts)
         first_id = run.first_id + skipped

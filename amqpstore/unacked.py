@@ -60,7 +60,7 @@ class Unacked:
             run = next(iter(logged))
             if run.end_id > next_message_id:
                 break
-            self._unload(run)
+            self._unload(logged[run], run)
         transient = self._transient
         while transient and self.memory_bytes > most_bytes:
             run, queue = next(iter(transient.items()))
@@ -74,9 +74,10 @@ class Unacked:
                         "transient messages stay in memory, as writing them out failed: %s", error
                     )
                     break
-            self._unload(run)
+            self._unload(queue, run)
             run.first_id = first_id
 
-    def _unload(self, run: Run) -> None:
+    def _unload(self, queue: Queue, run: Run) -> None:
         self.remove(run)
         run.unload()
+        queue.unloaded.add(run)

@@ -40,36 +40,48 @@ class Withdrawals:
         """Withdraw up to `limit` messages, from a sequence on; with bodies: see `Store.take`."""
         if limit < 1:
             return None
-        ready = queue.ready
         if first_sequence:
-            while file := queue.paged_before(first_sequence):
-                if error := self._stored.page_in(queue, file):
-                    return error
-            run = ready.at_or_after(first_sequence)
-            if run is None:
-                return None
-            skipped = max(first_sequence - run.first_sequence, 0)
-            if run.messages is None:
-                return self._remove_stored(queue, run, skipped, limit, in_parts=in_parts)
-            run = self._cut(queue, run, skipped, min(limit, run.count - skipped))
-        else:
-            # This is the hot path: nothing that is known is asked again.
-            paged = queue.paged
-            if paged and queue.is_head_paged and (error := self._stored.page_in(queue, paged[0])):
-                return error
-            if not ready.count:
-                return None
+            return self._withdraw_behind(queue, limit, first_sequence, in_parts=in_parts)
+        # This is the hot path: nothing that is known is asked again.
+        ready, paged = queue.ready, queue.paged
+        if paged and queue.is_head_paged and (error := self._stored.page_in(queue, paged[0])):
+            return error
+        if not ready.count:
+            return None
+        run = ready.first
+        if run.count > limit:
+            self._split_first(queue, limit)
             run = ready.first
-            if run.count > limit:
-                self._split_first(queue, limit)
-                run = ready.first
-            if run.messages is None:
-                return self._remove_stored(queue, run, 0, limit, in_parts=in_parts)
-            run = ready.take_first(limit)
-            if run.expires_ms:
-                queue.watch(())
+        if run.messages is None:
+            return self._remove_stored(queue, run, 0, limit, in_parts=in_parts)
+        run = ready.take_first(limit)
+        # As `Queue.count_out`, without the call.
+        queue.ready_bytes -= run.body_bytes
+        if not run.first_id:
+            queue.unlogged_count -= run.count
+            queue.unlogged_bytes -= run.body_bytes
+        if run.expires_ms:
+            queue.watch(())
         self._memory.let_go(queue, run.memory_bytes)
         # If its envelope was counted in another run, the rest takes over more than it has.
+        queue.taken_bytes += max(run.memory_bytes, 0)
+        return run
+
+    def _withdraw_behind(
+        self, queue: Queue, limit: int, first_sequence: int, *, in_parts: bool
+    ) -> Run | Unread | None:
+        """Withdraw messages from a sequence on, as `withdraw` does."""
+        while file := queue.paged_before(first_sequence):
+            if error := self._stored.page_in(queue, file):
+                return error
+        run = queue.ready.at_or_after(first_sequence)
+        if run is None:
+            return None
+        skipped = max(first_sequence - run.first_sequence, 0)
+        if run.messages is None:
+            return self._remove_stored(queue, run, skipped, limit, in_parts=in_parts)
+        run = self._cut(queue, run, skipped, min(limit, run.count - skipped))
+        self._count_out(queue, run)
         queue.taken_bytes += max(run.memory_bytes, 0)
         return run
 
@@ -87,7 +99,7 @@ class Withdrawals:
         if ready.first.count > limit:
             self._split_first(queue, limit)
         run = self._cut(queue, ready.first, 0, min(limit, ready.first.count))
-        self._memory.let_go(queue, run.memory_bytes)
+        self._count_out(queue, run)
         return run
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
@@ -109,7 +121,7 @@ class Withdrawals:
         if runs:
             self._recount_before(queue, runs[0])
         for run in runs:
-            self._memory.let_go(queue, run.memory_bytes)
+            self._count_out(queue, run)
         if any(run.expires_ms for run in runs):
             before = queue.ready.at(first_sequence - 1)
             queue.watch((before,) if before else ())
@@ -127,7 +139,7 @@ class Withdrawals:
                 return self._remove_stored(queue, found, 0, found.count, in_parts=in_parts)
             else:
                 run = self._cut(queue, found, 0, found.count)
-                self._memory.let_go(queue, run.memory_bytes)
+                self._count_out(queue, run)
                 return run
         return None
 
@@ -155,6 +167,7 @@ class Withdrawals:
                 return None
             run = self._cut(queue, run, 0, len(found))
             self._stored.fill(run, found)
+            queue.count_out(run, was_stored=True)
             self.make_ready(queue, run)
         return run.messages[0] if run.messages else None
 
@@ -175,11 +188,21 @@ class Withdrawals:
             if run.messages is None:
                 self._stored.release_transient(run)
             return
+        self._stored.measure(queue, run)
         queue.ready.insert(run)
+        queue.count_in(run)
+        if run.messages is None:
+            run.body_sizes = None
         if run.expires_ms:
             queue.watch((run,))
         if run.messages is not None:
             self._memory.add(queue, run, run.memory_bytes)
+
+    def _count_out(self, queue: Queue, run: Run) -> None:
+        """Stop counting a run that is not ready any more, in memory or on disk as it was."""
+        self._stored.measure(queue, run)
+        queue.count_out(run, was_stored=run.messages is None)
+        self._memory.let_go(queue, run.memory_bytes)
 
     def _split_first(self, queue: Queue, limit: int) -> None:
         """Split a part off the first run if that is long and no more than `limit` of it are to be
@@ -206,11 +229,14 @@ class Withdrawals:
             return found
         if isinstance(found, MessageDamagedError):
             run = self._cut(queue, run, skipped, 1)
-            found.body_bytes = self._stored.body_bytes(queue, run)
+            self._stored.measure(queue, run)
+            queue.count_out(run, was_stored=True)
+            found.body_bytes = run.body_bytes
             self._stored.quarantine(queue, run)
             return found
         run = self._cut(queue, run, skipped, len(found))
         self._stored.fill(run, found)
+        queue.count_out(run, was_stored=True)
         queue.taken_bytes += run.memory_bytes
         return run
 

@@ -232,6 +232,39 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         back = [replace(stored, requeues=stored.requeues + 1) for stored in held]
         model.ready = sorted([*model.ready, *back], key=lambda stored: stored.sequence)
 
+    @precondition(lambda self: any(model.ready for model in self.models.values()))
+    @rule(place=places, skipped=places, limit=st.integers(1, 8), dropped=st.booleans())
+    def withdraw_unread(self, place: int, skipped: int, limit: int, dropped: bool) -> None:
+        """Take some off the head, or from the middle, without their bodies, and perhaps back."""
+        models = [model for model in self.models.values() if model.ready]
+        model = models[place % len(models)]
+        at = skipped % len(model.ready)
+        if at:
+            first = model.ready[at].sequence
+            runs = self.store.withdraw_range(model.queue, first, limit)
+        else:
+            run = self.store.withdraw_first(model.queue, limit)
+            assert isinstance(run, Run)
+            runs = [run]
+        for run in runs:
+            if run.count > 1:  # as of a limit that allows only some of them to move now
+                head = run.split(1 + place % (run.count - 1))
+                self._drop_or_put_back(model, head, dropped=dropped)
+            self._drop_or_put_back(model, run, dropped=dropped)
+
+    def _drop_or_put_back(self, model: Model, run: Run, *, dropped: bool) -> None:
+        sequences = range(run.first_sequence, run.end)
+        sizes = [len(one.body) for one in model.ready if one.sequence in sequences]
+        if len(sizes) < run.count:
+            model.quarantined = [one for one in model.quarantined if one.sequence not in sequences]
+            self.store.ack(model.queue, run)
+        elif dropped:
+            assert run.body_bytes == sum(sizes)
+            model.ready = [one for one in model.ready if one.sequence not in sequences]
+            self.store.ack(model.queue, run)
+        else:
+            self.store.put_back(model.queue, run)
+
     @precondition(lambda self: self.models)
     @rule(place=places)
     def purge(self, place: int) -> None:
@@ -497,8 +530,8 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             held = 0
             for run in model.queue.ready:
                 messages = run.messages or []
-                assert run.body_bytes == body_bytes(messages)
-                assert run.memory_bytes == run.body_bytes + overhead_bytes(messages)
+                in_memory = body_bytes(messages) + overhead_bytes(messages) if messages else 0
+                assert run.memory_bytes == in_memory
                 held += run.memory_bytes
             assert model.queue.memory_bytes == held
             total += held
@@ -507,6 +540,24 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             aside += sum(run.count for run in runs if run.first_id >= FIRST_TRANSIENT)
         assert self.store._memory.memory_bytes == total
         assert sum(self.store._transient._unread.values()) == aside
+
+    @invariant()
+    def sums_are_what_a_recount_finds(self) -> None:
+        for model in self.models.values():
+            queue, ready = model.queue, model.ready
+            assert queue.sized_bytes == sum(len(one.body) for one in ready)
+            logged = [one for one in ready if queue.durable and one.persistent]
+            assert queue.unlogged_count == len(ready) - len(logged)
+            logged_bytes = queue.ready_bytes - queue.unlogged_bytes
+            assert logged_bytes == sum(len(one.body) for one in logged)
+            on_disk = [run for run in queue.ready if run.messages is None]
+            assert queue.stored_count == sum(run.count for run in on_disk)
+            places = {one for run in on_disk for one in range(run.first_sequence, run.end)}
+            sizes = [len(one.body) for one in ready if one.sequence in places]
+            assert queue.stored_bytes == sum(sizes)
+            left = [run for run, _ in model.taken if run.messages is None]
+            assert queue.unloaded.count == sum(run.count for run in left)
+            assert queue.unloaded.body_bytes == sum(run.body_bytes for run in left)
 
 
 def _flip(path: str, offset: int, bit: int) -> None:
