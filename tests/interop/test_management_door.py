@@ -92,13 +92,47 @@ def test_a_page_of_an_allowed_origin_may_ask_without_credentials(api: Management
     api.expect(403, "PUT", "/queues/%2F/theirs", {}, headers=other)
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x"])
-def test_what_a_form_can_send_is_refused(api: ManagementClient, kind: str) -> None:
-    """Such a request needs no permission of the browser, whatever the page."""
-    headers = {"content-type": kind}
-    answer = api.request("PUT", "/queues/%2F/formed", headers=headers, data="{}")
-    assert answer.status_code == 415
+FORM = (
+    b"--x\r\nContent-Disposition: form-data; name=file; filename=d.json\r\n"
+    b"Content-Type: application/json\r\n\r\n%s\r\n--x--\r\n"
+)
+BODY = b'{"auto_delete": true, "arguments": {"x-max-length": 7}}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/plain;charset=UTF-8", BODY),  # fetch of a text, StringContent of .NET
+        ("application/x-www-form-urlencoded", BODY),  # curl -d
+        ("multipart/form-data; boundary=x", FORM % BODY),  # curl -F file=@definitions.json
+        ("multipart/form-data; boundary=x", FORM.replace(b"; filename=d.json", b"") % BODY),
+        ("application/json", b"\xef\xbb\xbf" + BODY),
+        ("", BODY),
+    ],
+)
+def test_a_body_is_json_whatever_it_says_to_be(
+    api: ManagementClient, kind: str, body: bytes
+) -> None:
+    headers = {"content-type": kind} if kind else {}
+    answer = api.request("PUT", "/queues/%2F/formed", headers=headers, data=body)
+    assert answer.status_code == 201, answer.text
+    assert api.get("/queues/%2F/formed")["arguments"] == {"x-max-length": 7}
+    api.delete("/queues/%2F/formed")
+    # A form needs no permission of the browser, whatever the page: only where it comes from counts.
+    for foreign in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        answer = api.request("PUT", "/queues/%2F/formed", headers=headers | foreign, data=body)
+        assert answer.status_code == 403
     assert api.request("GET", "/queues/%2F/formed").status_code == 404
+
+
+@pytest.mark.parametrize("body", [b"", b"--x--", FORM % BODY + FORM % BODY, b"{}"])
+def test_a_form_without_one_file_is_refused(api: ManagementClient, body: bytes) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    if body.count(b"--x\r\n") > 1:
+        body = body.replace(b"--x--\r\n", b"", 1)
+    answer = api.request("PUT", "/queues/%2F/formed", headers=headers, data=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "bad_request"
 
 
 def test_a_body_is_read_up_to_its_limit(api: ManagementClient) -> None:

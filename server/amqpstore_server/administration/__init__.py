@@ -5,7 +5,8 @@
   carried out in steps; `connected`: what they see of a connection.
 - `parameters`: operator policies and limits as parameters of components; global parameters.
 - `messages`: browse, move, copy, delete and replay the messages of a queue; `rendering`: messages
-  in JSON; `provenance`: where one came from, and what became of it.
+  in JSON; `tables`: their properties, and arguments; `provenance`: where one came from, and what
+  became of it.
 - `requests`, `message_requests`, `connection_requests`: the operations as requests in JSON;
   `request`: what all of them are; `framing`: their form on the admin socket.
 """

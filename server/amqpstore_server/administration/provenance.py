@@ -15,7 +15,7 @@ from amqpstore_server.administration.operations import (
     AdministrationError,
     MissingError,
 )
-from amqpstore_server.administration.rendering import properties_row
+from amqpstore_server.administration.tables import shown_properties
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.errors import BrokerError
@@ -140,7 +140,7 @@ def _names(broker: Broker) -> Names:
 
 
 def _answer(broker: Broker, found: Provenance, names: Names) -> Work[dict[str, Any]]:
-    answer = trail_answer(found, names, properties_row)
+    answer = trail_answer(found, names, shown_properties)
     for trail, row in zip(found.trails, answer["trail"], strict=True):
         for place in row["now_in"]:
             place["held_by"] = yield from _holder(broker, place)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Sequence
-from dataclasses import fields
-from decimal import Decimal
 from typing import Any
 
 from amqpstore import Message
+from amqpstore_server.administration.tables import shown_properties
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.messages.envelope import visible
 from amqpstore_server.broker.queues.browsing import SeenMessage
-from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 _STEP_BYTES = 1 << 18
 _STEP_MESSAGES = 128
@@ -74,7 +71,7 @@ def message_row(message: Message, most_bytes: int) -> dict[str, Any]:
     return {
         "exchange": envelope.exchange,
         "routing_key": envelope.routing_key,
-        "properties": properties_row(visible(envelope.properties)),
+        "properties": shown_properties(visible(envelope.properties)),
         "payload": base64.b64encode(body).decode() if text is None else text,
         "payload_encoding": "base64" if text is None else "string",
         "payload_bytes": len(message.body),
@@ -91,28 +88,3 @@ def _text(body: bytes, *, is_cut: bool) -> str | None:
             if not is_cut:
                 return None
     return None
-
-
-def properties_row(raw: bytes) -> dict[str, Any]:
-    """Return properties as JSON; those that are not there are left out."""
-    properties = decode_properties(raw)
-    found = {field.name: getattr(properties, field.name) for field in fields(BasicProperties)}
-    return {name: _plain(value) for name, value in found.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of a field table as JSON has it; bytes that are not text are base64."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, bytes | bytearray):
-        text = _text(bytes(value), is_cut=False)
-        return base64.b64encode(value).decode() if text is None else text
-    if isinstance(value, Decimal):
-        value = float(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    return value

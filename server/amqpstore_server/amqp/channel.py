@@ -318,7 +318,8 @@ class AmqpChannel:
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
         options = ConsumerOptions(
-            method.no_ack, method.exclusive, _priority(method), _timeout_ms(method)
+            *(method.no_ack, method.exclusive, _priority(method), _timeout_ms(method)),
+            method.arguments,
         )
         # Deliveries are sent at the end of the turn, so consume-ok goes out before them.
         if method.queue == REPLY_TO:

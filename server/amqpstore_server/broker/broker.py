@@ -153,6 +153,21 @@ class Broker:
         row = {key: value for key, value in row.items() if value}
         self.context.store.define([Change("vhosts", vhost.name, row)])
 
+    @property
+    def cluster_name(self) -> str | None:
+        """The name that operators have given the broker, where RabbitMQ keeps it."""
+        name = self.global_parameters.get("cluster_name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def cluster_id(self) -> str:
+        """The identity that does not change with the name: the store's, or one that came with
+        definitions.
+        """
+        found = self.global_parameters.get("internal_cluster_id")
+        made = f"amqpstore-cluster-id-{self.context.store.store_id.hex()}"
+        return found if isinstance(found, str) else made
+
     def define_global_parameters(self, values: Mapping[str, Any]) -> None:
         """Set parameters that are of no virtual host; None removes one. Durable on return.
 

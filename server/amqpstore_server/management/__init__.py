@@ -10,9 +10,10 @@ listen, and not without `management_listen`.
 - `login`: who asks, and what they may see; `guard`: requests that a foreign page has sent;
   `public_address`: where a browser sees this door, in front of which a proxy may stand.
 - `bodies`: what a request brings; `listing`: pages, filters and sort orders of lists.
-- `routes`: what a route is; `call`: one request to it; `tables`: arguments as JSON.
+- `routes`: what a route is; `call`: one request to it.
 - `topology`: declaring and binding, as AMQP clients do; `clients`: rows of connections, channels
-  and consumers; `node`: the row of the node; `queue_bytes`: of the bodies in a queue.
+  and consumers; `node`: the row of the node; `queue_bytes`, `queue_head`: how
+  much is in a queue, and how old it is.
 - `app`: the application that the routes are built into; `openapi`: their description.
 - `door`: sockets, limits, and the order of a stop; `http_server`: what serves a connection.
 - `resources`: the routes, a module for each resource.

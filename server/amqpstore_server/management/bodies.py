@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import email.parser
+import email.policy
 from typing import TypeVar
 
 import msgspec
@@ -12,8 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from amqpstore_server.management.errors import HttpError, bad_request
 
 _READ_S = 30.0
-_OF_FORMS = ("multipart/form-data", "text/plain")
-"""What the form of a web page can send to any site, besides what curl says by itself."""
+_FORM = "multipart/form-data"
 _SMALL_BYTES = 256 << 10
 _IN_THREAD_BYTES = 64 << 10
 
@@ -26,10 +28,25 @@ async def read_body(request: Request, max_bytes: int, large: trio.Semaphore) -> 
     Args: large, of which a body that is not small takes one: many of them at once would take more
     memory than there is.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in _OF_FORMS:
-        raise HttpError(415, "unsupported_media_type", "the body must be application/json")
-    return await _read(request, max_bytes, large)
+    content = await _read(request, max_bytes, large)
+    # What it says to be does not matter otherwise: it is JSON. Pages of other sites, which could
+    # send it as a form, are refused before (`guard`).
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() == _FORM:
+        content = _file_in(content, kind)
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
+def _file_in(content: bytes, kind: str) -> bytes:
+    """Return the file in a form, or its only field. Raises: HttpError."""
+    head = b"content-type: " + kind.encode("latin-1", "replace") + b"\r\n\r\n"
+    form = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + content)
+    parts = [one for one in form.walk() if not one.is_multipart()]
+    files = [one for one in parts if one.get_filename() is not None]
+    if not form.is_multipart() or len(files or parts) != 1:
+        raise bad_request("a form must have one file")
+    found = (files or parts)[0].get_payload(decode=True)
+    return found if isinstance(found, bytes) else b""
 
 
 async def read_form(request: Request, max_bytes: int) -> bytes:

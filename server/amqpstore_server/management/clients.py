@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amqpstore_server.administration.tables import shown_table
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.management.listing import Columns
+from amqpstore_server.management.listing import ABSENT, Columns
 from amqpstore_server.management.steps import InSteps
-from amqpstore_server.management.tables import shown_table
 from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.statistics.ranges import SampleRanges
 
@@ -103,6 +103,7 @@ def connection_columns(
             "timeout": lambda one: one.amqp.heartbeat_s,
             "auth_mechanism": lambda one: one.amqp.negotiated.mechanism,
             "client_properties": lambda one: shown_table(one.amqp.negotiated.client_properties),
+            "user_provided_name": lambda one: given_name(one) or ABSENT,
             "ssl": lambda one: one.tls_version is not None,
             "ssl_protocol": lambda one: one.tls_version and one.tls_version[0],
             "ssl_cipher": lambda one: one.tls_version and one.tls_version[1],
@@ -118,6 +119,12 @@ def connection_columns(
         },
         number,
     )
+
+
+def given_name(connection: SocketConnection) -> str:
+    """Return the name that the client has given its connection; empty if it has none."""
+    found = connection.amqp.negotiated.client_properties.get("connection_name")
+    return found if isinstance(found, str) else ""
 
 
 def _state(connection: SocketConnection) -> str:
@@ -187,7 +194,6 @@ def consumer_row(context: ManagementContext, found: OpenConsumer) -> dict[str, A
     queue, broker = consumer.queue, context.broker.context
     is_active = consumer in queue.consumers.active
     waits = "single_active" if queue.settings.single_active_consumer else "up"
-    arguments = {"x-priority": consumer.priority} if consumer.priority else {}
     return {
         "consumer_tag": consumer.tag,
         "queue": {"name": queue.name, "vhost": connection.amqp.vhost},
@@ -196,7 +202,7 @@ def consumer_row(context: ManagementContext, found: OpenConsumer) -> dict[str, A
         "prefetch_count": consumer.window.asked,
         "active": is_active,
         "activity_status": waits if is_active else "waiting",
-        "arguments": arguments,
+        "arguments": shown_table(consumer.arguments),
         "consumer_timeout": queue.ack_timeout_ms(consumer, broker.consumer_timeout_ms),
         "channel_details": {
             "name": OpenChannel(connection, channel).name,

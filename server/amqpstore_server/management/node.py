@@ -75,11 +75,12 @@ def node_row(context: ManagementContext) -> dict[str, Any]:
     """Return the figures of the node."""
     config = context.config()
     store = context.broker.context.store
-    statistics = os.statvfs(store.directory)
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    connections = sum(1 for _ in context.connections())
     limit = context.alarms.watermark_bytes
+    measures = store.measures
+    syncs = sum(measures.sync_s.buckets)
     return {
+        **context.statistics.node(),
         "name": context.node,
         "type": "disc",
         "running": True,
@@ -87,27 +88,23 @@ def node_row(context: ManagementContext) -> dict[str, Any]:
         "os_pid": str(os.getpid()),
         "uptime": _uptime_ms(),
         "processors": os.cpu_count() or 1,
-        "run_queue": 0,
+        "run_queue": _runnable(),
         "fd_total": descriptors,
-        "fd_used": len(os.listdir("/proc/self/fd")),
         "sockets_total": descriptors,
-        "sockets_used": connections,
-        "proc_total": 1_048_576,
-        "proc_used": 1,
+        "proc_total": _max_threads(),
+        "io_read_avg_time": 1000 * measures.read_s / (measures.read_count or 1),
+        "io_sync_avg_time": 1000 * measures.sync_s.total / (syncs or 1),
         "mem_limit": limit or available_bytes(),
-        "mem_used": used_bytes(),
         "mem_alarm": context.alarms.is_memory_low,
         "mem_calculation_strategy": "rss",
         # Publishers are blocked at twice what the store keeps free for itself.
         "disk_free_limit": 2 * least_free_bytes(config),
-        "disk_free": statistics.f_bavail * statistics.f_frsize,
         "disk_free_alarm": store.is_disk_low,
         "partitions": [],
         "rates_mode": "basic",
         "db_dir": store.directory,
         "config_files": [],
         "log_files": ["<stderr>"],
-        "net_ticktime": 0,
         "enabled_plugins": ["rabbitmq_management"],
         "exchange_types": exchange_type_rows(context),
         "auth_mechanisms": [
@@ -123,8 +120,20 @@ def node_row(context: ManagementContext) -> dict[str, Any]:
         ],
         "contexts": context_rows(context),
         "cluster_links": [],
-        "metrics_gc_queue_length": {},
     }
+
+
+def _runnable() -> int:
+    """Return how many threads of the machine are ready to run, the one that asks among them."""
+    with open("/proc/loadavg", encoding="ascii") as file:
+        return int(file.read().split()[3].partition("/")[0])
+
+
+def _max_threads() -> int:
+    with open("/proc/sys/kernel/threads-max", encoding="ascii") as file:
+        of_machine = int(file.read())
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    return of_machine if limit == resource.RLIM_INFINITY else min(limit, of_machine)
 
 
 _MEMORY_PARTS = (

@@ -41,7 +41,6 @@ _REFUSALS = {
     408: "The body takes too long",
     409: "Another request is doing this",
     413: "The body is too large",
-    415: "The body is not JSON",
     503: "Not now: publishers are blocked, the disk is full, or a check failed",
 }
 _NO_WORD = re.compile(r"[^a-zA-Z0-9]+")
@@ -121,7 +120,7 @@ def _refusals(route: ApiRoute) -> list[int]:
     if route.parameters or route.body is not None:
         statuses.add(404)
     if route.body is not None:
-        statuses |= {408, 413, 415}
+        statuses |= {408, 413}
     if route.method not in SAFE_METHODS:
         statuses |= {403, 503}
     return sorted(statuses)

@@ -1,49 +1,55 @@
-"""The bytes of bodies in a queue, as far as they are known without reading anything from disk.
+"""How many messages a queue has and how many bytes, by RabbitMQ's names: see `MessageSums`.
 
-They are known while its messages are in memory, in index files with their sizes, or under a limit
-on bytes. They are not for messages whose sizes are in the catalog or in the log, nor for unacked
-ones, which only their channels know. What is not known is left out of a row.
+`_ram` is what is in memory with its bodies, `_paged_out` what is on disk alone.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Callable
 from typing import Any
 
+from amqpstore_server.broker.queues.message_sums import Amount, MessageSums
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.management.listing import ABSENT
 
-_MAX_RUNS = 1000
-"""Runs of messages that are looked at: a row of a list must not take long."""
+_COUNTS: dict[str, Callable[[MessageSums], Amount]] = {
+    "messages_ram": lambda sums: sums.in_memory,
+    "messages_ready_ram": lambda sums: sums.ready_in_memory,
+    "messages_unacknowledged_ram": lambda sums: sums.unacked_in_memory,
+    "messages_persistent": lambda sums: sums.persistent,
+    "messages_paged_out": lambda sums: sums.on_disk,
+}
+_BYTES: dict[str, Callable[[MessageSums], Amount]] = {
+    "message_bytes": lambda sums: sums.total,
+    "message_bytes_ready": lambda sums: sums.ready,
+    "message_bytes_unacknowledged": lambda sums: sums.unacked,
+    "message_bytes_ram": lambda sums: sums.in_memory,
+    "message_bytes_persistent": lambda sums: sums.persistent,
+    "message_bytes_paged_out": lambda sums: sums.on_disk,
+}
 
 
-def message_bytes(queue: Queue) -> Any:
-    """Return the bytes of all messages."""
-    return message_bytes_ready(queue) if not queue.unacked_count else ABSENT
+def amounts(queue: Queue) -> dict[str, int]:
+    """Return all of them; without bytes that are unknown."""
+    sums = MessageSums.of(queue)
+    sizes = {name: amount(sums).body_bytes for name, amount in _BYTES.items()}
+    return {
+        **{name: amount(sums).messages for name, amount in _COUNTS.items()},
+        **{name: size for name, size in sizes.items() if size is not None},
+    }
 
 
-def message_bytes_unacknowledged(queue: Queue) -> Any:
-    """Return the bytes of unacked messages."""
-    return ABSENT if queue.unacked_count else 0
+def amount_reader(name: str) -> Callable[[Queue], Any] | None:
+    """Return what reads one of them; None if it is none of these."""
+    if name in _COUNTS:
+        count = _COUNTS[name]
+        return lambda queue: count(MessageSums.of(queue)).messages
+    if name not in _BYTES:
+        return None
+    amount = _BYTES[name]
 
+    def size(queue: Queue) -> Any:
+        body_bytes = amount(MessageSums.of(queue)).body_bytes
+        return ABSENT if body_bytes is None else body_bytes
 
-def message_bytes_ready(queue: Queue) -> Any:
-    """Return the bytes of ready messages."""
-    if queue.settings.max_length_bytes is not None:
-        return queue.backlog.ready_bytes
-    total = 0
-    left = _MAX_RUNS
-    for one in queue.priorities:
-        for run in islice(one.ready, left):
-            if run.messages is None and not run.body_bytes:
-                return ABSENT
-            total += run.body_bytes
-            left -= 1
-        for file in islice(one.paged, left):
-            if file.body_bytes is None:
-                return ABSENT
-            total += file.body_bytes
-            left -= 1
-        if left <= 0:
-            return ABSENT
-    return total
+    return size

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.departures import labelled, reasons_of_queue
+from amqpstore_server.broker.queues.message_sums import Amount, MessageSums
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.metrics.exposition import MetricsFormat, label, line
@@ -49,7 +50,7 @@ class _Group(NamedTuple):
 
     kind: Kind
     metrics: dict[str, str]
-    values: Callable[[Any], Sequence[int]]
+    values: Callable[[Any], Sequence[float]]
 
 
 def _vhosts(source: MetricsSource, vhosts: Collection[str] | None) -> Iterator[VirtualHost]:
@@ -116,12 +117,42 @@ def _lengths(queue: Queue) -> Sequence[int]:
     return ready, unacked, ready + unacked
 
 
-def _memory(queue: Queue) -> Sequence[int]:
-    memory_bytes = paged = 0
-    for stored in queue.priorities:
-        memory_bytes += stored.memory_bytes
-        paged += stored.paged_count
-    return len(queue.consumers), memory_bytes, paged
+AMOUNTS: dict[str, tuple[str, Callable[[MessageSums], Amount]]] = {
+    "": ("All messages", lambda sums: sums.total),
+    "_ready": ("Messages ready", lambda sums: sums.ready),
+    "_unacked": ("Messages unacked", lambda sums: sums.unacked),
+    "_ram": ("Messages with their bodies in memory", lambda sums: sums.in_memory),
+    "_ready_ram": ("Messages ready, in memory", lambda sums: sums.ready_in_memory),
+    "_unacked_ram": ("Messages unacked, in memory", lambda sums: sums.unacked_in_memory),
+    "_persistent": ("Messages that survive a restart", lambda sums: sums.persistent),
+    "_paged_out": ("Messages on disk alone", lambda sums: sums.on_disk),
+}
+"""What there is in a queue, by the part of the metrics' names that says what is counted."""
+
+_COUNTED = ("_ram", "_ready_ram", "_unacked_ram", "_persistent", "_paged_out")
+_SIZED = ("", "_ready", "_unacked", "_ram", "_persistent", "_paged_out")
+
+
+def amount_metrics() -> dict[str, str]:
+    """Return the metrics of `amounts`, with what they are."""
+    return {
+        **{f"queue_messages{name}": AMOUNTS[name][0] for name in _COUNTED},
+        **{f"queue_messages{name}_bytes": f"{AMOUNTS[name][0]}: bytes" for name in _SIZED},
+    }
+
+
+def amounts(sums: MessageSums) -> list[int]:
+    """Return the values of `amount_metrics`; bytes as far as they are known."""
+    found = {name: amount(sums) for name, (_, amount) in AMOUNTS.items()}
+    counts = [found[name].messages for name in _COUNTED]
+    return counts + [found[name].body_bytes or 0 for name in _SIZED]
+
+
+def _queue_metrics(queue: Queue) -> Sequence[float]:
+    memory_bytes = sum([one.memory_bytes for one in queue.priorities])
+    capacity = round(queue.consumers.room_share, 3)
+    of_consumers = [len(queue.consumers), capacity, capacity]
+    return [*of_consumers, memory_bytes, *amounts(MessageSums.of(queue))]
 
 
 _DELIVERIES = {
@@ -164,10 +195,12 @@ GROUPS: dict[str, _Group] = {
         _queues,
         {
             **_CONSUMERS,
-            "queue_messages_ram_bytes": "Memory of ready messages",
-            "queue_messages_paged_out": "Ready messages whose entries are on disk only",
+            "queue_consumer_capacity": "Share of the time in which a consumer has room",
+            "queue_consumer_utilisation": "The same",
+            "queue_process_memory_bytes": "Memory of ready messages",
+            **amount_metrics(),
         },
-        _memory,
+        _queue_metrics,
     ),
     "queue_delivery_metrics": _deliveries(_queues, "queue_"),
     "queue_departure_metrics": _Group(
@@ -218,6 +251,23 @@ GROUPS: dict[str, _Group] = {
         _counters("publish", "confirm", "return_unroutable", "drop_unroutable"),
     ),
     "channel_queue_metrics": _deliveries(_channels, "channel_"),
+    "channel_metrics": _Group(
+        _channels,
+        {
+            "channel_consumers": "Consumers on a channel",
+            "channel_messages_unacked": "Messages delivered and not yet acked",
+            "channel_messages_unconfirmed": "Messages published and not yet confirmed",
+            "channel_messages_uncommitted": "Messages published in a transaction",
+            "channel_acks_uncommitted": "Acks in a transaction",
+            "consumer_prefetch": "Most unacked messages of each new consumer; 0 is any number",
+            "channel_prefetch": "Most unacked messages of a channel; 0 is any number",
+        },
+        lambda one: (
+            len(one.core.consumers),
+            *(one.core.unacked_count, one.core.unconfirmed_count, *one.core.uncommitted_counts),
+            *(one.core.consumer_window[0], one.core.window.messages),
+        ),
+    ),
     "vhost_status": _Group(
         _vhost_names,
         {"vhost_status": "1 for a virtual host that is served"},
@@ -245,10 +295,14 @@ _OF_ALL = (
     "exchange_metrics",
     "connection_coarse_metrics",
     "connection_metrics",
+    "channel_metrics",
     "channel_exchange_metrics",
     "channel_queue_metrics",
 )
-"""What `/metrics/per-object` has."""
+"""What `/metrics/per-object` has of objects."""
+
+OBJECT_METRICS = frozenset(PER_OBJECT + name for group in _OF_ALL for name in GROUPS[group].metrics)
+"""The names of these."""
 
 
 def per_object(source: MetricsSource, written: MetricsFormat) -> Iterator[bytes]:

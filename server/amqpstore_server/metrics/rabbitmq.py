@@ -10,12 +10,15 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import version
+
+from prometheus_client.core import Metric
 
 from amqpstore_server.alarms import available_bytes, used_bytes
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.metrics.families import Described, Families, facts, family, histogram, single
+from amqpstore_server.metrics.objects import amount_metrics, amounts
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.statistics.sampler import TOTAL_FIELDS
 
@@ -127,6 +130,64 @@ _CHURN = (
 )
 
 
+_NODE_FAMILIES: dict[str, tuple[str, ...]] = {
+    "connection_churn_metrics": tuple(name for name, _, _ in _CHURN),
+    "node_coarse_metrics": (
+        *("process_open_fds", "process_open_tcp_sockets", "process_resident_memory_bytes"),
+        "disk_space_available_bytes",
+    ),
+    "node_metrics": (
+        *("process_max_fds", "process_max_tcp_sockets", "resident_memory_limit_bytes"),
+        *("disk_space_available_limit_bytes", "erlang_uptime_seconds"),
+    ),
+    "node_persister_metrics": (
+        *("io_sync_ops_total", "io_sync_time_seconds_total"),
+        *("io_write_ops_total", "io_write_bytes_total"),
+        *("io_read_ops_total", "io_read_bytes_total", "io_read_time_seconds_total"),
+        *("queue_disk_reads_total", "queue_disk_writes_total"),
+    ),
+    "alarm_metrics": (
+        *("alarms_memory_used_watermark", "alarms_free_disk_space_watermark"),
+        "alarms_file_descriptor_limit",
+    ),
+    "auth_attempt_metrics": (
+        *("auth_attempts_total", "auth_attempts_succeeded_total", "auth_attempts_failed_total"),
+    ),
+}
+"""The metrics of the node by RabbitMQ's name of their family, as `/metrics/detailed` has them."""
+
+NODE_FAMILIES = frozenset(_NODE_FAMILIES)
+
+
+def of_node(source: MetricsSource, names: Collection[str], prefix: str) -> Families:
+    """Yield those of some families, and who the node is. Args: prefix, that their names get."""
+    wanted = {one for name in names for one in _NODE_FAMILIES.get(name, ())}
+    yield from _who(source)
+    if wanted:
+        for found in families(source):
+            if any(sample.name.removeprefix(_PREFIX) in wanted for sample in found.samples):
+                yield _renamed(found, prefix)
+
+
+def without_sums(source: MetricsSource, names: Collection[str]) -> Families:
+    """Yield all of them but those that are sums of the objects' metrics: `names` has these."""
+    for found in families(source):
+        if not any(sample.name in names for sample in found.samples):
+            yield found
+
+
+def _renamed(found: Metric, prefix: str) -> Metric:
+    """Return a metric with another prefix, and one that is counted for each of several things with
+    its labels, as it is.
+    """
+    name = prefix + found.name.removeprefix(_PREFIX)
+    made = Metric(name, found.documentation, found.type, found.unit)
+    made.samples = [
+        sample._replace(name=prefix + sample.name.removeprefix(_PREFIX)) for sample in found.samples
+    ]
+    return made
+
+
 def families(source: MetricsSource) -> Families:
     """Yield all of them, without those of single objects."""
     yield from _who(source)
@@ -141,8 +202,10 @@ def families(source: MetricsSource) -> Families:
 
 def _who(source: MetricsSource) -> Families:
     described = Described(f"{_PREFIX}identity", "The node and its cluster")
-    node = {"rabbitmq_node": source.node, "rabbitmq_cluster": source.node}
-    permanent_id = source.broker.context.store.store_id.hex()
+    broker = source.broker
+    cluster = broker.cluster_name or source.node
+    node = {"rabbitmq_node": source.node, "rabbitmq_cluster": cluster}
+    permanent_id = broker.cluster_id
     endpoint = {"rabbitmq_cluster_permanent_id": permanent_id, "rabbitmq_endpoint": "default"}
     yield facts(described, {**node, **endpoint})
     described = Described(f"{_PREFIX}build", "Versions of the broker and of what it runs on")
@@ -223,7 +286,9 @@ def _gauges(source: MetricsSource) -> Values:
         ("queue_messages", "messages"),
     ):
         yield name, _LENGTHS[field], total[field]
-    yield "queue_messages_paged_out", "Messages of which only an entry is in memory", figures.paged
+    values = zip(amount_metrics().items(), amounts(figures.messages), strict=True)
+    for (name, help_text), value in values:
+        yield name, help_text, value
     unconfirmed = source.broker.counters()
     yield (
         "channel_messages_unconfirmed",
@@ -252,6 +317,9 @@ def _counted(source: MetricsSource) -> Values:
     yield "io_sync_time_seconds_total", "What these fdatasyncs took", measures.sync_s.total
     yield "io_write_ops_total", "Writes to the log", syncs
     yield "io_write_bytes_total", "Bytes written to the log", measures.batch_bytes.total
+    yield "io_read_ops_total", "Reads of messages that had left memory", measures.read_count
+    yield "io_read_bytes_total", "Bytes in the bodies that were read", measures.read_bytes
+    yield "io_read_time_seconds_total", "What these reads took", measures.read_s
     yield "queue_disk_writes_total", "Messages written to disk", measures.written_messages
     yield "queue_disk_reads_total", "Messages read back from disk", measures.read_messages
 

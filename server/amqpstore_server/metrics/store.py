@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from amqpstore.figures import StoreFigures
 from amqpstore_server.broker.departures import dead_lettered, reasons_of_all
@@ -44,6 +44,17 @@ def _departures(source: MetricsSource) -> Families:
         for reason, count in counts.items():
             made.add_sample(_PREFIX + name, {"reason": reason.label}, count)
         yield made
+
+
+def unknown_families(names: Collection[str]) -> Families:
+    """Yield which families a request has asked for that do not exist here."""
+    if names:
+        name = _PREFIX + "metrics_unknown_family"
+        help_text = "1 for a family that was asked for and does not exist here"
+        found = family(Described(name, help_text))
+        for one in sorted(names):
+            found.add_sample(name, {"family": one}, 1)
+        yield found
 
 
 def _histograms(source: MetricsSource) -> Families:

@@ -18,9 +18,11 @@ from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.counters import ExchangeCounters, OctetCounters
+from amqpstore_server.broker.queues.message_sums import MessageSums
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.statistics.latencies import Quantiles, RecentLatency
+from amqpstore_server.statistics.node import NODE_FIELDS, node_values
 from amqpstore_server.statistics.series import (
     LEAST_SHARE,
     OBJECTS,
@@ -70,7 +72,9 @@ CHURN = (
 QUEUE_FIELDS = ("publish", *DELIVER, *LENGTHS)
 CHANNEL_FIELDS = (*PUBLISH, *DELIVER)
 VHOST_FIELDS = (*PUBLISH, *DELIVER, *LENGTHS, *OCTETS)
-TOTAL_FIELDS = (*VHOST_FIELDS, *CHURN)
+DISK = ("disk_reads", "disk_writes")
+"""Messages that were read back from disk, and written to the log."""
+TOTAL_FIELDS = (*VHOST_FIELDS, *CHURN, *DISK)
 
 _deliver = attrgetter(*DELIVER)
 _channel = attrgetter(*CHANNEL_FIELDS)
@@ -112,7 +116,8 @@ def exchange_values(counters: ExchangeCounters) -> tuple[int, ...]:
 class QueueSums(NamedTuple):
     """What there is in all queues together, as of the last pass: how many they are, and those all
     of whose entries are `in_memory`; their consumers; messages whose entries are on disk only
-    (`paged`), and the bytes of their bodies as far as they are known; messages that cannot be read.
+    (`paged`), and the bytes of their bodies as far as they are known; messages that cannot be read;
+    and how many messages there are where, with their bytes (`messages`).
     """
 
     queues: int = 0
@@ -121,6 +126,7 @@ class QueueSums(NamedTuple):
     paged: int = 0
     paged_bytes: int = 0
     unreadable: int = 0
+    messages: MessageSums = MessageSums()
 
     @property
     def on_disk(self) -> int:
@@ -208,6 +214,7 @@ class Sampler:
 
     def __init__(self, broker: Broker, connections: Callable[[], Iterable[AmqpConnection]]) -> None:
         self.totals = CounterSeries(TOTALS, len(TOTAL_FIELDS))
+        self.node = CounterSeries(TOTALS, len(NODE_FIELDS))
         self.vhosts: dict[str, CounterSeries] = {}
         self.figures = QueueSums()
         self._broker = broker
@@ -302,12 +309,14 @@ class Sampler:
         """Take a sample of each queue, channel, connection and exchange, in steps."""
         yield from self._sum_up()
         now_ms, share = self._clock.monotonic_ms(), self.share
+        self.node.add(now_ms, self.node_values())
         for objects in self._objects:
             yield from objects.sample(now_ms, share)
 
     def _sum_up(self) -> Iterator[None]:
         in_memory = consumers = paged_in_all = paged_bytes = 0
         unreadable = self._broker.context.store.unreadable()
+        messages = MessageSums()
         queues = self.all_queues()
         for index, queue in enumerate(queues, 1):
             paged = 0
@@ -318,10 +327,13 @@ class Sampler:
             in_memory += not paged
             paged_in_all += paged
             consumers += len(queue.consumers)
+            if queue.ready_count or queue.unacked_count:
+                messages = messages.plus(MessageSums.of(queue))
             if not index % _AT_ONCE:
                 yield
         self.figures = QueueSums(
-            len(queues), in_memory, consumers, paged_in_all, paged_bytes, unreadable.messages
+            *(len(queues), in_memory, consumers, paged_in_all, paged_bytes, unreadable.messages),
+            messages,
         )
 
     def sample_totals(self) -> Iterator[None]:
@@ -333,6 +345,7 @@ class Sampler:
                 if not queue.is_internal:
                     ready += queue.ready_count
                     unacked += queue.unacked_count
+                    queue.consumers.note_room()
                 if not index % _AT_ONCE:
                     yield
             self._lengths[name] = ready, unacked
@@ -371,6 +384,10 @@ class Sampler:
         passed: tuple[int, ...] = _channel(vhost.counters)
         return (*passed, ready, unacked, ready + unacked, *octets)
 
+    def node_values(self) -> tuple[int, ...]:
+        """Return the values of `NODE_FIELDS`."""
+        return node_values(self._broker, sum(1 for _ in self._connections()))
+
     def total_values(self) -> tuple[int, ...]:
         """Return the values of `TOTAL_FIELDS`, as `vhost_values` does."""
         context = self._broker.context
@@ -381,6 +398,7 @@ class Sampler:
             *(ready, unacked, ready + unacked),
             *_octets(self.octets()),
             *_churn(context.churn),
+            *(context.store.measures.read_messages, context.store.measures.written_messages),
         )
 
 

@@ -15,12 +15,14 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.statistics.node import NODE_FIELDS
 from amqpstore_server.statistics.ranges import NO_RANGES, SampleRanges
 from amqpstore_server.statistics.reports import DELIVER_GET, CounterReport, Json, Times
 from amqpstore_server.statistics.sampler import (
     CHANNEL_FIELDS,
     CHURN,
     DELIVER,
+    DISK,
     EXCHANGE,
     LENGTHS,
     OCTETS,
@@ -54,6 +56,8 @@ class Statistics:
         Args: vhosts, those that the user may see; None for all, with what belongs to none.
         """
         sampler = self._sampler
+        # The disk is nobody's in particular.
+        disk = DISK if vhosts is None else ()
         if vhosts is None:
             report = self._report(TOTAL_FIELDS, sampler.total_values(), [sampler.totals])
         else:
@@ -63,11 +67,18 @@ class Statistics:
             series = [sampler.vhosts[one.name] for one in seen if one.name in sampler.vhosts]
             report = self._report(VHOST_FIELDS, values or [0] * len(VHOST_FIELDS), series)
         return {
-            "message_stats": report.messages((*PUBLISH, *DELIVER), ranges.msg_rates),
+            "message_stats": report.messages((*PUBLISH, *DELIVER, *disk), ranges.msg_rates),
             "queue_totals": report.row(LENGTHS, ranges.lengths),
             "churn_rates": {} if vhosts is not None else report.row(CHURN, None),
             **report.row(OCTETS, ranges.data_rates),
         }
+
+    def node(self) -> Json:
+        """Return the figures of the node and what was counted there, each with its rate."""
+        sampler = self._sampler
+        report = self._report(NODE_FIELDS, sampler.node_values(), [sampler.node])
+        totals = self._report(TOTAL_FIELDS, sampler.total_values(), [sampler.totals])
+        return {**report.row(NODE_FIELDS, None), **totals.row(CHURN, None)}
 
     def vhost(self, vhost: VirtualHost, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the lengths, `message_stats` and octets of a virtual host."""

@@ -159,7 +159,8 @@ def test_what_is_on_disk_only_is_counted(metered: Metered) -> None:
 
 def test_the_cluster_is_told_by_its_store_and_no_path_is_shown(metered: Metered) -> None:
     text = metered.text()
-    assert f'rabbitmq_cluster_permanent_id="{metered.server.store.store_id.hex()}"' in text
+    store_id = metered.server.store.store_id.hex()
+    assert f'rabbitmq_cluster_permanent_id="amqpstore-cluster-id-{store_id}"' in text
     assert metered.server.store.directory not in text
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from amqpstore import Message, Run
 from amqpstore.client_trails import What
+from amqpstore.transient import FIRST_TRANSIENT
 from amqpstore_server.broker.ack_timeouts import TagNotes
 from amqpstore_server.broker.channels import unacked
 from amqpstore_server.broker.channels.branches import Branches
@@ -245,6 +246,11 @@ class Channel:
             self.totals.deliver += count
             queue.counters.deliver += count
             queue.unacked_count += count
+            sums = queue.unacked_sums
+            sums.body_bytes += run.body_bytes
+            if not run.first_id:
+                sums.unlogged_count += count
+                sums.unlogged_bytes += run.body_bytes
             self._unacked.append(Delivery(first_tag, queue, consumer, store_queue, run))
             consumer.window.add(run)
             self.window.add(run)
@@ -283,6 +289,7 @@ class Channel:
             self._trails.note(What.DELIVERED, self.origin, "", taken.store_queue.id, taken.run)
         if not no_ack:
             queue.unacked_count += 1
+            queue.unacked_sums.add(taken.run)
             self._unacked.append(Delivery(tag, queue, None, *taken))
             self._watch_acks()
         run = shown(queue, taken.run)
@@ -342,11 +349,13 @@ class Channel:
             self.window.remove(delivery.run)
             # It counts as unacked again once it is delivered, or does not any more.
             delivery.queue.unacked_count -= delivery.count
+            delivery.queue.unacked_sums.add(delivery.run, sign=-1)
             taken, rest = delivery.queue.bring_back(delivery.taken)
             if rest is not None:
                 # The rest is unacked, as it was.
                 delivery.run = rest.run
                 delivery.queue.unacked_count += delivery.count
+                delivery.queue.unacked_sums.add(rest.run)
                 consumer.window.add(rest.run)
                 self.window.add(rest.run)
                 redeliveries.appendleft(delivery)
@@ -574,6 +583,12 @@ class Channel:
             tag, queue_id = delivery.consumer_tag or "", delivery.store_queue.id
             self._trails.note(_SETTLED[requeue], self.origin, tag, queue_id, delivery.run)
         queue.unacked_count -= count
+        # As `UnackedSums.add`, without the call.
+        sums, body_bytes = queue.unacked_sums, delivery.run.body_bytes
+        sums.body_bytes -= body_bytes
+        if not 0 < delivery.run.first_id < FIRST_TRANSIENT:
+            sums.unlogged_count -= count
+            sums.unlogged_bytes -= body_bytes
         if requeue is None:
             self.counters.ack += count
             self.totals.ack += count
@@ -587,7 +602,7 @@ class Channel:
             if not requeue:
                 self.vhost.context.dead_letters[Reason.REJECTED, queue.sends_on] += count
         if consumer := delivery.consumer:
-            own, shared, body_bytes = consumer.window, self.window, delivery.run.body_bytes
+            own, shared = consumer.window, self.window
             was_full = own.size or (own.messages and own.unacked >= own.messages)
             own.unacked -= count
             own.unacked_bytes -= body_bytes

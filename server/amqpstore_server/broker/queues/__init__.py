@@ -1,7 +1,7 @@
 """Queues: arrival, dispatch and removal of messages.
 
 - `queue`: one queue, as its settings say; `backlog`: its ready messages, and how they leave;
-  `priorities`: the store's queues that it consists of.
+  `priorities`: the store's queues that it consists of; `message_sums`: how much there is in it.
 - `kinds`: kinds of queues, those that clients declare and the broker's own.
 - `consumer`, `dispatch`: which consumer gets what; `waiting`: the gets that wait for a message.
 - `purges`: purges, and how they are undone.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from amqpstore import Message, Run
 
@@ -60,12 +60,14 @@ class ConsumerOptions:
     """The options of a consumer. Consumers of a higher priority are served first.
 
     `timeout_ms` is the time in which it has to ack; 0 means any time, None what its queue says.
+    `arguments` are the client's, all of them, to be shown.
     """
 
     no_ack: bool = False
     exclusive: bool = False
     priority: int = 0
     timeout_ms: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Writable(Protocol):
@@ -105,6 +107,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "arguments",
         "channel",
         "exclusive",
         "identity",
@@ -132,6 +135,7 @@ class Consumer:
         self.exclusive = options.exclusive
         self.priority = options.priority
         self.timeout_ms = options.timeout_ms
+        self.arguments = options.arguments
         self.window = window
         self.identity = object()
         self.is_apart = False

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _UNLIMITED = 1 << 32
+_ROOM_PART = 0.13
+"""What a second adds to the share of time with room: half of it is of the last five."""
 _MANY = 8
 
 
@@ -39,12 +41,33 @@ class Dispatch:
         """By priority, those that are looked at: the next in line first."""
         self._falling: list[int] = []
         """The priorities, negated and ascending."""
+        self._room_share: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.consumers)
 
     def __len__(self) -> int:
         return len(self.consumers)
+
+    @property
+    def room_share(self) -> float:
+        """The share of the last seconds in which a message could be delivered at once; 0 without
+        consumers.
+        """
+        if not self.consumers:
+            return 0.0
+        return self._can_deliver() if self._room_share is None else self._room_share
+
+    def note_room(self) -> None:
+        """Note whether a message could be delivered at once: to be called once a second."""
+        if not self.consumers:
+            self._room_share = None
+            return
+        before = self.room_share
+        self._room_share = before + (self._can_deliver() - before) * _ROOM_PART
+
+    def _can_deliver(self) -> float:
+        return float(any(one.capacity > 0 for one in self.active))
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer. Raises: AccessRefusedError, when a consumer has, or asks for, the queue

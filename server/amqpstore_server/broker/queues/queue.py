@@ -22,6 +22,7 @@ from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.leaving import Leaving
+from amqpstore_server.broker.queues.message_sums import UnackedSums
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.purges import Purges
 from amqpstore_server.broker.queues.waiting import GetLine
@@ -116,6 +117,7 @@ class Queue:
         self.departures = departures
         self.unacked_count = 0
         """Messages that were delivered and are neither acked nor requeued."""
+        self.unacked_sums = UnackedSums()
         self.is_deleted = False
         self.is_set_aside = False
         self._failure = ""

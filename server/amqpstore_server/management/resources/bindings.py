@@ -1,20 +1,23 @@
 """Bindings: list, bind, unbind.
 
 A binding is named by its properties key: the routing key, percent-encoded, and for one with
-arguments a tilde and a digest of those; a tilde alone for one with neither.
+arguments a tilde and a digest of those; a tilde alone for one with neither. In a path that key is
+encoded once more, but many clients send it as it is listed, or the routing key itself, encoded
+once: both are understood where no binding has the key that they would spell.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 import msgpack
 import msgspec
 
+from amqpstore_server.administration.tables import shown_table
 from amqpstore_server.broker.exchanges.base import Binding, Exchange
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.management.answers import Answer, created, no_content
@@ -25,7 +28,6 @@ from amqpstore_server.management.resources.exchanges import shown_exchange
 from amqpstore_server.management.resources.queues import queue_in
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 from amqpstore_server.management.steps import InSteps
-from amqpstore_server.management.tables import shown_table
 from amqpstore_server.management.topology import (
     carry_out,
     check_queue_exists,
@@ -41,6 +43,16 @@ _MAX_KEY_BYTES = 255
 
 Row = dict[str, Any]
 
+_SPELLINGS: tuple[Callable[[str, Row], bool], ...] = (
+    lambda wanted, row: wanted == row["properties_key"],
+    # As it is listed: what the path had encoded was decoded once too often.
+    lambda wanted, row: wanted == unquote(row["properties_key"]),
+    lambda wanted, row: wanted == row["routing_key"] and not row["arguments"],
+    # As RabbitMQ lists it, where a blank is a plus sign.
+    lambda wanted, row: unquote_plus(wanted) == row["routing_key"] and not row["arguments"],
+)
+"""How a path may name a binding, what is meant by the letter first."""
+
 
 class BindingBody(msgspec.Struct):
     """What is bound with."""
@@ -51,7 +63,7 @@ class BindingBody(msgspec.Struct):
 
 def properties_key(routing_key: str, arguments: dict[str, Any]) -> str:
     """Return what names a binding among those of the same source and destination."""
-    key = quote_plus(routing_key, safe="").replace("~", "%7E")
+    key = quote(routing_key, safe="").replace("~", "%7E")
     if not arguments:
         return key or "~"
     packed = msgpack.packb(sorted(arguments.items()))
@@ -217,9 +229,11 @@ async def bind(call: Call) -> Answer:
 
 async def _one(call: Call) -> Row:
     wanted = call.path["properties_key"]
-    for row in await _between(call):
-        if row["properties_key"] == wanted:
-            return row
+    rows = await _between(call)
+    for matches in _SPELLINGS:
+        for row in rows:
+            if matches(wanted, row):
+                return row
     raise not_found("no such binding")
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from amqpstore_server.administration.tables import shown_table
 from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.management.answers import Answer, created, no_content
@@ -13,7 +14,6 @@ from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import not_found
 from amqpstore_server.management.listing import ABSENT, MADE, Columns
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
-from amqpstore_server.management.tables import shown_table
 from amqpstore_server.management.topology import carry_out, checked_arguments, exchange_in
 from amqpstore_server.protocol import methods
 

@@ -23,19 +23,30 @@ async def get_metrics(call: Call) -> Answer:
 
 
 async def get_per_object(call: Call) -> Answer:
-    """Return the metrics of each queue, exchange, connection and channel."""
-    written = _format(call)
-    return await _answer(written, objects.per_object(call.context.metrics, written))
+    """Return the metrics of each queue, exchange, connection and channel, and all others but the
+    sums of these.
+    """
+    source, written = call.context.metrics, _format(call)
+    others = chain(
+        rabbitmq.without_sums(source, objects.OBJECT_METRICS),
+        store.families(source),
+        replicas.families(source),
+    )
+    of_objects = objects.per_object(source, written)
+    return await _answer(written, chain(map(written.family, others), of_objects))
 
 
 async def get_detailed(call: Call) -> Answer:
-    """Return the metrics of the families that are asked for, of some virtual hosts or of all."""
+    """Return the metrics of the families that are asked for, of some virtual hosts or of all, and
+    which families there are not.
+    """
     query, written = call.request.query_params, _format(call)
-    vhosts = query.getlist("vhost") or None
+    vhosts, names = query.getlist("vhost") or None, query.getlist("family")
     source = call.context.metrics
-    return await _answer(
-        written, objects.detailed(source, query.getlist("family"), vhosts, written)
-    )
+    of_node = rabbitmq.of_node(source, names, objects.DETAILED)
+    unknown = store.unknown_families(set(names) - rabbitmq.NODE_FAMILIES - objects.GROUPS.keys())
+    of_objects = objects.detailed(source, names, vhosts, written)
+    return await _answer(written, chain(map(written.family, chain(of_node, unknown)), of_objects))
 
 
 def _format(call: Call) -> MetricsFormat:

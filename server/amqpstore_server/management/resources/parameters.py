@@ -79,8 +79,7 @@ async def list_global(call: Call) -> Answer:
 def _global(call: Call) -> dict[str, Any]:
     """Return all parameters of no virtual host: one that RabbitMQ's clients expect is made up."""
     broker = call.context.broker
-    cluster_id = f"amqpstore-cluster-id-{broker.context.store.store_id.hex()}"
-    return {"internal_cluster_id": cluster_id, **broker.global_parameters}
+    return {"internal_cluster_id": broker.cluster_id, **broker.global_parameters}
 
 
 async def get_global(call: Call) -> Answer:

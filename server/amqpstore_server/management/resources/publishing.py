@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from amqpstore import Message, Run
+from amqpstore_server.administration.tables import shown_properties
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import ClosedOutlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
@@ -26,7 +27,6 @@ from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, bad_request
 from amqpstore_server.management.routes import ApiRoute, Needs
-from amqpstore_server.management.tables import shown_properties
 from amqpstore_server.management.topology import (
     check_queue_exists,
     checked_arguments,

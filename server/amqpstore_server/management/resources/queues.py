@@ -8,22 +8,19 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.administration.tables import shown_table
 from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_queue
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE
+from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE, is_quorum
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import consumers_of, owner_row
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import ABSENT, MADE, Columns
-from amqpstore_server.management.queue_bytes import (
-    message_bytes,
-    message_bytes_ready,
-    message_bytes_unacknowledged,
-)
+from amqpstore_server.management.queue_bytes import amount_reader, amounts
+from amqpstore_server.management.queue_head import head_timestamp
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
-from amqpstore_server.management.tables import shown_table
 from amqpstore_server.management.topology import (
     carry_out,
     check_queue_exists,
@@ -88,31 +85,39 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
         "operator_policy": lambda found: _policy_name(found, operator=True),
         "effective_policy_definition": effective_definition,
         "memory": lambda found: sum(one.memory_bytes for one in found[1].priorities),
-        "message_bytes": lambda found: message_bytes(found[1]),
-        "message_bytes_ready": lambda found: message_bytes_ready(found[1]),
-        "message_bytes_unacknowledged": lambda found: message_bytes_unacknowledged(found[1]),
         "messages_left": lambda found: labelled(
             reasons_of_queue(found[1].departures, found[1].counters)
         ),
         "messages_dead_lettered": lambda found: labelled(dead_lettered(found[1].departures)),
         "messages_came_back": lambda found: found[1].departures.came_back,
         "idle_since": lambda found: _idle_since(call, found),
-        "head_message_timestamp": lambda _: None,
+        "head_message_timestamp": lambda found: head_timestamp(
+            context.broker.context.store, found[1]
+        ),
+        "leader": lambda found: _of_quorum(found, context.node),
+        "members": lambda found: _of_quorum(found, [context.node]),
+        "online": lambda found: _of_quorum(found, [context.node]),
+        "delivery_limit": lambda found: _of_quorum(found, found[1].settings.delivery_limit),
         "owner_pid_details": lambda found: (
             ABSENT if found[1].owner is None else owner_row(context, found[1].owner)
         ),
     }
     return Columns(
         columns,
-        lambda found: context.statistics.queue(found[1], ranges),
+        lambda found: {**amounts(found[1]), **context.statistics.queue(found[1], ranges)},
         lambda path: _number_reader(context.statistics, path),
     )
 
 
 def _number_reader(statistics: Statistics, path: Sequence[str]) -> Callable[[Found], float] | None:
     """Return what reads a number or a rate of queues: lists of many are sorted by them."""
-    read = statistics.queue_number(path)
+    read = amount_reader(path[0]) or statistics.queue_number(path)
     return None if read is None else lambda found: read(found[1])
+
+
+def _of_quorum(found: Found, value: Any) -> Any:
+    """Return what only queues have that were declared as quorum queues."""
+    return ABSENT if value is None or not is_quorum(found[1].arguments) else value
 
 
 def _idle_since(call: Call, found: Found) -> Any:
@@ -124,11 +129,7 @@ def _idle_since(call: Call, found: Found) -> Any:
 
 
 def _consumer_capacity(found: Found) -> float:
-    """Return whether the consumers could take more: the share of time is not measured."""
-    queue = found[1]
-    if not queue.consumers:
-        return 0
-    return 1.0 if any(one.capacity > 0 for one in queue.consumers.active) else 0.0
+    return round(found[1].consumers.room_share, 3)
 
 
 def _exclusive_tag(found: Found) -> str | None:

@@ -1,0 +1,112 @@
+"""How many messages a queue has, and the bytes of their bodies: where they are, and what survives.
+
+All of it is kept where messages come and go, so that it is exact at any moment, also after a
+restart, and for a backlog on disk. Here the priorities of a queue are added up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqpstore import Run
+from amqpstore.queue import is_logged
+
+if TYPE_CHECKING:
+    from amqpstore_server.broker.queues.queue import Queue
+
+
+class Amount(NamedTuple):
+    """Messages, and the bytes of their bodies; None while the sizes of some are unknown."""
+
+    messages: int = 0
+    body_bytes: int | None = 0
+
+    def plus(self, other: Amount, sign: int = 1) -> Amount:
+        """Return both together, or with a sign of -1 the first without the other."""
+        known = self.body_bytes is not None and other.body_bytes is not None
+        body_bytes = (self.body_bytes or 0) + sign * (other.body_bytes or 0)
+        return Amount(self.messages + sign * other.messages, body_bytes if known else None)
+
+
+class UnackedSums:
+    """The bytes of a queue's unacked messages, and those of them that are not in the log."""
+
+    __slots__ = ("body_bytes", "unlogged_bytes", "unlogged_count")
+
+    def __init__(self) -> None:
+        self.body_bytes = self.unlogged_bytes = self.unlogged_count = 0
+
+    def add(self, run: Run, *, sign: int = 1) -> None:
+        """Count a run as unacked, or with a sign of -1 stop counting it."""
+        self.body_bytes += sign * run.body_bytes
+        if not is_logged(run):
+            self.unlogged_count += sign * run.count
+            self.unlogged_bytes += sign * run.body_bytes
+
+
+class MessageSums(NamedTuple):
+    """What is ready in a queue, and what is unacked: all of it, what is `in_memory` with its
+    bodies, and what is `persistent`, in the log.
+
+    The sizes of bodies are unknown only where an index file of an old version lacks them, until
+    those messages have left the queue.
+    """
+
+    ready: Amount = Amount()
+    unacked: Amount = Amount()
+    ready_in_memory: Amount = Amount()
+    unacked_in_memory: Amount = Amount()
+    ready_persistent: Amount = Amount()
+    unacked_persistent: Amount = Amount()
+
+    @property
+    def total(self) -> Amount:
+        """Everything."""
+        return self.ready.plus(self.unacked)
+
+    @property
+    def in_memory(self) -> Amount:
+        """What is in memory with its bodies."""
+        return self.ready_in_memory.plus(self.unacked_in_memory)
+
+    @property
+    def on_disk(self) -> Amount:
+        """What has no body in memory."""
+        return self.total.plus(self.in_memory, -1)
+
+    @property
+    def persistent(self) -> Amount:
+        """What survives a restart."""
+        return self.ready_persistent.plus(self.unacked_persistent)
+
+    def plus(self, other: MessageSums) -> MessageSums:
+        """Return those of two queues together."""
+        return MessageSums(*(one.plus(more) for one, more in zip(self, other, strict=True)))
+
+    @classmethod
+    def of(cls, queue: Queue) -> MessageSums:
+        """Return those of a queue."""
+        count = count_bytes = on_disk = on_disk_bytes = unlogged = unlogged_bytes = 0
+        unloaded = unloaded_bytes = 0
+        is_sized = True
+        for one in queue.priorities:
+            count += one.ready_count
+            count_bytes += one.ready_bytes
+            on_disk += one.paged_count + one.stored_count
+            on_disk_bytes += one.stored_bytes + (one.paged_bytes if one.paged else 0)
+            unlogged += one.unlogged_count
+            unlogged_bytes += one.unlogged_bytes
+            unloaded += one.unloaded.count
+            unloaded_bytes += one.unloaded.body_bytes
+            is_sized = is_sized and one.sized_bytes is not None
+        unacked, sums = queue.unacked_count, queue.unacked_sums
+        unacked_bytes = sums.body_bytes
+        return cls(
+            Amount(count, count_bytes if is_sized else None),
+            Amount(unacked, unacked_bytes),
+            Amount(count - on_disk, count_bytes - on_disk_bytes),
+            # A transaction or a branch may hold what it acks, and what has left memory of that.
+            Amount(max(unacked - unloaded, 0), max(unacked_bytes - unloaded_bytes, 0)),
+            Amount(count - unlogged, count_bytes - unlogged_bytes if is_sized else None),
+            Amount(unacked - sums.unlogged_count, unacked_bytes - sums.unlogged_bytes),
+        )

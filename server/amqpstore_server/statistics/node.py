@@ -1,0 +1,32 @@
+"""What the node uses, and what it has done since its start: the figures that have rates."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import threading
+
+from amqpstore_server.alarms import used_bytes
+from amqpstore_server.broker.broker import Broker
+
+NODE_FIELDS = (
+    *("mem_used", "fd_used", "sockets_used", "disk_free", "proc_used"),
+    *("io_sync_count", "io_write_count", "io_write_bytes", "io_read_count", "io_read_bytes"),
+    *("gc_num", "context_switches"),
+)
+
+
+def node_values(broker: Broker, connections: int) -> tuple[int, ...]:
+    """Return the values of `NODE_FIELDS`."""
+    store = broker.context.store
+    measures = store.measures
+    syncs = sum(measures.sync_s.buckets)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return (
+        *(used_bytes(), len(os.listdir("/proc/self/fd")), connections),
+        *(store.figures().free_bytes, threading.active_count()),
+        *(syncs, syncs, int(measures.batch_bytes.total), measures.read_count, measures.read_bytes),
+        sum([generation["collections"] for generation in gc.get_stats()]),
+        usage.ru_nvcsw + usage.ru_nivcsw,
+    )
