@@ -123,7 +123,11 @@ def test_times_and_bytes_of_a_dead_letter_are_numbers_and_what_rabbitmq_writes(
     dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"}
     channel.queue_declare("letters")
     channel.queue_declare("dying", arguments=dying)
-    headers = {"bin": b"\x80\xff" * 60, "at": datetime(2021, 5, 5), "in": [{"at": b"\xff"}]}
+    headers: dict[str, Any] = {
+        "bin": b"\x80\xff" * 60,
+        "at": datetime(2021, 5, 5),
+        "in": [{"at": b"\xff"}],
+    }
     channel.basic_publish("", "dying", b"x", pika.BasicProperties(headers=headers))
     fetched, _, _ = channel.basic_get("dying")
     before = int(time.time())
