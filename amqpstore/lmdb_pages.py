@@ -12,9 +12,10 @@ byte order of the machine that wrote it, for 64-bit machines.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
@@ -92,6 +93,41 @@ def check_pages(path: str, look: LookAtRow | None = None) -> None:
         raise DamageError(path, 0, "the file is missing") from None
     try:
         _Walk(path, file, look).run()
+    finally:
+        file.close()
+
+
+class ReadableState(NamedTuple):
+    """What can be read of one of the two last commits. `tables` have their rows as stored, by key;
+    `whole` are those that lack no row.
+    """
+
+    tables: dict[bytes, dict[bytes, bytes]]
+    whole: set[bytes]
+
+
+def readable_states(path: str) -> list[ReadableState]:
+    """Read what is left of a damaged LMDB file: of each state that has a meta page, the last one
+    first.
+
+    Nothing is known to be right but the numbers that were followed: a row may have wrong bytes, and
+    a page of the older state may have been written again.
+    Raises: OSError.
+    """
+    file = OsFiles().open(path)
+    try:
+        return list(_Salvage(path, file).states())
+    finally:
+        file.close()
+
+
+def rows_on_pages(path: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and value of each row in a damaged LMDB file that lies on one page, of whatever
+    table and commit, the oldest page first. Raises: OSError.
+    """
+    file = OsFiles().open(path)
+    try:
+        yield from _Salvage(path, file).rows_on_pages()
     finally:
         file.close()
 
@@ -313,19 +349,10 @@ class _Walk:
     def _leaf_node(
         self, page: int, content: bytes, offset: int, key: bytes, database: _Database
     ) -> None:
-        low, high, flags, key_bytes = _NODE.unpack_from(content, offset)
-        value_bytes = low | high << 16
-        start = offset + _NODE.size + key_bytes
+        (flags,) = _NODE.unpack_from(content, offset)[2:3]
         if flags & ~_BIG_DATA != (_SUB_DATABASE if database.kind is _Kind.MAIN else 0):
             self._damaged(page, f"the node at {offset} has flags {flags:#x}")
-        if flags & _BIG_DATA:
-            if start + _PAGE.size > len(content):
-                self._damaged(page, f"the node at {offset} runs past its end")
-            value = self._overflow(_PAGE.unpack_from(content, start)[0], value_bytes)
-        else:
-            if start + value_bytes > len(content):
-                self._damaged(page, f"the node at {offset} runs past its end")
-            value = content[start : start + value_bytes]
+        value = self._value(page, content, offset)
         if database.kind is _Kind.FREE:
             self._free_pages(page, value)
         elif database.kind is _Kind.MAIN:
@@ -334,6 +361,19 @@ class _Walk:
             self._walk(self._database(page, _Kind.TABLE, key, value))
         elif self._look:
             self._look(database.name, key, value, page * self._page_bytes)
+
+    def _value(self, page: int, content: bytes, offset: int) -> bytes:
+        """Return the value of a node. Raises: DamageError."""
+        low, high, flags, key_bytes = _NODE.unpack_from(content, offset)
+        value_bytes = low | high << 16
+        start = offset + _NODE.size + key_bytes
+        if flags & _BIG_DATA:
+            if start + _PAGE.size > len(content):
+                self._damaged(page, f"the node at {offset} runs past its end")
+            return self._overflow(_PAGE.unpack_from(content, start)[0], value_bytes)
+        if start + value_bytes > len(content):
+            self._damaged(page, f"the node at {offset} runs past its end")
+        return content[start : start + value_bytes]
 
     def _overflow(self, page: int, value_bytes: int) -> bytes:
         """Return a value that has pages of its own."""
@@ -367,3 +407,67 @@ class _Walk:
 
     def _damaged(self, page: int, reason: str) -> NoReturn:
         raise DamageError(self._path, page * self._page_bytes, f"page {page}: {reason}")
+
+
+class _Salvage(_Walk):
+    """Reads around damaged pages."""
+
+    def states(self) -> Iterator[ReadableState]:
+        """Yield what can be read of each state."""
+        metas = []
+        for page in range(_META_PAGES):
+            with contextlib.suppress(DamageError):
+                metas.append(self._meta(page))
+        for meta in sorted(metas, key=lambda one: -one.transaction):
+            self._seen.clear()
+            self._last_page = meta.last_page
+            state = ReadableState({}, set())
+            for name, record in self._rows(meta.main)[0].items():
+                with contextlib.suppress(DamageError):
+                    of = self._database(0, _Kind.TABLE, name, record)
+                    state.tables[name], is_all = self._rows(of)
+                    if is_all:
+                        state.whole.add(name)
+            yield state
+
+    def rows_on_pages(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of all leaf pages, those of older commits too."""
+        self._last_page = self._file_bytes // self._page_bytes
+        for page in range(_META_PAGES, self._last_page):
+            self._seen.clear()
+            with contextlib.suppress(DamageError):
+                yield from self._leaf(_Span(page), _Database(_Kind.TABLE, b"", 0, 1, 0, page))[0]
+
+    def _rows(self, database: _Database) -> tuple[dict[bytes, bytes], bool]:
+        """Return the rows of a database that can be read, and whether those are all."""
+        rows: dict[bytes, bytes] = {}
+        is_whole = True
+        level = [] if database.root == _NO_PAGE else [_Span(database.root)]
+        for _ in range(database.depth - 1):
+            children = []
+            for span in level:
+                try:
+                    children += self._children(span, database)
+                except DamageError:
+                    is_whole = False
+            level = children
+        for span in level:
+            try:
+                found, is_all = self._leaf(span, database)
+            except DamageError:
+                is_whole = False
+            else:
+                rows.update(found)
+                is_whole &= is_all
+        return rows, is_whole and len(rows) == database.entries
+
+    def _leaf(self, span: _Span, database: _Database) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """Return the rows of a page, and whether all of them can be read. Raises: DamageError."""
+        rows = []
+        content = self._page(span.page, _LEAF)
+        offsets = self._nodes(span.page, content)
+        keys = self._keys(span, content, offsets, database)
+        for offset, key in zip(offsets, keys, strict=True):
+            with contextlib.suppress(DamageError):
+                rows.append((key, self._value(span.page, content, offset)))
+        return rows, len(rows) == len(offsets)

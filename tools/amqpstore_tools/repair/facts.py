@@ -33,6 +33,7 @@ from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.errors import UnknownStoreError
 from amqpstore_tools.repair.files import StoreFiles
 from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.salvage import salvage
 
 
 @dataclass
@@ -94,8 +95,9 @@ class LogBatch(NamedTuple):
 
 @dataclass
 class Facts:
-    """Everything sound. `rows` are the catalog's, None if it is lost; `codes` the findings of a
-    check; `copy` is that of the definitions, if there is one of this store.
+    """Everything sound. `rows` are the catalog's, None if it is lost; `damaged_rows` have table and
+    key of those that are not sound, with an empty key for a table that may lack rows. `codes` are
+    the findings of a check; `copy` is that of the definitions, if there is one of this store.
 
     Of a segment, or an index file, there may be several files: those under another name come
     behind the one that has its own.
@@ -107,10 +109,8 @@ class Facts:
     segments: list[SegmentFacts]
     index: list[IndexImage]
     copy: DefinitionsCopy | None
-
-    @property
-    def rows(self) -> Rows | None:
-        return self.checked.rows
+    rows: Rows | None
+    damaged_rows: set[tuple[str, str]]
 
     @property
     def seed(self) -> int:
@@ -120,9 +120,14 @@ class Facts:
     def codes(self) -> set[str]:
         return {finding.code for finding in self.checked.findings}
 
+    @property
+    def is_salvaged(self) -> bool:
+        """Whether only a part of the catalog can be read."""
+        return self.rows is not None and self.checked.rows is None
+
     def is_lost(self, table: str) -> bool:
         """Tell whether rows of a table may be missing."""
-        return self.rows is None or any(one == table for one, _ in self.checked.damaged_rows)
+        return self.rows is None or any(one == table for one, _ in self.damaged_rows)
 
     def table(self, table: str) -> dict[str, Any]:
         """Return the rows of a table; lost rows come from the latest copy."""
@@ -131,7 +136,7 @@ class Facts:
             # One never changes, and only the copy of it has a checksum.
             rows |= self.copy.tables.get(table, {})
         if self.copy and self.is_lost(table) and table in COPIED:
-            damaged = {key for one, key in self.checked.damaged_rows if one == table}
+            damaged = {key for one, key in self.damaged_rows if one == table}
             for key, row in self.copy.tables.get(table, {}).items():
                 if self.rows is None or "" in damaged or key in damaged:
                     rows.setdefault(key, row)
@@ -175,15 +180,21 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
         raise UnknownStoreError(directory)
     if copy and copy.store_id != store_id:
         copy = None
-    files = StoreFiles.of(directory, store_id, is_catalog_lost=checked.rows is None)
-    facts = Facts(directory, checked, store_id, [], _index_images(directory, files, store_id), copy)
+    rows, damaged_rows = checked.rows, checked.damaged_rows
+    if rows is None and (
+        salvaged := salvage(directory, store_id, plain=checked.format_version == 1)
+    ):
+        rows, damaged_rows = salvaged
+    files = StoreFiles.of(directory, store_id, is_catalog_lost=rows is None)
+    index = _index_images(directory, files, store_id)
+    facts = Facts(directory, checked, store_id, [], index, copy, rows, damaged_rows)
     dictionaries = tables.DICTIONARIES.read(facts.table)
     measure = Decompressor(dictionaries).measure
     numbers = {number for number, _ in files.segments}
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     position = StoreRows.read(facts.table).position or START
-    rows = tables.SEGMENTS.read_keys(facts.table)
-    expected = ExpectedSegments.of(numbers, position.segment, rows, ends)
+    rowed = tables.SEGMENTS.read_keys(facts.table)
+    expected = ExpectedSegments.of(numbers, position.segment, rowed, ends)
     done = 0
     sizes = [os.path.getsize(os.path.join(directory, name)) for _, name in files.segments]
     for (number, name), size in zip(files.segments, sizes, strict=True):

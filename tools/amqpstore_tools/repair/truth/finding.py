@@ -28,7 +28,8 @@ def find_truth(facts: Facts) -> Truth:
     totals.drop_lost(truth)
     totals.count_unsure(trust, placements, truth, behind)
     totals.mend_prepared(truth)
-    totals.collect_orphans(facts, trust, placements, truth, short)
+    is_index_whole = trust.is_index_whole and indexed.is_whole
+    totals.collect_orphans(facts, trust, placements, truth, short, is_index_whole=is_index_whole)
     totals.say_what_is_uncertain(facts, trust, truth)
     return truth
 

@@ -102,7 +102,7 @@ def fill_by_order(trust: Trust, placements: Placements, indexed: Indexed) -> lis
 def short_of(trust: Trust, placements: Placements, indexed: Indexed) -> Ranges:
     """Return messages that more queues held than are known: nothing tells which queues."""
     short = Ranges()
-    if not trust.is_index_whole:
+    if not (trust.is_index_whole and indexed.is_whole):
         held = placements.held_counts(indexed.elsewhere)
         for message_id, references in trust.accounted.live():
             if references > held[message_id]:

@@ -37,10 +37,12 @@ class Indexed(NamedTuple):
     """What reading index files left open: `holes` by queue.
 
     `elsewhere` counts live entries of deleted queues, which no checkpoint has released yet.
+    `is_whole`: each file with a row has all that the row knows, unless its queue was deleted.
     """
 
     holes: dict[int, list[Hole]]
     elsewhere: Counter[int]
+    is_whole: bool = True
 
 
 def read_index(facts: Facts, trust: Trust, placements: Placements) -> Indexed:
@@ -63,15 +65,17 @@ class _Index:
             images.setdefault((image.queue_id, image.number), []).append(image)
         states = tables.INDEX.read(rows.__getitem__) if rows is not None else {}
         others: list[tuple[IndexImage, int]] = []
+        is_whole = True
         for key, state in sorted(states.items()):
             files = images.pop(key, [])
             whole = self._read_file(key.queue_id, state, files)
+            is_whole &= whole is not None or key.queue_id not in self._placements.queues
             others += [(one, state.end_bytes if one is whole else 0) for one in files]
         others += [(one, 0) for files in images.values() for one in files]
         for image, known_bytes in others:
             self._read_unrowed(image, known_bytes)
         self._settle_doubts()
-        return self._out
+        return self._out._replace(is_whole=is_whole)
 
     def _read_file(
         self, queue_id: int, state: IndexState, images: Sequence[IndexImage]

@@ -92,7 +92,7 @@ def _nameless(facts: Facts, trust: Trust, evident: set[int], counted: int) -> se
     the log before the last checkpoint names, whatever the catalog has counted.
     Args: evident, ids that log and index files mention; counted, the first one after the catalog.
     """
-    damaged = {key for table, key in facts.checked.damaged_rows if table == "queues"}
+    damaged = {key for table, key in facts.damaged_rows if table == "queues"}
     known = set(_queue_ids(damaged))
     tells = facts.rows is not None and len(known) == len(damaged)
     deleted_below = counted if tells else 1

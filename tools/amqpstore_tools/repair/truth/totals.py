@@ -77,18 +77,25 @@ def mend_prepared(truth: Truth) -> None:
 
 
 def collect_orphans(
-    facts: Facts, trust: Trust, placements: Placements, truth: Truth, short: Ranges
+    facts: Facts,
+    trust: Trust,
+    placements: Placements,
+    truth: Truth,
+    short: Ranges,
+    *,
+    is_index_whole: bool,
 ) -> None:
     """Put messages whose queue is unknown into a queue of their own.
 
-    Args: short, ids of messages that more queues held than are known.
+    Args: short, ids of messages that more queues held than are known; is_index_whole, whether no
+    entry is lost that the last checkpoint knew.
     """
     orphans = truth.orphans
     for segment in facts.segments:
         for run in segment.runs:
             for first, end in placements.explained.missing(run.first_id, run.end_id):
                 for message_id in range(first, end):
-                    if not _is_done_with(trust, message_id):
+                    if not _is_done_with(trust, message_id, is_index_whole=is_index_whole):
                         orphans.add(message_id, message_id + 1)
     for first, end in short:
         for start, stop in truth.homes.known.within(first, end):
@@ -100,11 +107,11 @@ def collect_orphans(
             queue.put(Run(queue.next_sequence, count, first_id=first, delivery_count=1))
 
 
-def _is_done_with(trust: Trust, message_id: int) -> bool:
+def _is_done_with(trust: Trust, message_id: int, *, is_index_whole: bool) -> bool:
     if trust.accounted.references(message_id) == 0:
         return True
     is_history = trust.position is not None and message_id < trust.position.message_id
-    return is_history and trust.is_index_whole
+    return is_history and is_index_whole
 
 
 def _lost_and_found(truth: Truth) -> QueueTruth:
@@ -138,6 +145,12 @@ def say_what_is_uncertain(facts: Facts, trust: Trust, truth: Truth) -> None:
         notes.append(
             "it is unknown which messages were acked before the last checkpoint: some may be "
             "delivered again, flagged redelivered"
+        )
+    if facts.is_salvaged:
+        lacking = ", ".join(sorted(table for table, _ in facts.damaged_rows))
+        notes.append(
+            "the catalog is damaged: what its sound pages have is used"
+            + (f"; these tables may lack rows: {lacking}" if lacking else "")
         )
     if facts.rows is None:
         notes.append(
