@@ -63,7 +63,7 @@ from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.stopping import drain, one_cause, prepare_signals, say_goodbye
-from amqpstore_server.ticking import tick_all
+from amqpstore_server.ticking import Standstill, tick_all
 from amqpstore_server.tls import certificates_of
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
 from amqpstore_server.turn import Turn
@@ -517,9 +517,12 @@ class App:
             self.connections.discard(connection)
 
     async def _tick(self) -> None:
+        standstill = Standstill(_TICK_S, trio.current_time())
         while True:
             await trio.sleep(_TICK_S)
             self.context.work["tick"] = None
+            if still_s := standstill.tick(trio.current_time()):
+                self._stood_still(still_s)
             self.committer.housekeep()
             if self.broker.context.store.is_disk_low:
                 self.broker.end_purges()
@@ -537,6 +540,14 @@ class App:
             if self._trimming.is_due(held_bytes, trio.current_time()):
                 # Beside the event loop, which it could hold for some milliseconds.
                 await trio.to_thread.run_sync(trim)
+
+    def _stood_still(self, seconds: float) -> None:
+        """Do not count time against clients in which nothing was read from them."""
+        _log.warning("the broker stood still", extra={"seconds": round(seconds, 1)})
+        now = trio.current_time()
+        self.context.ack_timeouts.stood_still(int(seconds * 1000))
+        for connection in self.connections:
+            connection.stood_still(seconds, now)
 
     def _free_caches(self) -> None:
         """Drop what can be found out again."""

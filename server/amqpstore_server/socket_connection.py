@@ -251,6 +251,11 @@ class SocketConnection:
         except Exception:  # noqa: BLE001
             self._broke()
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """Do not count so much time against the client: nothing was read from it or sent to it."""
+        self._taken_at = min(now, self._taken_at + seconds)
+        self.amqp.stood_still(seconds, now)
+
     def _broke(self) -> None:
         """End this connection, and no other, because of the current error."""
         self.amqp.log.exception("connection failed")

@@ -1,4 +1,8 @@
-"""The tick of all connections: a few in one go, as thousands may be at the end of their time."""
+"""The tick of all connections: a few in one go, as thousands may be at the end of their time.
+
+A broker that stood still, as its machine was paused or moved, has read nothing meanwhile: what its
+clients sent lies in its sockets. So that time does not count against them (`Standstill`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import trio
+
+LATE_S = 0.5
+"""How late this thread has to be for something to have stood still."""
 
 AT_ONCE = 64
 """Connections after whose ticks others have their turn. To end one takes up to 0.2 ms."""
@@ -16,6 +23,30 @@ class TimedConnection(Protocol):
 
     def tick(self, now: float) -> None:
         """Check heartbeats and timeouts."""
+
+
+class Standstill:
+    """Notices that this thread did nothing for a while, by a tick that comes late.
+
+    Args: every_s, the time between two ticks; now, on trio's clock.
+    """
+
+    def __init__(self, every_s: float, now: float) -> None:
+        self._every_s = every_s
+        self._ticked_at = now
+
+    def tick(self, now: float) -> float:
+        """Return how many seconds it stood still before this tick, 0 if it did not."""
+        late_s = now - self._ticked_at - self._every_s
+        self._ticked_at = now
+        return late_s if late_s > LATE_S else 0.0
+
+
+def is_late(deadline: float) -> bool:
+    """Tell whether the thread only gets to a deadline long after it: it stood still, and who had
+    until then may not have had all of the time.
+    """
+    return trio.current_time() - deadline > LATE_S
 
 
 async def tick_all(connections: Iterable[TimedConnection]) -> None:

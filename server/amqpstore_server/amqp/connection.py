@@ -349,6 +349,12 @@ class AmqpConnection:
         """Do not count missed heartbeats: the server has stopped reading from the client."""
         self._heartbeat.received_at = now
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        """Do not count so much time until now against the client: nothing could be read from it."""
+        heartbeat = self._heartbeat
+        heartbeat.received_at = min(now, heartbeat.received_at + seconds)
+        self._deadline += seconds
+
     def sent(self, now: float) -> None:
         """Note that bytes were written to the socket."""
         self._heartbeat.sent_at = now

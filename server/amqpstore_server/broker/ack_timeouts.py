@@ -94,12 +94,18 @@ class AckTimeouts:
         self.channels: dict[WatchedChannel, None] = {}
         self._left: deque[WatchedChannel] = deque()
         self._look_at_ms = 0
+        self._still_ms = 0
+
+    def stood_still(self, ms: int) -> None:
+        """Do not count so much time, in which nobody's acks were read."""
+        self._still_ms += ms
 
     def look(self, now_ms: int) -> bool:
         """Close the channels that are too late. To be called about once a second.
 
         Returns whether there were any.
         """
+        now_ms -= self._still_ms
         if not self._left:
             if now_ms < self._look_at_ms:
                 return False

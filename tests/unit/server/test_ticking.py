@@ -5,7 +5,10 @@ from itertools import pairwise
 import trio
 import trio.testing
 
-from amqpstore_server.ticking import AT_ONCE, tick_all
+from amqpstore_server.protocol import methods
+from amqpstore_server.ticking import AT_ONCE, Standstill, is_late, tick_all
+from tests.conformance.wire_client import publish
+from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 COUNT = 5 * AT_ONCE + 1
 
@@ -41,3 +44,60 @@ def test_others_have_their_turn_between_the_ticks_of_many() -> None:
     assert len(ticked) == COUNT
     # In a round of trio both run once, in any order.
     assert all(after - before <= 2 * AT_ONCE for before, after in pairwise([0, *seen, COUNT]))
+
+
+def test_a_tick_that_is_late_says_how_long_nothing_was_done() -> None:
+    standstill = Standstill(0.5, 100.0)
+    assert [standstill.tick(now) for now in (100.5, 101.3, 110.3, 110.8)] == [0.0, 0.0, 8.5, 0.0]
+
+
+def test_a_deadline_that_is_met_late_was_none() -> None:
+    async def look() -> None:
+        now = trio.current_time()
+        assert [is_late(now - late) for late in (0.0, 0.4, 3.0)] == [False, False, True]
+
+    trio.run(look)
+
+
+def pass_time(server: SimulatedServer, client: SimulatedClient, seconds: int, still: int) -> None:
+    """Let time pass, in whose last seconds the broker stood still."""
+    server.clock.advance(1000 * seconds)
+    client.connection.stood_still(still, server.now_s)
+    server.context.ack_timeouts.stood_still(1000 * still)
+    client.connection.tick(server.now_s)
+    server.broker.close_late_channels()
+    server.settle()
+
+
+def test_a_client_is_not_gone_because_the_broker_stood_still() -> None:
+    with SimulatedServer() as server:
+        client = SimulatedClient.opened(server, heartbeat_s=4)
+        pass_time(server, client, 7, still=0)
+        pass_time(server, client, 60, still=60)
+        assert not client.connection.is_finished
+        pass_time(server, client, 2, still=0)
+        assert client.connection.is_finished, "what it was silent before counts"
+
+
+def test_a_handshake_is_not_late_because_the_broker_stood_still() -> None:
+    with SimulatedServer() as server:
+        client = SimulatedClient(server)
+        pass_time(server, client, 60, still=55)
+        assert not client.connection.is_finished
+        pass_time(server, client, 6, still=0)
+        assert client.connection.is_finished
+
+
+def test_an_ack_is_not_late_because_the_broker_stood_still() -> None:
+    with SimulatedServer() as server:
+        server.context.consumer_timeout_ms = 10_000
+        client = SimulatedClient.opened(server, channels=1)
+        client.ask(1, methods.QueueDeclare(queue="q"))
+        client.send(publish(1, "q", b"x"))
+        client.ask(1, methods.BasicGet(queue="q"))
+        before = len(client.answers)
+        pass_time(server, client, 1, still=0)
+        pass_time(server, client, 60, still=55)
+        assert client.answers[before:] == []
+        pass_time(server, client, 7, still=0)
+        assert [one.method.name for one in client.answers[before:]] == ["channel.close"]
