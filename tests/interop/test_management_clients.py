@@ -9,6 +9,7 @@ from collections.abc import Generator
 from urllib.parse import urlparse
 
 import pika
+import pika.exceptions
 import pytest
 
 from tests.broker_process import BrokerProcess
@@ -132,6 +133,47 @@ def test_a_consumer_s_timeout_is_the_one_in_force(
         rows = api.get("/consumers/%2F")
         found = sorted((row["queue"]["name"], row["consumer_timeout"]) for row in rows)
     assert found == [("default", 1_800_000), ("patient", 60_000), ("patient", 7_200_000)]
+
+
+def test_an_address_of_direct_replies_is_nowhere(
+    api: ManagementClient, broker: BrokerProcess
+) -> None:
+    """Whoever sees one could forge replies."""
+    queues = api.get("/overview")["object_totals"]["queues"]
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("requests", exclusive=True)
+        channel.basic_consume("amq.rabbitmq.reply-to", lambda *_: None, auto_ack=True)
+        properties = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+        channel.basic_publish("", "requests", b"", properties)
+        channel.exchange_declare(
+            "later", "x-delayed-message", arguments={"x-delayed-type": "fanout"}
+        )
+        got = channel.basic_get("requests", auto_ack=True)[1]
+        assert got is not None
+        address = str(got.reply_to)
+        # A declare of either is a question, and declares nothing.
+        assert channel.queue_declare(address).method.consumer_count == 1
+        assert channel.queue_declare("amq.rabbitmq.reply-to").method.message_count == 0
+        lists = ("/queues", "/consumers", "/connections", "/channels", "/bindings", "/definitions")
+        for path in lists:
+            shown = str(api.get(path))
+            assert address not in shown, path
+            assert path == "/channels" or "amq.rabbitmq.reply-to" not in shown, path
+        assert api.get("/overview")["object_totals"]["queues"] == queues + 1
+        text = api.request("GET", "/metrics/per-object").text
+        assert address not in text
+        assert api.request("GET", f"/queues/%2F/{address}").status_code == 404
+        assert api.request("GET", f"/queues/%2F/{address}/messages").status_code == 404
+        for refused in ("queue_purge", "queue_delete", "basic_get"):
+            other = connection.channel()
+            if refused == "queue_delete":
+                other.queue_delete(address)  # as of any that is not there
+                continue
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="404"):
+                getattr(other, refused)(address)
+        channel.exchange_delete("later")
+        assert channel.queue_declare(address).method.consumer_count == 1
 
 
 def test_a_node_s_memory_has_every_part(api: ManagementClient) -> None:

@@ -96,7 +96,7 @@ def _users(users: Users) -> Iterator[dict[str, Any]]:
 
 def _queues(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
     for queue in list(vhost.queues.values()):
-        if not queue.durable or queue.is_internal or queue.owner is not None or queue.is_deleted:
+        if not queue.durable or not queue.is_listed or queue.owner is not None or queue.is_deleted:
             yield None
         else:
             yield {

@@ -23,6 +23,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
 from amqpstore_server.broker.queues.browsing import MessagePosition, PageRequest, browse
+from amqpstore_server.broker.queues.kinds import ReplyQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.dead_letter_replay import (
     MAX_REPLAYS,
@@ -108,7 +109,7 @@ class Messages:
         if vhost not in self._broker.vhosts:
             raise MissingError(f"no vhost '{vhost}'")
         queue = self._broker.vhosts[vhost].queues.get(name)
-        if queue is None:
+        if queue is None or queue.kind == ReplyQueue.kind:
             raise MissingError(f"no queue '{name}' in vhost '{vhost}'")
         return queue
 

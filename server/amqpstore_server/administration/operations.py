@@ -192,7 +192,7 @@ class Administration:
             (
                 {
                     "name": vhost.name,
-                    "queues": sum(not queue.is_internal for queue in vhost.queues.values()),
+                    "queues": sum(queue.is_listed for queue in vhost.queues.values()),
                     "exchanges": len(vhost.exchanges),
                     "limits": dict(vhost.limits),
                     "tracing": vhost.firehose.is_on,

@@ -219,17 +219,15 @@ class Topology:
             self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
 
     def _declare_reply_queue(self, method: methods.QueueDeclare) -> None:
-        """Answer a passive declare of a direct reply address: by a server that asks whether one
-        client still waits, or by a client before it asks for replies.
+        """Answer a declare of a direct reply address, which declares nothing: by a server that asks
+        whether one client still waits, or by a client before it asks for replies.
         """
-        queue = self._vhost.existing_queue(method.queue)
-        if queue is None and method.queue != REPLY_TO:
+        waits = self._vhost.waits_for_replies(method.queue)
+        if not waits and method.queue != REPLY_TO:
             raise NotFound(f"no queue '{method.queue}'")
-        if not method.passive:
-            raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
         self._last_queue = method.queue
         if not method.no_wait:
-            self._send_declared(method.queue, 0, len(queue.consumers) if queue else 0)
+            self._send_declared(method.queue, 0, int(waits))
 
     def _send_declared(self, name: str, message_count: int, consumer_count: int) -> None:
         self._send(

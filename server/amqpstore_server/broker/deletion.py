@@ -122,7 +122,7 @@ class Deletion:
             if not queue.kind:
                 line = "queue deleted" if queue.durable else ""
                 vhost.happened(line, "queue.deleted", {"name": queue.name}, queue=queue.name)
-        context.churn.queue_deleted += len(self._queues)
+        context.churn.queue_deleted += sum(queue.is_listed for queue in self._queues)
         vhost.router.changed()
 
 

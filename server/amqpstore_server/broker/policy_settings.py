@@ -85,7 +85,7 @@ class PolicySettings:
 
     def apply_to_queue(self, queue: Queue) -> None:
         """Give a queue its settings: `Queue.enforce` is to be called then."""
-        if queue.is_internal:
+        if not queue.is_listed:
             queue.apply(queue.settings)
             return
         settings = self._policies.queue_settings(queue.name, queue.arguments)

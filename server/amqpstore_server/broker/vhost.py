@@ -339,7 +339,9 @@ class VirtualHost:
         what = f"queue '{name}' in vhost '{self.name}'"
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        check_may_declare(self.limits, MAX_QUEUES, len(self.queues), name, self.name)
+        if is_reached(self.limits, MAX_QUEUES, len(self.queues)):
+            count = sum(queue.is_listed for queue in self.queues.values())
+            check_may_declare(self.limits, MAX_QUEUES, count, name, self.name)
         queue = self._create_queue(
             name,
             Queue.kind,
@@ -399,7 +401,7 @@ class VirtualHost:
         if durable and (unbinding := self.removals.queues.get(name)):
             unbinding.finish()
         store_queue = self.context.store.create_queue(definition, durable=durable, changes=changes)
-        self.context.churn.queue_created += 1
+        self.context.churn.queue_created += not kind
         return self.add_queue(store_queue, durable=durable, owner=owner)
 
     def add_queue(
@@ -459,7 +461,18 @@ class VirtualHost:
         return count
 
     def existing_queue(self, name: str) -> Queue | None:
-        """Return the queue of that name, unless its connection has ended: then it is deleted."""
+        """Return the queue of that name, unless its connection has ended: then it is deleted. An
+        address of direct replies is no queue.
+        """
+        queue = self._living(name)
+        return None if queue is None or queue.kind == ReplyQueue.kind else queue
+
+    def waits_for_replies(self, address: str) -> bool:
+        """Tell whether a client waits for direct replies at an address."""
+        queue = self._living(address)
+        return queue is not None and queue.kind == ReplyQueue.kind and bool(queue.consumers)
+
+    def _living(self, name: str) -> Queue | None:
         queue = self.queues.get(name)
         if queue is not None and self.owned_queues.is_over(queue):
             self.delete_queue(queue, Departure.OWNER_GONE)

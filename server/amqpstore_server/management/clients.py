@@ -57,11 +57,12 @@ def channels_of(connections: Collection[SocketConnection]) -> list[OpenChannel]:
 
 
 def open_consumers(context: ManagementContext) -> Iterator[OpenConsumer]:
-    """Yield all consumers."""
+    """Yield the consumers of all queues: addresses of direct replies are none."""
     for connection in list(context.connections()):
         for channel in connection.amqp.channels:
             for consumer in channel.core.consumers.values():
-                yield OpenConsumer(connection, channel, consumer)
+                if consumer.queue.is_listed:
+                    yield OpenConsumer(connection, channel, consumer)
 
 
 async def consumers_of(

@@ -87,5 +87,5 @@ def checked_arguments(arguments: dict[str, Any] | list[Any]) -> dict[str, Any]:
 def check_queue_exists(call: Call, name: str) -> None:
     """Raises: HttpError."""
     queue = call.vhost.queues.get(name)
-    if queue is None or queue.is_internal:
+    if queue is None or not queue.is_listed:
         raise not_found(f"no queue '{name}' in vhost '{call.vhost.name}'")

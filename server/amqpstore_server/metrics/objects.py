@@ -63,7 +63,7 @@ def _queues(source: MetricsSource, vhosts: Collection[str] | None) -> Labelled:
     for vhost in _vhosts(source, vhosts):
         of_vhost = label("vhost", vhost.name)
         for queue in list(vhost.queues.values()):
-            if not queue.is_internal:
+            if queue.is_listed:
                 yield line(f"{label('queue', queue.name)},{of_vhost}"), queue
 
 
@@ -72,7 +72,7 @@ def _departures(source: MetricsSource, vhosts: Collection[str] | None) -> Labell
     for vhost in _vhosts(source, vhosts):
         of_vhost = label("vhost", vhost.name)
         for queue in list(vhost.queues.values()):
-            if queue.is_internal:
+            if not queue.is_listed:
                 continue
             counts = labelled(reasons_of_queue(queue.departures, queue.counters))
             of_queue = f"{label('queue', queue.name)},{of_vhost}"

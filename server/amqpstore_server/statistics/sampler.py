@@ -247,7 +247,7 @@ class Sampler:
             queue
             for vhost in self._broker.vhosts.values()
             for queue in vhost.queues.values()
-            if not queue.is_internal
+            if queue.is_listed
         ]
 
     def _all_connections(self) -> list[AmqpConnection]:
@@ -342,7 +342,7 @@ class Sampler:
         for name, vhost in list(self._broker.vhosts.items()):
             ready = unacked = 0
             for index, queue in enumerate(list(vhost.queues.values()), 1):
-                if not queue.is_internal:
+                if queue.is_listed:
                     ready += queue.ready_count
                     unacked += queue.unacked_count
                     queue.consumers.note_room()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.broker.errors import NotFoundError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
 from amqpstore_server.plugins import HISTORY, BasicProperties, Exchange, Settings
 from tests.simulated_broker import SimulatedBroker
@@ -109,3 +110,26 @@ def test_the_queue_of_a_type_that_is_gone_keeps_its_messages() -> None:
     simulated.bind("latest", "q")
     simulated.settle()
     assert simulated.ready("q") == ["a"]
+
+
+def test_only_what_clients_declare_counts_towards_max_queues() -> None:
+    simulated = SimulatedBroker()
+    vhost = simulated.vhost
+    vhost.limits = {"max-queues": 2}
+    simulated.exchange("delayed", "x-delayed-message", x_delayed_type="direct")
+    for _ in range(3):
+        vhost.reply_queue("connection")
+    simulated.queue("a", history_length=10)
+    simulated.queue("b")
+    with pytest.raises(PreconditionFailedError, match="queue limit in vhost"):
+        simulated.queue("c")
+    assert simulated.context.churn.queue_created == 2
+    vhost.owned_queues.end("connection")
+    assert simulated.context.churn.queue_deleted == 0
+
+
+def test_an_address_of_direct_replies_is_no_queue() -> None:
+    simulated = SimulatedBroker()
+    address = simulated.vhost.reply_queue("connection").name
+    with pytest.raises(NotFoundError):
+        simulated.vhost.queue(address)

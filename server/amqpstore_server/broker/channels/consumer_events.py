@@ -46,7 +46,7 @@ class ConsumerEvents:
                 self._tell("consumer.deleted", consumer, {})
 
     def _tell(self, key: str, consumer: Consumer, more: Mapping[str, Any]) -> None:
-        if not self._events.is_heard:
+        if not (self._events.is_heard and consumer.queue.is_listed):
             return
         headers = {
             "consumer_tag": consumer.tag,

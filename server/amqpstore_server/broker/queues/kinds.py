@@ -77,6 +77,7 @@ class DelayQueue(Queue):
     kind = DELAYED
     backlog_type = DelayBacklog
     is_internal = True
+    is_listed = False
     exchange: Exchange | None = None
     """The exchange it belongs to; None if that, or its type, is gone."""
 
@@ -104,6 +105,7 @@ class RecentHistoryQueue(Queue):
 
     kind = HISTORY
     is_internal = True
+    is_listed = False
     has_copies = True
     counts_as_route = False
 
@@ -154,6 +156,7 @@ class ConsumedQueue(Queue):
     kind = "consumed"
     backlog_type = ConsumedBacklog
     is_internal = True
+    is_listed = False
     has_copies = True
     counts_as_route = False
 
@@ -163,9 +166,12 @@ class ConsumedQueue(Queue):
 
 
 class ReplyQueue(Queue):
-    """Holds a channel's direct replies; publishers cannot address it as a queue."""
+    """Holds a channel's direct replies. To clients it is an address and no queue: who knows it can
+    publish to it, and nothing else.
+    """
 
     kind = "reply"
+    is_listed = False
     counts_as_route = False
 
 

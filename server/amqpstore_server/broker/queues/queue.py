@@ -76,6 +76,9 @@ class Queue:
     is_internal = False
     """Whether it is an exchange's own queue, which clients cannot consume from."""
 
+    is_listed = True
+    """Whether clients have declared it: only such are in lists, counts and quotas."""
+
     has_copies = False
     """Whether its messages are copies of others, which nobody misses."""
 

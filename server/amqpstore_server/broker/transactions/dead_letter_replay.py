@@ -180,7 +180,7 @@ class _Letters:
 
     def _to_queue(self, name: str) -> Route:
         target = self._queues.get(name)
-        if target is None or target.is_internal:
+        if target is None or not target.is_listed:
             raise _Left(f"no queue '{name}'")
         self._check(target)
         if not self._how.may_write("queue", name):

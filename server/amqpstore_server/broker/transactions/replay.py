@@ -106,7 +106,7 @@ class Replays:
         request = ReplayRequest.of(envelope)
         kept = self._histories.of(request.source)
         target = self._queues.get(request.target)
-        if kept is None or target is None or target.is_internal:
+        if kept is None or target is None or not target.is_listed:
             return ReplayOutcome.NOWHERE
         kept.backlog.expire()
         if self._context.store.log.pending_bytes >= self._context.limits.max_replay_bytes:

@@ -104,7 +104,7 @@ def bindings_of(vhost: VirtualHost) -> Iterator[tuple[str, Binding] | str]:
     the queue.
     """
     for queue in list(vhost.queues.values()):
-        if not queue.is_internal:
+        if queue.is_listed:
             yield queue.name
     for exchange in list(vhost.exchanges.values()):
         for binding in exchange.bindings:

@@ -87,7 +87,7 @@ async def overview(call: Call) -> Answer:
 def _object_totals(call: Call, visible: list[str]) -> dict[str, int]:
     vhosts = [call.context.broker.vhosts[name] for name in visible]
     connections = connections_of(call.context, call.identity)
-    queues = [queue for vhost in vhosts for queue in vhost.queues.values() if not queue.is_internal]
+    queues = [queue for vhost in vhosts for queue in vhost.queues.values() if queue.is_listed]
     return {
         "connections": len(connections),
         "channels": len(channels_of(connections)),

@@ -166,10 +166,7 @@ def effective_definition(found: Found) -> dict[str, Any]:
 def queues_of(*vhosts: VirtualHost) -> list[Found]:
     """Return the queues of virtual hosts, without the broker's own."""
     return [
-        (vhost, queue)
-        for vhost in vhosts
-        for queue in vhost.queues.values()
-        if not queue.is_internal
+        (vhost, queue) for vhost in vhosts for queue in vhost.queues.values() if queue.is_listed
     ]
 
 
@@ -177,7 +174,7 @@ def queue_in(call: Call) -> Found:
     """Return the queue in the path. Raises: HttpError."""
     vhost = call.vhost
     queue = vhost.queues.get(call.path["queue"])
-    if queue is None or queue.is_internal:
+    if queue is None or not queue.is_listed:
         raise not_found(f"no queue '{call.path['queue']}' in vhost '{vhost.name}'")
     return vhost, queue
 

@@ -36,7 +36,12 @@ async def get_store(call: Call) -> Answer:
     store = broker.context.store
     figures = store.figures()
     log = figures.log
-    queues = [queue for vhost in broker.vhosts.values() for queue in vhost.queues.values()]
+    queues = [
+        queue
+        for vhost in broker.vhosts.values()
+        for queue in vhost.queues.values()
+        if queue.is_listed
+    ]
     on_disk = sum(
         bool(queue.ready_count and not any(one.memory_bytes for one in queue.priorities))
         for queue in queues
