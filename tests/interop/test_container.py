@@ -1,5 +1,6 @@
 """The image of the container file: built, run without rights, killed, stopped and checked."""
 
+import base64
 import json
 import os
 import re
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import pika
 import pytest
+import yaml
 from pika.exceptions import ConnectionClosedByBroker
 
 from tests.interop.external_client import missing, need
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "server" / "deploy"
 CONTAINERFILE = "server/deploy/Containerfile"
 IMAGE = "localhost/amqpstore-test"
 LOCAL_BASE = "localhost/amqpstore-test-base"
@@ -185,3 +188,59 @@ def test_operators_use_the_commands_in_the_container(way: list[str], image: str)
         podman("exec", name, "amqpstore", "users", "add", "anna", "--no-password")
         users = json.loads(podman("exec", name, "amqpstore", "users", "list", "--json"))
         assert {"administrator", "anna"} <= {user["name"] for user in users["users"]}
+
+
+def test_a_user_without_an_entry_may_run_it(way: list[str], image: str) -> None:
+    """As the users that OpenShift gives to pods: any number, in the group of root."""
+    with container(way, image, "--user=1000770000:0") as name:
+        wait_until_ready(name)
+        with connected(name) as connection:
+            connection.channel().queue_declare("q", durable=True)
+        assert (
+            podman("exec", name, "stat", "-c", "%u", "/var/lib/amqpstore/STORE") == "1000770000\n"
+        )
+
+
+def test_a_directory_of_somebody_else_is_refused_with_both_names(
+    way: list[str], image: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    done = ran([*way, "--rm", f"--volume={directory}:/var/lib/amqpstore", image], check=False)
+    assert done.returncode == 4
+    said = "it belongs to uid 0, and the broker runs as uid 5672: run `chown -R 5672:5672` on it"
+    assert said in done.stderr
+
+
+def test_the_manifest_of_kubernetes_starts_a_broker_that_its_probes_find_ready(
+    way: list[str], image: str, tmp_path: Path
+) -> None:
+    """Its pod, as far as podman knows manifests: it has no StatefulSet."""
+    _, workload = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8"))
+    pod = workload["spec"]["template"]
+    (one,) = pod["spec"]["containers"]
+    one["image"] = image
+    one["resources"] = {}  # the limits of this machine's containers are not podman's to set
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "amqpstore-test"}}
+    pod["spec"]["volumes"].append(claim)
+    # What the broker listens on is seen inside only.
+    name = f"amqpstore-test-{os.getpid()}"
+    pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {"name": name}}
+    password = base64.b64encode(b"secret").decode()
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "amqpstore"}}
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump_all([{**secret, "data": {"password": password}}, pod]))
+    podman("kube", "play", str(file))
+    try:
+        inside = f"{name}-amqpstore"
+        wait_until_ready(inside)
+        for kind in ("startup", "liveness", "readiness"):
+            path = one[f"{kind}Probe"]["httpGet"]["path"]
+            ask = f"from urllib.request import urlopen; urlopen('http://127.0.0.1:15692{path}')"
+            podman("exec", inside, "/opt/amqpstore/bin/python", "-c", ask)
+        users = json.loads(podman("exec", inside, "amqpstore", "users", "list", "--json"))
+        assert [user["name"] for user in users["users"]] == ["admin"]
+    finally:
+        podman("kube", "down", str(file), check=False)
+        podman("volume", "rm", "--force", "amqpstore-test", check=False)
+        podman("secret", "rm", "amqpstore", check=False)
