@@ -1,5 +1,7 @@
 """Messages that an exchange keeps: delays that run, histories, and direct replies."""
 
+from decimal import Decimal
+
 import pytest
 
 from amqpstore_server.broker.channels.publishing import Flags
@@ -51,14 +53,40 @@ def test_messages_leave_in_the_order_in_which_they_are_due(simulated: SimulatedB
 
 
 @pytest.mark.parametrize(
-    "none", [0, -1, -(1 << 63), True, "100", None, [], {}, 0.0, float("nan"), float("-inf")]
+    "none",
+    [
+        *(0, -1, -(1 << 63), True, None, [], {}, 0.0, float("nan"), float("-inf")),
+        *("", "-100", "soon", "1e3", "١٠٠", b"\xff"),  # noqa: RUF001
+    ],
 )
 def test_what_is_no_delay_is_routed_at_once(simulated: SimulatedBroker, none: object) -> None:
     delay(simulated, "a", none)
     assert simulated.ready("q") == ["a"]
 
 
-@pytest.mark.parametrize("long", [MAX_DELAY_MS, MAX_DELAY_MS + 1, (1 << 63) - 1, float("inf")])
+@pytest.mark.parametrize(
+    "text", ["100", b"100", " 100 ", "+100", "100.9", "00100", Decimal("100.5")]
+)
+def test_a_delay_may_be_text(simulated: SimulatedBroker, text: object) -> None:
+    delay(simulated, "a", text)
+    simulated.pass_time(99)
+    assert simulated.ready("q") == []
+    simulated.pass_time(1)
+    assert simulated.ready("q") == ["a"]
+
+
+@pytest.mark.parametrize("days", [50, 365, 36_500])
+def test_a_delay_is_as_long_as_it_says(simulated: SimulatedBroker, days: int) -> None:
+    delay(simulated, "a", days * 86_400_000)
+    simulated.pass_time(days * 86_400_000 - 1)
+    assert simulated.ready("q") == []
+    simulated.pass_time(1)
+    assert simulated.ready("q") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "long", ["9" * 400, MAX_DELAY_MS, MAX_DELAY_MS + 1, (1 << 63) - 1, float("inf")]
+)
 def test_a_delay_is_cut_to_the_longest(simulated: SimulatedBroker, long: object) -> None:
     delay(simulated, "a", long)
     simulated.pass_time(MAX_DELAY_MS - 1)

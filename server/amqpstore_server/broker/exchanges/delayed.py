@@ -7,7 +7,9 @@ cancels them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 from amqpstore_server.broker.errors import PreconditionFailedError
@@ -18,8 +20,10 @@ from amqpstore_server.protocol.content import BasicProperties
 TYPE_ARGUMENT = "x-delayed-type"
 DELAY_HEADER = "x-delay"
 
-MAX_DELAY_MS = (1 << 32) - 1
-"""The longest delay of RabbitMQ's plug-in, about 49 days. A longer delay is cut to it."""
+MAX_DELAY_MS = 1 << 52
+"""142,000 years, as long as an expiration may be. RabbitMQ's plug-in has about 49 days."""
+
+_NUMBER = re.compile(r"\s*\+?([0-9]{1,400})(\.[0-9]*)?\s*")
 
 
 class DelayedExchange(Exchange):
@@ -58,8 +62,16 @@ class DelayedExchange(Exchange):
 
 
 def delay_ms(properties: BasicProperties) -> int:
-    """Return how many ms a message has to wait; 0 if it does not wait."""
+    """Return how many ms a message has to wait; 0 if it does not wait.
+
+    Text that is a number counts as one, as many clients have text headers only.
+    """
     delay = (properties.headers or {}).get(DELAY_HEADER)
-    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not delay > 0:
+    if isinstance(delay, bytes):
+        delay = delay.decode("latin-1")
+    if isinstance(delay, str):
+        match = _NUMBER.fullmatch(delay)
+        delay = int(match[1]) if match else 0
+    if isinstance(delay, bool) or not isinstance(delay, (int, float, Decimal)) or not delay > 0:
         return 0
     return int(min(delay, MAX_DELAY_MS))
