@@ -20,7 +20,7 @@ def read_messages(
     Raises: OSError.
     """
     readable = [one for one in segments if one.first_id < one.end_id and one.size]
-    reader: MessageReader | None = None
+    reader: _MessageReader | None = None
     for message_id in ids:
         place = bisect_right(readable, message_id, key=attrgetter("first_id")) - 1
         segment = readable[place] if place >= 0 else None
@@ -28,11 +28,11 @@ def read_messages(
             yield message_id, None
             continue
         if reader is None or reader.segment is not segment:
-            reader = MessageReader(segment)
+            reader = _MessageReader(segment)
         yield message_id, reader.read(message_id)
 
 
-class MessageReader:
+class _MessageReader:
     """Reads messages of one segment, of ascending ids: from the last one on, or from a later entry
     of the offset table.
     """

@@ -24,6 +24,7 @@ from amqpstore_tools.repair.errors import (
     StateDiffersError,
     UnfinishedError,
 )
+from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.journal import (
     NEW,
     OLD,
@@ -72,9 +73,9 @@ def apply_plan(directory: str, plan: RepairPlan, tell: Progress = lambda *_: Non
         clear_remains(repairs(directory))
         planned = make_plan(directory, tell, made_ms=plan.made_ms)
         _compare(directory, plan, planned.plan)
-        if not plan.steps:
+        if planned.facts is None:
             return None
-        repair = _prepare(directory, planned, tell)
+        repair = _prepare(directory, planned, planned.facts, tell)
         repair.go_on()
         return repair
 
@@ -89,7 +90,7 @@ def _compare(directory: str, plan: RepairPlan, now: RepairPlan) -> None:
         raise StateDiffersError(directory, ["what this version would do about it"])
 
 
-def _prepare(directory: str, planned: Planned, tell: Progress) -> Repair:
+def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> Repair:
     """Build everything new, check it, and write the journal."""
     plan = planned.plan
     number = max((one.number for one in repairs(directory)), default=0) + 1
@@ -98,8 +99,8 @@ def _prepare(directory: str, planned: Planned, tell: Progress) -> Repair:
     OsFiles().make_directory(to)
     try:
         if planned.truth is not None and planned.layout is not None:
-            Builder(planned.facts, planned.truth, planned.layout, to, plan.made_ms, tell).run()
-        build_marker(planned.facts, to)
+            Builder(facts, planned.truth, planned.layout, to, plan.made_ms, tell).run()
+        build_marker(facts, to)
         new = listing(to, tell)
         puts = sorted(name for name, row in new.items() if row[0] == "file")
         after = _after(plan, new)

@@ -18,12 +18,11 @@ from amqpstore.windows import scan_file
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.misplaced import find_misplaced
 from amqpstore_tools.check.store import Checked, named
+from amqpstore_tools.offline.bulk_reading import read_run
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.messages import MessageReader
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import Entry
 from amqpstore_tools.offline.reading import ReadOnlyFiles
-from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.repair.facts import Facts, SegmentFacts, gather
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.finding import find_truth
@@ -131,48 +130,28 @@ class _Reader:
         self._homes = truth.homes
         dictionaries = tables.DICTIONARIES.read(facts.table)
         self._decoder = MessageDecoder({}, Decompressor(dictionaries).decompress)
-        self._images: dict[tuple[int, str], SegmentImage] = {}
-        self._readers: dict[tuple[int, str], tuple[MessageReader, int]] = {}
+        self._segments: dict[tuple[int, str], Segment] = {}
 
     def read(self, first_id: int, count: int) -> Iterator[Message | None]:
         """Yield messages of contiguous ids; None for one that cannot be decoded."""
-        for first, end, segment, _ in self._homes.pieces(first_id, first_id + count):
-            reader = self._reader(segment, first, end)
-            for message_id in range(first, end):
-                stored = reader.read(message_id)
-                try:
-                    yield stored.message(self._decoder) if stored else None
-                except ValueError:
-                    yield None
-
-    def _reader(self, segment: SegmentFacts, first_id: int, end_id: int) -> MessageReader:
-        """Return the last reader of a segment if it has not read further than to these ids."""
-        key = segment.number, segment.name
-        reader, reached = self._readers.get(key, (None, 0))
-        if reader is None or first_id < reached:
-            if key not in self._images:
-                self._images[key] = _image_of(self._facts, segment)
-            reader = MessageReader(self._images[key])
-        self._readers[key] = reader, end_id
-        return reader
+        for first, end, facts, _ in self._homes.pieces(first_id, first_id + count):
+            key = facts.number, facts.name
+            if key not in self._segments:
+                self._segments[key] = _segment_of(self._facts, facts)
+            yield from read_run(self._segments[key], first, end - first, self._decoder)
 
 
-def _image_of(facts: Facts, segment: SegmentFacts) -> SegmentImage:
-    """Return a segment with a table of where some of its messages are."""
+def _segment_of(facts: Facts, of: SegmentFacts) -> Segment:
+    """Return a segment that knows where its messages are."""
     files = ReadOnlyFiles()
-    path = os.path.join(facts.directory, segment.name)
-    table = Segment(Descriptors(files), path, segment.number, facts.seed)
+    path = os.path.join(facts.directory, of.name)
+    segment = Segment(Descriptors(files), path, of.number, facts.seed)
     file = files.open(path)
     try:
-        for found in scan_file(file, segment.end, segment.number, facts.seed):
+        for found in scan_file(file, of.end, of.number, facts.seed):
             if isinstance(found, Record) and found.kind == Kind.MESSAGE:
-                table.note(found.number, found.offset)
+                segment.note(found.number, found.offset)
     finally:
         file.close()
-    image = SegmentImage(
-        *(files, path, segment.number, facts.seed, segment.size, SegmentState.SEALED),
-        end=segment.end,
-    )
-    image.first_id, image.end_id = table.first_id, table.end_id
-    image.table_ids, image.table_offsets = table.table_ids, table.table_offsets
-    return image
+    segment.size = of.end
+    return segment

@@ -19,7 +19,7 @@ from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.check.store import Checked, queue_name
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.repair.errors import BadPlanError, UnfinishedError
+from amqpstore_tools.repair.errors import BadPlanError, UnfinishedError, UnknownStoreError
 from amqpstore_tools.repair.facts import Facts, gather
 from amqpstore_tools.repair.fixes import FIXES, MARKER_ONLY, NAMES_ONLY
 from amqpstore_tools.repair.journal import unfinished
@@ -66,10 +66,10 @@ class RepairPlan:
 
 @dataclass
 class Planned:
-    """A plan and its basis; without a rebuild the basis is missing."""
+    """A plan and its basis; of a sound store it has none, and without a rebuild only `facts`."""
 
     plan: RepairPlan
-    facts: Facts
+    facts: Facts | None = None
     truth: Truth | None = None
     layout: Layout | None = None
 
@@ -93,12 +93,14 @@ def make_plan(
         raise UnfinishedError(directory, repair.name)
     files = listing(directory, tell)
     checked = check(directory, is_locked=True, executor=executor, tell=tell)
-    facts = gather(directory, checked, tell)
+    if checked.store_id is None:
+        raise UnknownStoreError(directory)
     made = time.time_ns() // 1_000_000 if made_ms is None else made_ms
-    plan = RepairPlan(facts.store_id.hex(), made, files)
-    planned = Planned(plan, facts)
+    plan = RepairPlan(checked.store_id.hex(), made, files)
     if not checked.is_damaged:
-        return planned
+        return Planned(plan)
+    facts = gather(directory, checked, tell)
+    planned = Planned(plan, facts)
     wrong = [one for one in checked.findings if one.severity is not Severity.NOTE]
     plan.steps = [_step(one) for one in _in_order(wrong)]
     codes = {one.code for one in wrong}

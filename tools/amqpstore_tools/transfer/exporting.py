@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from amqpstore.message import Message
+from amqpstore_tools.offline.bulk_reading import BulkReader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import Entry, QueueImage
@@ -21,6 +22,9 @@ from amqpstore_tools.transfer.lines import (
     QueueLine,
     TransferError,
 )
+
+_STEP = 1000
+"""Messages between two signs of progress."""
 
 
 class ExportedQueue(Protocol):
@@ -66,13 +70,10 @@ class ImageQueue:
     def lines(self) -> Iterator[MessageLine | None]:
         """Yield its messages in order; None for each that cannot be read. Raises: OSError."""
         image, queue = self._image, self._queue
+        reader = BulkReader(image.recovered.segments, image.decoder)
         for columns in queue.columns():
-            entries = list(map(Entry, *columns[:6]))
-            for entry, (_, stored) in zip(entries, image.messages(columns.ids), strict=True):
-                try:
-                    message = stored.message(image.decoder) if stored else None
-                except ValueError:
-                    message = None
+            entries = map(Entry, *columns[:6])
+            for entry, message in zip(entries, reader.read(columns.ids), strict=True):
                 yield line_of(self.key, entry, message) if message else None
         for one in queue.unreadable:
             yield from (None for _ in range(one.live))
@@ -129,18 +130,23 @@ def export(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     out.bytes += writer.write(ExportLine(store_id, now))
     total = sum(queue.count for queue in queues)
+    write = writer.write
     for queue in queues:
         label = str(queue.key)
         out.bytes += writer.write(QueueLine(queue.key, queue.definition))
         out.messages.setdefault(label, 0)
+        count = 0
         for line in queue.lines():
             if line is None:
                 out.unreadable[label] += 1
                 continue
-            out.bytes += writer.write(line)
-            out.messages[label] += 1
-            out.total += 1
-            progress("exporting", out.total, total)
+            out.bytes += write(line)
+            count += 1
+            if not count % _STEP:
+                progress("exporting", out.total + count, total)
+        out.messages[label] += count
+        out.total += count
+    progress("exporting", total, total)
     end = EndLine(out.total, out.unreadable.total())
     out.bytes += writer.write(end)
     return out

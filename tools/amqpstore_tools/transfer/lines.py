@@ -23,6 +23,8 @@ VERSION = 1
 FORMATS = ("jsonl", "msgpack")
 
 _MAX_BYTES = 1 << 31
+_MAX_KNOWN = 1024
+"""Properties that are kept as they are written."""
 
 
 class TransferError(ToolError):
@@ -50,7 +52,7 @@ class QueueLine:
     definition: Any
 
 
-@dataclass
+@dataclass(slots=True)
 class MessageLine:
     """A message of the queue `key`. `sequence` and `id` are those in its original store.
 
@@ -96,6 +98,7 @@ class LineWriter:
         self._file = file
         self._is_json = format_name == "jsonl"
         self._json = msgspec.json.Encoder()
+        self._known: dict[bytes, Any] = {}
 
     def write(self, line: Line) -> int:
         """Write a line. Returns its size in bytes. Raises: OSError."""
@@ -104,12 +107,24 @@ class LineWriter:
         return len(encoded)
 
     def _encode(self, line: Line) -> bytes:
-        plain = _plain(line)
-        if isinstance(line, MessageLine):
+        if not isinstance(line, MessageLine):
+            plain = _plain(line)
+        else:
+            plain = _plain_message(line)
+            plain["properties"] = self._properties(line.properties)
             plain["body"] = self._body(line.body)
         if self._is_json:
             return self._json.encode(plain) + b"\n"
         return bytes(msgpack.packb(plain))
+
+    def _properties(self, raw: bytes) -> Any:
+        """Return properties as they are written: those of most messages are those of another."""
+        if raw not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            found: Any = decode_properties(raw)
+            self._known[raw] = msgspec.Raw(self._json.encode(found)) if self._is_json else found
+        return self._known[raw]
 
     def _body(self, body: bytes) -> Any:
         if not self._is_json:
@@ -177,7 +192,7 @@ def _read(file: IO[bytes]) -> Iterator[tuple[Any, int]]:
         raise TransferError(f"after byte {unpacker.tell()}: {error!r}") from None
 
 
-def _plain(line: Line) -> dict[str, Any]:
+def _plain(line: ExportLine | QueueLine | EndLine) -> dict[str, Any]:
     if isinstance(line, ExportLine):
         return {
             "type": "export",
@@ -187,24 +202,33 @@ def _plain(line: Line) -> dict[str, Any]:
         }
     if isinstance(line, EndLine):
         return {"type": "end", "messages": line.messages, "unreadable": line.unreadable}
-    key = {"vhost": line.key.vhost, "queue": line.key.name}
-    if line.key.level:
-        key["level"] = line.key.level  # type: ignore[assignment] # a number among texts
-    if isinstance(line, QueueLine):
-        return {"type": "queue", **key, "definition": msgpack.packb(line.definition)}
-    kept = {
-        name: value
-        for name in ("sequence", "id", "priority", "expires_ms", "deliveries")
-        if (value := getattr(line, name))
-    }
-    return {
-        "type": "message",
-        **key,
-        **kept,
-        "exchange": line.exchange,
-        "routing_key": line.routing_key,
-        "properties": decode_properties(line.properties),
-    }
+    key = line.key
+    plain: dict[str, Any] = {"type": "queue", "vhost": key.vhost, "queue": key.name}
+    if key.level:
+        plain["level"] = key.level
+    plain["definition"] = msgpack.packb(line.definition)
+    return plain
+
+
+def _plain_message(line: MessageLine) -> dict[str, Any]:
+    """Return a message without its properties and its body. This is done for each message."""
+    key = line.key
+    plain: dict[str, Any] = {"type": "message", "vhost": key.vhost, "queue": key.name}
+    if key.level:
+        plain["level"] = key.level
+    if line.sequence:
+        plain["sequence"] = line.sequence
+    if line.id:
+        plain["id"] = line.id
+    if line.priority:
+        plain["priority"] = line.priority
+    if line.expires_ms:
+        plain["expires_ms"] = line.expires_ms
+    if line.deliveries:
+        plain["deliveries"] = line.deliveries
+    plain["exchange"] = line.exchange
+    plain["routing_key"] = line.routing_key
+    return plain
 
 
 def _line(plain: Any) -> Line:
