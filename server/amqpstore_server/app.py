@@ -526,7 +526,7 @@ class App:
             self.committer.housekeep()
             if self.broker.context.store.is_disk_low:
                 self.broker.end_purges()
-            self._alarms.look(trio.current_time())
+            self.look_at_alarms()
             self.context.flush_trails()
             self.context.departures.write()
             self.broker.read_again()
@@ -548,6 +548,10 @@ class App:
         self.context.ack_timeouts.stood_still(int(seconds * 1000))
         for connection in self.connections:
             connection.stood_still(seconds, now)
+
+    def look_at_alarms(self) -> None:
+        """Raise or clear the alarms, as each tick does."""
+        self._alarms.look(trio.current_time())
 
     def _free_caches(self) -> None:
         """Drop what can be found out again."""

@@ -448,7 +448,7 @@ class SocketConnection:
         self.amqp.unblock()
         if self._tasks is not None and not self.amqp.is_finished:
             self._blocked.unpark_all()
-            # Anew, as it may have been read all the time: it would wait for its client's next bytes.
+            # Anew: if it was read all the time, it would wait for its client's next bytes.
             self._stop_reading()
             self._read_on()
             self._sockets.let_others_run()

@@ -1,5 +1,6 @@
 """The broker in the test's process: crashes, virtual time, and what is left when it ends."""
 
+import errno
 import gc
 import itertools
 import logging
@@ -379,13 +380,71 @@ def test_nothing_is_left_when_it_ends() -> None:
     assert [thread.name for thread in left if not thread.name.startswith("Trio")] == []
 
 
-def test_a_disk_that_fails_fails_the_test_and_shows_the_log() -> None:
+def test_publishers_wait_while_the_disk_is_nearly_full_as_anywhere(
+    amqp_broker: MemoryBroker, open_channel: Open
+) -> None:
+    told: list[str] = []
+    connection = pika.BlockingConnection(pika.URLParameters(amqp_broker.url))
+    connection.add_on_connection_blocked_callback(
+        lambda _, method: told.append(method.method.reason)
+    )
+    connection.add_on_connection_unblocked_callback(lambda *_: told.append("go on"))
+    publisher = connection.channel()
+    publisher.queue_declare("orders", durable=True)
+    publish(publisher, "orders", bytes(100_000))
+    consumer = open_channel(amqp_broker)
+    amqp_broker.disk.capacity_bytes = 1_000_000
+    assert amqp_broker.messages("orders") == 1
+    used = 1_000_000 - amqp_broker.disk.free_bytes("/")
+    amqp_broker.disk.capacity_bytes = used * 100 // 92  # 8 % are free
+    publish(publisher, "orders", b"it waits")
+    while not told:
+        connection.process_data_events(0.1)
+    assert "disk" in told[0]
+    assert amqp_broker.bodies("orders") == [bytes(100_000)]
+    amqp_broker.disk.capacity_bytes = 1_000_000
+    while told[-1] != "go on":
+        connection.process_data_events(0.1)
+    assert amqp_broker.messages("orders") == 2
+    method, _, _ = consumer.basic_get("orders", auto_ack=True)
+    assert method is not None
+    connection.close()
+
+
+def test_a_disk_that_gets_full_blocks_publishers_before_it_is(
+    amqp_broker: MemoryBroker, open_channel: Open
+) -> None:
+    publisher = open_channel(amqp_broker, "?blocked_connection_timeout=1")
+    publisher.confirm_delivery()
+    publisher.queue_declare("orders", durable=True)
+    amqp_broker.disk.capacity_bytes = 300_000
+    with pytest.raises(AMQPError):  # it was blocked for a second
+        for _ in range(1000):
+            publish(publisher, "orders", bytes(500))
+    assert "publishers are blocked: the disk is nearly full" in amqp_broker.log
+    amqp_broker.crash()
+    amqp_broker.reopen()
+    assert amqp_broker.disk.capacity_bytes == 300_000
+    consumer = open_channel(amqp_broker)
+    taken = 0
+    while consumer.basic_get("orders", auto_ack=True)[0]:
+        taken += 1
+    assert 400 < taken < 600
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.EIO, "broken")
+
+
+def test_a_disk_that_fails_fails_the_test_and_shows_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broker = MemoryBroker()
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
     channel = connection.channel()
     channel.confirm_delivery()
     channel.queue_declare("orders", durable=True)
-    broker.disk.capacity_bytes = 0
+    monkeypatch.setattr(broker.disk, "sync_file", fail)
     with pytest.raises(AMQPError):
         publish(channel, "orders")
     with pytest.raises(BrokerFailedError, match=r"(?s)DurabilityError.*connection accepted"):

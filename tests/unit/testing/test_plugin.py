@@ -85,7 +85,7 @@ def test_a_broker_that_fails_fails_the_test_and_shows_its_log(pytester: pytest.P
         def test_disk_fails(amqp_broker):
             channel = pika.BlockingConnection(pika.URLParameters(amqp_broker.url)).channel()
             channel.queue_declare("orders", durable=True)
-            amqp_broker.disk.capacity_bytes = 0
+            amqp_broker.disk.sync_file = None
             channel.basic_publish("", "orders", b"one", pika.BasicProperties(delivery_mode=2))
             while amqp_broker.is_running:
                 pass

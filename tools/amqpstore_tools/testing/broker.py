@@ -23,6 +23,7 @@ import trio.testing
 
 from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
 from amqpstore.errors import PicklableError
+from amqpstore.limits import LIMITS
 from amqpstore.recovered import RecoveryReport
 from amqpstore_server.app import App
 from amqpstore_server.broker.permissions import ALL
@@ -42,6 +43,15 @@ _BUSY_LOOK_S = 0.001
 _SETTLE_S = 30.0
 _READ_AT_ONCE = 1000
 
+# By time, checkpoints would come at another point whenever a test lets time pass.
+_OPTIONS = Options(
+    checkpoint_ms=1 << 60,
+    least_free_bytes=0,
+    reserve_bytes=0,
+    # No segment is filled ahead of use: that would take the most of a small disk.
+    limits=LIMITS._replace(fill_from_bytes=1 << 60),
+)
+
 ResultT = TypeVar("ResultT")
 
 
@@ -55,7 +65,8 @@ class BrokerFailedError(PicklableError):
 class MemoryBroker:
     """A broker that runs until `crash` or `close`. Clients connect to `url`.
 
-    `disk` is its disk: set `disk.capacity_bytes` to fill it. Time is virtual: it starts at the real
+    `disk` is its disk: set `disk.capacity_bytes` to fill it; publishers are blocked while less than
+    a tenth of it is free. Time is virtual: it starts at the real
     time and then stands still. Clients count as alive however far it moves; clients that connect
     during `advance` may be disconnected as too slow.
     Args: settings, as in the configuration file: `definitions`, `heartbeat_s` and so on; settings
@@ -234,11 +245,10 @@ class MemoryBroker:
                 store.abandon()
 
     def _open_store(self) -> Store:
-        # By time, checkpoints would come at another point whenever a test lets time pass.
         return stores.open_store(
             _DIRECTORY,
             self.disk,
-            Options(checkpoint_ms=1 << 60, least_free_bytes=0, reserve_bytes=0),
+            _OPTIONS._replace(least_free_bytes=self.disk.blocked_below_bytes // 2),
             clock=self._clock,
         )
 
@@ -258,11 +268,31 @@ class MemoryBroker:
         try:
             with nobody, trio.CancelScope() as scope:
                 self.disk.on_power_cut = functools.partial(self._power_cut, scope)
+                self.disk.on_capacity = self._capacity_changed
+                self.disk.on_space = self._space_changed
+                self._look_at_disk()
                 started.set_result(None)
                 await app.run(listeners, signals)
         finally:
             with suppress(DurabilityError):
                 app.committer.stop()
+
+    # No tick looks at the disk, as time stands still.
+
+    def _capacity_changed(self) -> None:
+        if self.is_running:
+            self._look(self._look_at_disk)
+
+    def _space_changed(self) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._look_at_disk)
+
+    def _look_at_disk(self) -> None:
+        least_free_bytes = self.disk.blocked_below_bytes // 2
+        self._store.set_limits(
+            memory_bytes=_OPTIONS.memory_bytes, least_free_bytes=least_free_bytes
+        )
+        self._app.look_at_alarms()
 
     def _power_cut(self, scope: trio.CancelScope) -> None:
         self._log.is_muted = True
