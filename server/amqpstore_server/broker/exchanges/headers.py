@@ -6,8 +6,9 @@ headers, `any` at least one. Both skip arguments whose names start with "x-"; `a
 does.
 
 An argument without a value only requires that the header is present; any other requires an equal
-value of the same type. All widths of integers are one type. Arguments are stored as plain values,
-so a timestamp is the integer of its seconds and a decimal is its text; headers of those types are
+value. Numbers are compared as numbers, whatever their width, integer or not, and text and bytes by
+their octets: what a client sends depends on its language. Arguments are stored as plain values, so
+a timestamp is the integer of its seconds and a decimal is its text; headers of those types are
 compared in that form.
 """
 
@@ -34,7 +35,7 @@ _MODES: dict[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
 
 _Key = tuple[int, str, bytes]
 _Place = tuple[str, Any]
-"""A header's name, and its value if that is a text or a number, otherwise None."""
+"""A header's name, and its value if that is a number or text, otherwise None."""
 
 _ALWAYS: _Place = ("", _MATCH)
 
@@ -133,7 +134,9 @@ class _Rule:
 
 
 def _place_of(name: str, value: Any) -> _Place:
-    is_plain = isinstance(value, (str, int)) and not isinstance(value, bool)
+    if isinstance(value, (str, bytes)):
+        return name, _text(value)
+    is_plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     return name, value if is_plain else None
 
 
@@ -149,11 +152,16 @@ def _places_of(headers: dict[str, Any]) -> list[_Place]:
 
 
 def _is_equal(header: Any, argument: Any) -> bool:
-    """Tell whether two values are of the same type and equal, inside tables and arrays too."""
+    """Tell whether two values are equal, inside tables and arrays too."""
     if isinstance(argument, bool) or isinstance(header, bool):
         return header is argument
-    if isinstance(argument, int):
-        return isinstance(header, int) and header == argument
+    if isinstance(header, Decimal):
+        # By text: 1.5 and 1.50 are different decimals.
+        return isinstance(argument, (Decimal, str)) and str(header) == str(argument)
+    if isinstance(argument, (int, float)):
+        return isinstance(header, (int, float)) and header == argument
+    if isinstance(argument, (str, bytes)):
+        return isinstance(header, (str, bytes)) and _text(header) == _text(argument)
     if isinstance(argument, list):
         return (
             isinstance(header, list)
@@ -166,7 +174,9 @@ def _is_equal(header: Any, argument: Any) -> bool:
             and header.keys() == argument.keys()
             and all(_is_equal(header[name], value) for name, value in argument.items())
         )
-    if isinstance(header, Decimal):
-        # By text: 1.5 and 1.50 are different decimals.
-        return str(header) == str(argument) if isinstance(argument, (Decimal, str)) else False
     return type(header) is type(argument) and bool(header == argument)
+
+
+def _text(value: str | bytes) -> str:
+    """Return the same text for the same octets."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value

@@ -94,12 +94,11 @@ def test_an_argument_without_a_value_asks_for_presence(value: Any) -> None:
         (0, False),
         (True, 1),
         (False, 0),
-        (1, 1.0),
-        (1.0, 1),
+        (1, 1.5),
         (1, "1"),
         ("1", 1),
-        ("a", b"a"),
-        (b"a", "a"),
+        (b"1", 1),
+        ("a", b"b"),
         (0, None),
         ("", None),
         ([1], [True]),
@@ -120,6 +119,23 @@ def test_values_of_different_types_are_not_equal(argument: Any, header: Any) -> 
     assert header is None or matches({"a": header}, {"a": header})
 
 
+@pytest.mark.parametrize(
+    ("argument", "header"),
+    [
+        (1, 1.0),
+        (2.0, 2),
+        ("ä", "ä".encode()),
+        (b"a", "a"),
+        ([1, "a"], [1.0, b"a"]),
+        ({"in": {"in": 1}}, {"in": {"in": 1.0}}),
+    ],
+)
+def test_a_client_may_send_another_type_for_the_same_value(argument: Any, header: Any) -> None:
+    """C15: as in RabbitMQ. JavaScript has one type of numbers, and Go sends text as octets."""
+    assert matches({"a": argument}, {"a": header})
+    assert matches({"a": header}, {"a": argument})
+
+
 def test_a_timestamp_is_equal_to_itself_though_arguments_are_kept_as_plain_values() -> None:
     assert matches({"a": Timestamp(5)}, {"a": Timestamp(5)})
     assert not matches({"a": Timestamp(5)}, {"a": Timestamp(6)})
@@ -129,6 +145,13 @@ def test_a_timestamp_is_equal_to_itself_though_arguments_are_kept_as_plain_value
 def test_every_value_equals_itself(value: FieldValue) -> None:
     """C15: of any type that a table can hold."""
     assert matches({"a": value}, {"a": value})
+
+
+def shown(value: Any) -> str:
+    """Equal for equal values."""
+    if isinstance(value, (bytes, list)):
+        return shown(value.decode()) if isinstance(value, bytes) else str([*map(shown, value)])
+    return repr(int(value) if isinstance(value, float) else value)
 
 
 @given(
@@ -144,7 +167,7 @@ def test_a_naive_model_agrees(
     for name, value in arguments.items():
         if name.startswith("x-") and mode not in ("all-with-x", "any-with-x"):
             continue
-        same = name in headers and repr(headers[name]) == repr(value)
+        same = name in headers and shown(headers[name]) == shown(value)
         found.append(same or (value is None and name in headers))
     expected = any(found) if mode in ("any", "any-with-x") else all(found)
     assert matches(arguments | ({"x-match": mode} if mode else {}), headers) is expected
