@@ -5,19 +5,23 @@ say what files should hold, client trails say which messages were durable. So wh
 another part often knows what is missing. Nothing here changes a file, or decides what to do.
 
 - `absence`: which messages the files of segments do not have, although the catalog counts them.
-- `identification`: what a file is, whatever its name and its directory.
+- `identification`: what a file is, whatever its name and its directory; `misplaced`: files that the
+  store needs and that lie under another name.
 """
 
 from amqpstore.evidence.absence import AbsentIds, AbsentMessages, absent_messages
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
+from amqpstore.evidence.misplaced import Misplaced, find_misplaced
 
 __all__ = [
     "AbsentIds",
     "AbsentMessages",
     "FileKind",
     "IdentifiedFile",
+    "Misplaced",
     "absent_messages",
     "find_files",
+    "find_misplaced",
     "identify",
 ]
 """What others use."""

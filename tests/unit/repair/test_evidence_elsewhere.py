@@ -10,6 +10,7 @@ from amqpstore import Envelope, Message, Options, Queue, Store
 from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS, segment_name
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.repair.undo import undo
 from fixtures.survivors import opened
@@ -164,3 +165,14 @@ def test_a_copy_of_a_segment_that_is_in_its_place_is_only_in_the_way(filled: Pat
     plan, _ = mend(str(filled))
     assert not plan.is_rebuild
     assert plan.moves == ["STORE", f"{name}.bak"]
+
+
+@pytest.mark.parametrize("move", [*MOVES, to_bak_and_headless])
+def test_a_copy_has_what_lies_in_another_place(filled: Path, move: object) -> None:
+    assert callable(move)
+    move(filled, f"{SEGMENTS}/{segment_name(2)}")
+    copy = filled.parent / "copy"
+    copy_store(str(filled), str(copy), CopyOptions())
+    assert check(str(copy)).is_damaged
+    mend(str(copy))
+    assert bodies(copy) == {"q": [*range(COUNT)]}

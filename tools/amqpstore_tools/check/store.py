@@ -13,6 +13,7 @@ from typing import NamedTuple
 from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
+from amqpstore.evidence import find_misplaced
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
@@ -48,7 +49,6 @@ from amqpstore.tables import START, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import LogHistory
-from amqpstore_tools.check.misplaced import find_misplaced
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.segments import copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST

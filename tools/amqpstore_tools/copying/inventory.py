@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from amqpstore import tables
 from amqpstore.errors import CatalogDamageError, DamageError
+from amqpstore.evidence import find_misplaced
 from amqpstore.expected_segments import ExpectedSegments, is_of_log
 from amqpstore.filenames import (
     CATALOG,
@@ -31,6 +32,7 @@ from amqpstore.marker import Marker
 from amqpstore.rows import decode_row
 from amqpstore.tables import START, StoreRows
 from amqpstore_tools.offline.instant import read_tables
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 
 
@@ -40,7 +42,8 @@ class Part(NamedTuple):
     `path` relative to the store's directory; `number` of a segment or an index file. A sealed file
     is never written again; of another file the first `size` bytes are part of the store. `end` is
     where its sound part ends, None means all of it. `is_tail`: the log may continue in it.
-    `is_optional`: it may be missing. `queue_id` of an index file.
+    `is_optional`: it may be missing. `queue_id` of an index file. `found_as` is where it lies in
+    the store, if that is not where it belongs.
     """
 
     path: str
@@ -51,6 +54,7 @@ class Part(NamedTuple):
     is_tail: bool = False
     is_optional: bool = False
     queue_id: int = 0
+    found_as: str = ""
 
     def is_of_log_from(self, position: int) -> bool:
         """Tell whether it is a segment of the log, with this number or a higher one."""
@@ -87,6 +91,7 @@ class Inventory:
         except (ValueError, LookupError, TypeError) as error:
             raise DamageError(catalog, 0, str(error)) from error
         self._add_quarantine()
+        self._add_misplaced(marked.store_id.bytes)
 
     def rows(self, table: str) -> dict[str, Any]:
         """Decode the rows of a table. Raises: ValueError."""
@@ -153,3 +158,16 @@ class Inventory:
         for name in self._files.list_directory(f"{self._directory}/{QUARANTINE}"):
             if not repair_number(name):  # A file that a repair replaced is not part of the store.
                 self.parts.append(Part(f"{QUARANTINE}/{name}", is_optional=True))
+
+    def _add_misplaced(self, store_id: bytes) -> None:
+        """Add files that the store needs and that lie under other names: to the copy's quarantine,
+        where a repair finds them.
+        """
+        rows = {table: self.rows(table) for table in ("store", "segments", "index")}
+        taken = {part.path for part in self.parts}
+        for found in find_misplaced(ReadOnlyFiles(), self._directory, store_id, rows):
+            path = f"{QUARANTINE}/{os.path.basename(found.home)}"
+            if not taken.isdisjoint((found.name, path)):
+                continue
+            taken.add(path)
+            self.parts.append(Part(path, is_optional=True, found_as=found.name))

@@ -117,7 +117,10 @@ def open_source(
         source = Source(directory, found, was_running, inventory, missing=[*inventory.missing])
         placing = _Placing(directory, target, links=links, earlier=earlier)
         for part in inventory.parts:
-            if file := snapshot.files.find(f"{directory}/{part.path}"):
+            path = f"{directory}/{part.found_as or part.path}"
+            if part.found_as and not snapshot.files.find(path):
+                snapshot.files.pin(os.path.dirname(path))
+            if file := snapshot.files.find(path):
                 source.placed.append(placing.place(part, file))
             elif not part.is_optional:
                 source.missing.append(part.path)

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from amqpstore import tables
 from amqpstore.compression import Decompressor
 from amqpstore.descriptors import Descriptors
+from amqpstore.evidence import find_misplaced
 from amqpstore.message import Message
 from amqpstore.records import Kind, MessageDecoder, Record
 from amqpstore.segments import Segment
 from amqpstore.windows import scan_file
 from amqpstore_tools.check.engine import check
-from amqpstore_tools.check.misplaced import find_misplaced
 from amqpstore_tools.check.store import Checked, named
 from amqpstore_tools.offline.bulk_reading import read_run
 from amqpstore_tools.offline.image import StoreImage

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from amqpstore import tables
-from amqpstore.evidence import FileKind, IdentifiedFile, find_files
+from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files
 from amqpstore.expected_segments import is_of_log
 from amqpstore.filenames import INDEX, KEPT, QUARANTINE, index_key, rejoin_number, repair_number
 from amqpstore.files import Files
