@@ -50,7 +50,8 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     listen: Annotated[
         list[str],
         key(
-            "addresses for AMQP; port 0 lets the system choose",
+            "addresses for AMQP; port 0 lets the system choose, `[::]` is all "
+            "addresses, of IPv4 too",
             flag="--listen",
             metavar="HOST:PORT",
             expected="a list of HOST:PORT or [IPV6]:PORT, at least one, ports from 0 to 65535",

@@ -15,6 +15,7 @@ from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.proxied_listening import ProxyProtocolListener
 
 _BACKLOG = 1024
+_ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104
 _ACCEPTED_AT_ONCE = 32
 _BUSY_S = 0.004
 """How long nobody is accepted, after some at once, while those who were cannot be let in."""
@@ -36,16 +37,32 @@ async def listen(
     for host, port in addresses:
         kind = ProxyProtocolListener if (host, port) in behind_proxies else socket.socket
         try:
-            opened = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
+            if host == _ANY_IPV6 and (_ANY_IPV4, port) not in addresses:
+                opened = [_listen_for_both(port)]
+            else:
+                found = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
+                opened = [one.socket.detach() for one in found]
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         except UnicodeError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
-        for listener in opened:
-            plain = kind(fileno=listener.socket.detach())
-            plain.setblocking(False)
-            listeners.append(plain)
+        for descriptor in opened:
+            listener = kind(fileno=descriptor)
+            listener.setblocking(False)
+            listeners.append(listener)
     return listeners
+
+
+def _listen_for_both(port: int) -> int:
+    """Return the descriptor of a socket for all addresses, of IPv6 and of IPv4, as programs of
+    other languages open one; of IPv6 only where the system has no such sockets. Raises: OSError.
+    """
+    return socket.create_server(
+        (_ANY_IPV6, port),
+        family=socket.AF_INET6,
+        backlog=_BACKLOG,
+        dualstack_ipv6=socket.has_dualstack_ipv6(),
+    ).detach()
 
 
 async def accept_clients(listener: socket.socket, admission: AdmissionLine, admit: Admit) -> None:
