@@ -577,6 +577,7 @@ class Model:
         consumer = Consumer(channel, queue, tag, no_ack, exclusive, priority, window)
         channel.consumers[tag] = consumer
         queue.consumers.append(consumer)
+        queue.elect()
 
     def cancel(self, channel: Channel, tag: str) -> None:
         """Messages that the consumer has unacked stay with the client."""
@@ -587,6 +588,7 @@ class Model:
         """An auto-delete queue goes with its last consumer."""
         queue = consumer.queue
         queue.consumers.remove(consumer)
+        queue.elect()
         if queue.auto_delete and not queue.consumers:
             self.delete_queue(queue, "owner_gone")
         else:

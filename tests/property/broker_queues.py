@@ -54,6 +54,7 @@ class Queue:
     settings: dict[str, Any] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
+    single: Consumer | None = None
     leaving: list[tuple[Entry, str]] = field(default_factory=list)
     """What was rejected, or given back too often, and why: it goes in this order, and by the end of
     the turn."""
@@ -122,9 +123,14 @@ class Queue:
 
     @property
     def active(self) -> list[Consumer]:
-        """Who may be served: all, or with a single active consumer who came first."""
+        """Who may be served: all, or the single active consumer."""
         alone = self.settings.get("single-active-consumer", False)
-        return self.consumers[:1] if alone else self.consumers
+        return [one for one in self.consumers if one is self.single] if alone else self.consumers
+
+    def elect(self) -> None:
+        """The highest priority follows a single active consumer that is gone, then the oldest."""
+        if self.single not in self.consumers:
+            self.single = max(self.consumers, key=lambda one: one.priority, default=None)
 
     def next_for(self, consumer: Consumer) -> Entry | None:
         """Return what a consumer would get: the first that it did not give back, or if nobody else

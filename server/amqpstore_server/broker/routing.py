@@ -9,7 +9,11 @@ from amqpstore import Message
 from amqpstore.queue import Placement
 from amqpstore_server.broker.context import Pumped
 from amqpstore_server.broker.counters import ExchangeCounters
-from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
+from amqpstore_server.broker.errors import (
+    AccessRefusedError,
+    NotFoundError,
+    PreconditionFailedError,
+)
 from amqpstore_server.broker.exchanges.base import Destination, Exchange
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.queue import Queue
@@ -285,7 +289,9 @@ class Router:
     def _each(
         self, messages: list[Message]
     ) -> Iterator[tuple[Route, ParsedEnvelope, list[Message]]]:
-        """Route message by message: the exchanges read more than the routing key."""
+        """Route message by message: the exchanges read more than the routing key. Raises:
+        PreconditionFailedError, at a message that its exchange refuses.
+        """
         first = 0
         known = cast("ParsedEnvelope", messages[0].envelope)
         route, is_repeatable = self._read(known)
@@ -293,7 +299,11 @@ class Router:
             if not index or (message.envelope is known and is_repeatable):
                 continue
             envelope = cast("ParsedEnvelope", message.envelope)
-            its_route, is_repeatable = self._read(envelope)
+            try:
+                its_route, is_repeatable = self._read(envelope)
+            except PreconditionFailedError:
+                yield route, known, messages[first:index]
+                raise
             if its_route is not route:
                 yield route, known, messages[first:index]
                 first = index
@@ -307,6 +317,8 @@ class Router:
         route = self._read_routes.get(key)
         if route is not None:
             return route, True
+        if (exchange := self._exchanges.get(envelope.exchange)) is not None:
+            exchange.check(decode_properties(envelope.properties))
         route, _, is_repeatable = self._find(envelope, decode_properties(envelope.properties))
         if not is_repeatable:
             self._found = None  # a draw is for one message

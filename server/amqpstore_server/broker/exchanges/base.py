@@ -209,6 +209,11 @@ class Exchange(ABC):
         """
         return Settings(queue_mode="lazy")
 
+    def check(self, properties: BasicProperties) -> None:  # noqa: B027 - most refuse none
+        """Make sure that a client may publish a message here. To be called where `reads_properties`
+        is true. Raises: PreconditionFailedError.
+        """
+
     @abstractmethod
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         """Return the destinations of a message; one that two bindings match may occur twice.

@@ -20,10 +20,10 @@ from amqpstore_server.protocol.content import BasicProperties
 TYPE_ARGUMENT = "x-delayed-type"
 DELAY_HEADER = "x-delay"
 
-MAX_DELAY_MS = 1 << 52
-"""142,000 years, as long as an expiration may be. RabbitMQ's plug-in has about 49 days."""
+_NUMBER = re.compile(r" *[+-]?[0-9]{1,20}(\.[0-9]{1,20})? *", re.ASCII)
 
-_NUMBER = re.compile(r"\s*\+?([0-9]{1,400})(\.[0-9]*)?\s*")
+MAX_DELAY_MS = 1 << 52
+"""The longest delay: 142,000 years. A publish that asks for a longer one is refused."""
 
 
 class DelayedExchange(Exchange):
@@ -46,6 +46,13 @@ class DelayedExchange(Exchange):
         self.is_repeatable = self.inner.is_repeatable
         self.has_independent_bindings = self.inner.has_independent_bindings
 
+    def check(self, properties: BasicProperties) -> None:
+        if _delay(properties) is None:
+            delay = (properties.headers or {}).get(DELAY_HEADER)
+            raise PreconditionFailedError(
+                f"invalid header '{DELAY_HEADER}': {delay!r} is not a number of ms up to 2^52"
+            )
+
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         if self.own_queue is not None and delay_ms(properties):
             return [self.own_queue]
@@ -62,16 +69,23 @@ class DelayedExchange(Exchange):
 
 
 def delay_ms(properties: BasicProperties) -> int:
-    """Return how many ms a message has to wait; 0 if it does not wait.
+    """Return how many ms a message has to wait; 0 if it does not wait, or does not say how long."""
+    return max(_delay(properties) or 0, 0)
 
-    Text that is a number counts as one, as many clients have text headers only.
+
+def _delay(properties: BasicProperties) -> int | None:
+    """Return the delay in ms; None for a header that is no delay. A number may be of any type, and
+    text, as PHP and configuration files send it.
     """
-    delay = (properties.headers or {}).get(DELAY_HEADER)
-    if isinstance(delay, bytes):
-        delay = delay.decode("latin-1")
-    if isinstance(delay, str):
-        match = _NUMBER.fullmatch(delay)
-        delay = int(match[1]) if match else 0
-    if isinstance(delay, bool) or not isinstance(delay, (int, float, Decimal)) or not delay > 0:
-        return 0
-    return int(min(delay, MAX_DELAY_MS))
+    delay: Any = (properties.headers or {}).get(DELAY_HEADER, 0)
+    if isinstance(delay, bytes | bytearray):
+        delay = bytes(delay).decode("utf-8", "replace")
+    if isinstance(delay, bool) or not isinstance(delay, int | float | Decimal | str):
+        return None
+    if isinstance(delay, str) and not _NUMBER.fullmatch(delay):
+        return None
+    number = delay if isinstance(delay, int) else Decimal(delay)
+    if number != number:
+        return None
+    # Compared before it is converted: a decimal may stand for a number of many digits.
+    return int(max(number, -1)) if number <= MAX_DELAY_MS else None

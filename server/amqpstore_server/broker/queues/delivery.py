@@ -10,6 +10,7 @@ from amqpstore import Envelope, Message, Run
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.settings import is_quorum
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.field_table import FieldValue, Int64
 
@@ -67,8 +68,12 @@ class Delivery:
 
 
 def shown(queue: Queue, run: Run) -> Run:
-    """Return a run as consumers see it: with the delivery count, if the queue limits deliveries."""
-    if not run.delivery_count or queue.settings.delivery_limit is None:
+    """Return a run as consumers see it: with the delivery count, if the queue limits deliveries, or
+    is a quorum queue.
+    """
+    if not run.delivery_count or not (
+        queue.settings.delivery_limit is not None or is_quorum(queue.arguments)
+    ):
         return run
     messages = []
     for envelope, group in groupby(run.messages or (), attrgetter("envelope")):

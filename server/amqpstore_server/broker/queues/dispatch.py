@@ -1,7 +1,12 @@
 """Dispatch: which of a queue's consumers gets the ready messages.
 
-Consumers of the highest priority are served first, those of equal priority in turns; with a single
-active consumer, only that one. A requeued message goes to another consumer if there is one.
+Consumers of the highest priority are served first, those of equal priority in turns. A requeued
+message goes to another consumer if there is one.
+
+With a single active consumer only that one is served. When it has gone, the one of the highest
+priority follows, and of these the oldest. In a quorum queue one of a higher priority does not wait
+for that: nothing more is delivered to the active one, and once it has settled what it has, the
+other takes over.
 """
 
 from __future__ import annotations
@@ -9,12 +14,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.queues.parts import weakly
+from amqpstore_server.broker.settings import is_quorum
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer, ConsumingChannel
@@ -42,6 +47,10 @@ class Dispatch:
         self._falling: list[int] = []
         """The priorities, negated and ascending."""
         self._room_share: float | None = None
+        self._single: Consumer | None = None
+        """The single active consumer; None where all are served."""
+        self._is_challenged = False
+        """Whether one of a higher priority is to take over from it."""
 
     def __bool__(self) -> bool:
         return bool(self.consumers)
@@ -82,6 +91,28 @@ class Dispatch:
             raise AccessRefusedError(f"queue '{self._queue().name}' in exclusive use")
         self.consumers[consumer] = None
         self._line_up(consumer)
+        if self._queue().settings.single_active_consumer:
+            if self._single is None:
+                self._single = consumer
+            elif consumer.priority > self._single.priority and is_quorum(self._queue().arguments):
+                self._is_challenged = True
+
+    def _elect(self) -> None:
+        """Make the first in line the single active consumer."""
+        line = self._turns[-self._falling[0]] if self._falling else self.consumers
+        self._single = next(iter(line), None)
+        self._is_challenged = False
+
+    def _has_taken_over(self) -> bool:
+        """Have a challenger take over if it can. Returns False while it has to wait."""
+        active = self._single
+        if active is not None and active.window.unacked:
+            # So that `has_room` is called when it settles something.
+            active.is_apart = True
+            self._leave_line([active])
+            return False
+        self._elect()
+        return True
 
     def _line_up(self, consumer: Consumer) -> None:
         """Add a consumer at the end of the line of its priority."""
@@ -107,6 +138,8 @@ class Dispatch:
         consumer.is_apart = False
         if consumer in self.consumers:
             self._line_up(consumer)
+            if self._is_challenged:
+                self._queue().touch()
 
     def _set_apart(self, turn: Iterable[Consumer]) -> None:
         """Do not look at those of some consumers that can take nothing until they can: there may be
@@ -125,6 +158,8 @@ class Dispatch:
         for consumer in gone:
             del self.consumers[consumer]
         self._leave_line(gone)
+        if self._single in gone:
+            self._elect()
         return bool(gone)
 
     def clear(self) -> list[Consumer]:
@@ -133,14 +168,14 @@ class Dispatch:
         self.consumers.clear()
         self._turns.clear()
         self._falling.clear()
+        self._single = None
+        self._is_challenged = False
         return consumers
 
     @property
     def active(self) -> Collection[Consumer]:
         """The consumers that may be served."""
-        if self._queue().settings.single_active_consumer:
-            return list(islice(self.consumers, 1))
-        return self.consumers
+        return self.consumers if self._single is None else (self._single,)
 
     def capacity(self, size: int) -> int:
         """Return a lower bound of how many messages of `size` bytes the consumers can take now,
@@ -184,8 +219,9 @@ class Dispatch:
         consume from after one share.
         """
         self._backlog.is_reading = False
-        if self._queue().settings.single_active_consumer:
-            self._serve(self.active, in_turns=in_turns)
+        if self._single is not None:
+            if not self._is_challenged or self._has_taken_over():
+                self._serve(self.active, in_turns=in_turns)
             return
         for negated in [*self._falling]:
             if not self._priorities.ready_count:
