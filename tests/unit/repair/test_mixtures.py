@@ -9,6 +9,7 @@ import io
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +21,11 @@ from amqpstore import Store
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.locks import shared_lock
+from amqpstore_tools.repair import facts, files
 from amqpstore_tools.repair.exporting import find_remains
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.repair.names import LOST_AND_FOUND
+from amqpstore_tools.repair.truth import indexed, naming
 from amqpstore_tools.repair.undo import undo
 from amqpstore_tools.transfer.exporting import export
 from amqpstore_tools.transfer.importing import import_lines
@@ -260,6 +263,8 @@ EXAMPLES = {
     "an index file in the place of a segment": Mixture(
         4, 2, 1, 3, 0, [], [Damage("swap", 21, 0), Damage("remove", 15, 0)]
     ),
+    "a segment under another name": _same(5, Damage("rename", 8, 0)),
+    "a segment in quarantine": _same(5, Damage("quarantine", 8, 0)),
     "an index file in quarantine": Mixture(3, 1, 1, 1, 1, [], [Damage("quarantine", 28, 0)]),
 }
 
@@ -269,7 +274,50 @@ def test_an_example(chronicles: list[Chronicle], name: str) -> None:
     look_at(chronicles[EXAMPLES[name].seed], EXAMPLES[name])
 
 
-@settings(max_examples=30, derandomize=True, database=None)
+def _nothing(*_arguments: Any, **_options: Any) -> None:
+    """Find nothing."""
+
+
+def _no_files(*_arguments: Any, **_options: Any) -> Iterator[Any]:
+    return iter(())
+
+
+def _not_in_quarantine(name: str, **_options: Any) -> bool:
+    return not name.startswith("quarantine/")
+
+
+# Repairs that ignore one kind of evidence: what is replaced, and an example that shows it.
+MUTANTS = {
+    "index files": (facts, "_index_images", _no_files, "segments of some time ago"),
+    "files under other names": (files, "find_files", _no_files, "a segment under another name"),
+    "quarantine": (files, "_may_be_needed", _not_in_quarantine, "a segment in quarantine"),
+    "what the catalog had not counted": (
+        naming,
+        "_nameless",
+        lambda *_: set(),
+        "a catalog of before all queues",
+    ),
+    "index files that are newer than their rows": (
+        indexed._Index,
+        "_read_unrowed",
+        _nothing,
+        "a catalog of before all queues",
+    ),
+    "the log": (facts.Facts, "log", _no_files, "a catalog newer than all files"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_repair_that_ignores_some_evidence_is_noticed(
+    chronicles: list[Chronicle], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    place, attribute, mutant, example = MUTANTS[name]
+    monkeypatch.setattr(place, attribute, mutant)
+    with pytest.raises(AssertionError, match=r"lacks|again|nowhere|in order"):
+        look_at(chronicles[EXAMPLES[example].seed], EXAMPLES[example])
+
+
+@settings(max_examples=20, derandomize=True, database=None)
 @given(mixture=mixtures)
 def test_some_mixtures(chronicles: list[Chronicle], mixture: Mixture) -> None:
     look_at(chronicles[mixture.seed], mixture)

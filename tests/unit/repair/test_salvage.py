@@ -9,6 +9,7 @@ import pytest
 from amqpstore.filenames import CATALOG, CATALOG_FILE
 from amqpstore.lmdb_pages import check_pages, readable_states, rows_on_pages
 from amqpstore_tools.offline.locks import shared_lock
+from amqpstore_tools.repair import facts
 from amqpstore_tools.repair.plan import make_plan
 from tests.unit.repair.chronicles import Chronicle
 
@@ -47,6 +48,14 @@ def test_whichever_page_is_lost_no_message_is_lost_and_none_comes_back(
         assert sum(one["again"] for one in plan.queues) == 0
         assert not any("the catalog is lost" in note for note in plan.notes)
     assert damaged > 10
+
+
+def test_a_repair_without_the_pages_of_the_commit_before_is_noticed(
+    chronicle: Chronicle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "salvage", lambda *_, **_options: None)
+    with pytest.raises(AssertionError):
+        test_whichever_page_is_lost_no_message_is_lost_and_none_comes_back(chronicle, tmp_path)
 
 
 def test_what_is_left_of_a_file_of_pages(chronicle: Chronicle, tmp_path: Path) -> None:
