@@ -176,3 +176,24 @@ def test_a_copy_has_what_lies_in_another_place(filled: Path, move: object) -> No
     assert check(str(copy)).is_damaged
     mend(str(copy))
     assert bodies(copy) == {"q": [*range(COUNT)]}
+
+
+def test_what_only_the_catalog_knows_is_counted_as_lost(tmp_path: Path) -> None:
+    """Segments and index files are older than the catalog, as after a rsync that was stopped."""
+    path = tmp_path / "store"
+    with store_in(path) as store:
+        put(store, store.create_queue({"vhost": "/", "name": "q"}))
+    shutil.copytree(path, tmp_path / "old")
+    with store_in(path) as store:
+        first, *_ = store.queues.values()
+        second = store.create_queue({"vhost": "/", "name": "second"})
+        put(store, first)
+        put(store, second, 17)
+        run = store.take(first, 5)
+        store.ack(first, run)  # type: ignore[arg-type] # it is one
+    for name in (SEGMENTS, INDEX):
+        shutil.rmtree(path / name)
+        shutil.copytree(tmp_path / "old" / name, path / name)
+    plan, _ = mend(str(path))
+    counted = {row["name"]: (row["kept"], row["lost"]) for row in plan.queues}
+    assert counted == {"/q": (COUNT - 5, COUNT), "/second": (0, 17)}

@@ -101,7 +101,7 @@ class RemainingQueue:
         self.definition = queue.definition
         self.again = queue.again
         self.is_recovered = queue.is_recovered
-        self.lost = sum(one.message_count for one in queue.lost)
+        self.lost = queue.lost_count
         self.count = queue.ready.count + self.lost
 
     def lines(self) -> Iterator[MessageLine | None]:

@@ -37,7 +37,8 @@ class RepairPlan:
 
     `steps` have the `code` of a finding, what is `found`, what changes (`does`) and, if messages
     are lost, from which `queue` and how many `messages`. `queues` have their content afterwards.
-    `moves` go to quarantine, `makes` are written; `notes` concern the whole plan.
+    `moves` go to quarantine, `makes` are written; `notes` concern the whole plan. `is_log_lost`:
+    messages that were published in a missing part of the log are lost, and not counted.
     """
 
     store_id: str
@@ -49,6 +50,7 @@ class RepairPlan:
     makes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_rebuild: bool = False
+    is_log_lost: bool = False
 
     @property
     def digest(self) -> str:
@@ -189,6 +191,7 @@ def _tell_of_files(plan: RepairPlan, layout: Layout) -> None:
 
 def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
     plan.notes = list(truth.notes)
+    plan.is_log_lost = truth.is_log_lost
     told = {
         (one.queue_id, one.message_id + place)
         for one in checked.findings
@@ -201,6 +204,8 @@ def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
             ids = range(lost.first_id, lost.first_id + lost.message_count)
             if any((queue.id, one) not in told for one in ids):
                 plan.steps.append(_lost_step(queue, name, lost.first_id, lost))
+        if queue.absent:
+            plan.steps.append(_absent_step(queue, name))
         plan.queues.append(_queue_row(queue, name))
     count = sum(end - first for first, end in truth.orphans)
     if count:
@@ -225,6 +230,19 @@ def _lost_step(queue: QueueTruth, name: str, first_id: int, lost: Any) -> dict[s
     }
 
 
+def _absent_step(queue: QueueTruth, name: str) -> dict[str, Any]:
+    return {
+        "code": "message-lost",
+        "severity": "error",
+        "file": INDEX,
+        "queue_id": queue.id,
+        "queue": name,
+        "messages": queue.absent,
+        "found": f"{queue.absent} more messages are in rows of the catalog, and in no file",
+        "does": FIXES["message-lost"],
+    }
+
+
 def _queue_row(queue: QueueTruth, name: str) -> dict[str, Any]:
     return {
         "id": queue.id,
@@ -232,7 +250,7 @@ def _queue_row(queue: QueueTruth, name: str) -> dict[str, Any]:
         "kept": queue.ready.count,
         "redelivered": sum(run.count for run in queue.ready if run.delivery_count),
         "again": queue.again,
-        "lost": sum(lost.message_count for lost in queue.lost),
+        "lost": queue.lost_count,
         "lost_messages": [lost._asdict() for lost in queue.lost],
         "is_recovered": queue.is_recovered,
     }

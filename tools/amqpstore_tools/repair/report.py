@@ -35,7 +35,11 @@ def print_plan(plan: RepairPlan, directory: str, path: str, console: Console) ->
     console.print()
     console.print(_files(plan), highlight=False)
     lost = sum(queue["lost"] for queue in plan.queues)
-    if lost:
+    if plan.is_log_lost:
+        known = f"At least {_counted(lost, 'message')} lost" if lost else "No known message is lost"
+        text = f"{known}, but a part of the log is: nothing tells what was published in it."
+        console.print(Text(text, "bold red"))
+    elif lost:
         text = f"Lost: {_counted(lost, 'message')}. Their remains are kept."
         console.print(Text(text, "bold red"))
     else:

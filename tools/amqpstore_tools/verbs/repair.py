@@ -111,6 +111,7 @@ def _facts(plan: RepairPlan) -> dict[str, Any]:
         "kept": sum(queue["kept"] for queue in plan.queues),
         "lost": sum(queue["lost"] for queue in plan.queues),
         "again": sum(queue["again"] for queue in plan.queues),
+        "is_log_lost": plan.is_log_lost,
         "moves": plan.moves,
         "makes": plan.makes,
         "notes": plan.notes,

@@ -23,6 +23,7 @@ def find_truth(facts: Facts) -> Truth:
     holes.fill_from_log(trust, placements, indexed)
     truth.notes += holes.fill_by_order(trust, placements, indexed)
     short = holes.short_of(trust, placements, indexed)
+    absent = holes.count_absent(trust, placements, indexed)
     behind = read_log(trust, placements)
     totals.number(facts, trust, placements, truth)
     totals.drop_lost(truth)
@@ -30,6 +31,7 @@ def find_truth(facts: Facts) -> Truth:
     totals.mend_prepared(truth)
     is_index_whole = trust.is_index_whole and indexed.is_whole
     totals.collect_orphans(facts, trust, placements, truth, short, is_index_whole=is_index_whole)
+    totals.count_absent(truth, absent)
     totals.say_what_is_uncertain(facts, trust, truth)
     return truth
 

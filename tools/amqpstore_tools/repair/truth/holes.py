@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from amqpstore.checkpoint_state import enqueued
 from amqpstore.index import Bits
 from amqpstore.records import OperationKind
@@ -10,6 +12,7 @@ from amqpstore_tools.check.store import queue_name
 from amqpstore_tools.repair.facts import LogBatch
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.indexed import Indexed
+from amqpstore_tools.repair.truth.logged import acked_in
 from amqpstore_tools.repair.truth.trust import Trust
 from amqpstore_tools.repair.truth.values import Placements, QueueTruth, part_of
 
@@ -108,3 +111,29 @@ def short_of(trust: Trust, placements: Placements, indexed: Indexed) -> Ranges:
             if references > held[message_id]:
                 short.add(message_id, message_id + 1)
     return short
+
+
+def count_absent(trust: Trust, placements: Placements, indexed: Indexed) -> dict[int, int]:
+    """Count, by queue, live messages that rows of index files know and that nothing else does.
+
+    Which of them were acked since is not known: only those count that no ack in the log can be of.
+    """
+    absent: dict[int, int] = {}
+    acked = acked_in(trust) if indexed.damaged else {}
+    for queue_id, states in indexed.damaged.items():
+        there = Ranges()
+        for run in placements.queues[queue_id].ready:
+            there.add(run.first_sequence, run.end)
+        for state in states:
+            first, end = state.first, state.end
+            known = _sum(there.within(first, end))
+            for start, stop in acked.get(queue_id, Ranges()).within(first, end):
+                known += _sum(there.missing(start, stop))
+            known += sum(stop - start for start, stop in state.postponed)
+            missing = max(state.entries - state.acked_count - known, 0)
+            absent[queue_id] = absent.get(queue_id, 0) + missing
+    return absent
+
+
+def _sum(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(end - first for first, end in ranges)

@@ -37,12 +37,17 @@ class Indexed(NamedTuple):
     """What reading index files left open: `holes` by queue.
 
     `elsewhere` counts live entries of deleted queues, which no checkpoint has released yet.
-    `is_whole`: each file with a row has all that the row knows, unless its queue was deleted.
+    `damaged`, by queue, are the rows of files that lack something that the row knows.
     """
 
     holes: dict[int, list[Hole]]
     elsewhere: Counter[int]
-    is_whole: bool = True
+    damaged: dict[int, list[IndexState]]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each file with a row has all that the row knows, unless its queue was deleted."""
+        return not self.damaged
 
 
 def read_index(facts: Facts, trust: Trust, placements: Placements) -> Indexed:
@@ -56,7 +61,7 @@ class _Index:
         self._trust = trust
         self._placements = placements
         self._doubtful: list[tuple[QueueTruth, Entries, IndexState]] = []
-        self._out = Indexed({}, Counter())
+        self._out = Indexed({}, Counter(), {})
 
     def run(self) -> Indexed:
         rows = self._facts.rows
@@ -65,17 +70,17 @@ class _Index:
             images.setdefault((image.queue_id, image.number), []).append(image)
         states = tables.INDEX.read(rows.__getitem__) if rows is not None else {}
         others: list[tuple[IndexImage, int]] = []
-        is_whole = True
         for key, state in sorted(states.items()):
             files = images.pop(key, [])
             whole = self._read_file(key.queue_id, state, files)
-            is_whole &= whole is not None or key.queue_id not in self._placements.queues
+            if whole is None and key.queue_id in self._placements.queues:
+                self._out.damaged.setdefault(key.queue_id, []).append(state)
             others += [(one, state.end_bytes if one is whole else 0) for one in files]
         others += [(one, 0) for files in images.values() for one in files]
         for image, known_bytes in others:
             self._read_unrowed(image, known_bytes)
         self._settle_doubts()
-        return self._out._replace(is_whole=is_whole)
+        return self._out
 
     def _read_file(
         self, queue_id: int, state: IndexState, images: Sequence[IndexImage]

@@ -16,7 +16,7 @@ def read_log(trust: Trust, placements: Placements) -> dict[int, Ranges]:
     Returns, by queue, the sequences that were enqueued behind the last place where the log may
     have lost acks.
     """
-    acks: dict[int, Ranges] = {}
+    acks = acked_in(trust)
     delivered: dict[int, list[Operation]] = {}
     behind: dict[int, Ranges] = {}
     for batch in trust.log:
@@ -35,14 +35,24 @@ def read_log(trust: Trust, placements: Placements) -> dict[int, Ranges]:
                         behind.setdefault(queue_id, Ranges()).add(first, end)
             elif operation.kind == OperationKind.DELIVERED:
                 delivered.setdefault(queue_id, []).append(operation)
-            else:
-                acks.setdefault(queue_id, Ranges()).add(first, end)
     for queue_id, queue in placements.queues.items():
         for first, end in acks.get(queue_id, ()):
             queue.ready.remove(first, end - first)
         for one in delivered.get(queue_id, ()):
             queue.deliver(one.first_sequence, one.message_count, one.detail)
     return behind
+
+
+def acked_in(trust: Trust) -> dict[int, Ranges]:
+    """Return, by queue, the sequences that left it by an operation of the log."""
+    acks: dict[int, Ranges] = {}
+    for batch in trust.log:
+        for operation in batch.batch.possible_operations:
+            if operation.kind not in (OperationKind.ENQUEUE, OperationKind.DELIVERED):
+                first = operation.first_sequence
+                found = acks.setdefault(operation.queue_id, Ranges())
+                found.add(first, first + operation.message_count)
+    return acks
 
 
 def _enqueue(

@@ -107,6 +107,17 @@ def collect_orphans(
             queue.put(Run(queue.next_sequence, count, first_id=first, delivery_count=1))
 
 
+def count_absent(truth: Truth, absent: dict[int, int]) -> None:
+    """Note how many messages are lost without a trace: those may be among the ones without a queue.
+
+    Args: absent, by queue, how many are known of that are not there.
+    """
+    found = sum(end - first for first, end in truth.orphans)
+    for queue_id, count in absent.items():
+        truth.queues[queue_id].absent = max(count - found, 0)
+        found = max(found - count, 0)
+
+
 def _is_done_with(trust: Trust, message_id: int, *, is_index_whole: bool) -> bool:
     if trust.accounted.references(message_id) == 0:
         return True
@@ -137,6 +148,7 @@ def say_what_is_uncertain(facts: Facts, trust: Trust, truth: Truth) -> None:
     """Add notes on what no source tells."""
     notes = truth.notes
     if trust.lost_at:
+        truth.is_log_lost = True
         notes.append(
             "a part of the log is lost, and acks with it: messages that were in a queue "
             "before it may be delivered again, flagged redelivered"

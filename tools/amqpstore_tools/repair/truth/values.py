@@ -26,8 +26,8 @@ class Lost(NamedTuple):
 
 @dataclass
 class QueueTruth:
-    """A queue, and its ready messages. `again` counts messages that may have been acked;
-    `is_recovered`, whether its name is lost.
+    """A queue, and its ready messages. `again` counts messages that may have been acked, `absent`
+    lost ones of which only the number is known; `is_recovered`, whether its name is lost.
     """
 
     id: int
@@ -36,7 +36,13 @@ class QueueTruth:
     next_sequence: int = 1
     again: int = 0
     lost: list[Lost] = field(default_factory=list)
+    absent: int = 0
     is_recovered: bool = False
+
+    @property
+    def lost_count(self) -> int:
+        """How many messages are lost, at least."""
+        return self.absent + sum(one.message_count for one in self.lost)
 
     def put(self, run: Run) -> list[tuple[int, int]]:
         """Add the part of a run that is missing. Returns the ranges of sequences that were
@@ -67,7 +73,7 @@ class Truth:
     """The result: queues and prepared transactions by id, and lower bounds for numbers.
 
     `orphans` are the ids of messages that are only in the queue of lost messages, `notes` concern
-    the whole.
+    the whole. `is_log_lost`: a part of the log is missing, with whatever was published in it.
     """
 
     queues: dict[int, QueueTruth]
@@ -79,6 +85,7 @@ class Truth:
     next_message_id: int = 1
     orphans: Ranges = field(default_factory=Ranges)
     lost_and_found: int = 0
+    is_log_lost: bool = False
     notes: list[str] = field(default_factory=list)
 
 
