@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from amqpstore import marker, tables
 from amqpstore.acks import GatheredAcks
-from amqpstore.arguments import check_messages, publish_bytes
+from amqpstore.arguments import check_many, check_messages, publish_bytes
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.client_trails import FILE_BYTES, ClientTrails
 from amqpstore.clock import SYSTEM_CLOCK, Clock
@@ -283,15 +283,17 @@ class Store(ClosableStore):
     def publish(
         self,
         queues: Iterable[Queue],
-        messages: list[Message],
+        messages: Sequence[Message],
         *,
         priority: int = 0,
         expires_ms: int = 0,
     ) -> bool:
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
-        A short form of `enqueue` for queues that are all treated alike.
+        A short form of `enqueue` for queues that are all treated alike. It also checks what the
+        messages are. Raises: as `enqueue`; TypeError.
         """
+        messages = check_many("messages", messages)
         check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
         return self.enqueue(placements, messages, priority=priority)
@@ -309,7 +311,8 @@ class Store(ClosableStore):
         transient messages too (see `set_keeps_transient`). One publish is in all of these or, when
         a crash comes first, in none. Returns whether they entered the log: whether a promise about
         them has to wait for it.
-        Args: priority, 0 to 255, which the store keeps and does not act on.
+        Args: messages, made by the caller itself: a body that is not bytes, which `publish`
+        refuses, stops the store; priority, 0 to 255, which the store keeps and does not act on.
         Raises: StoreClosedError, DiskFullError, ValueError (the log cannot hold it); nothing is
         done then.
         """

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from amqpstore.acks import GatheredAcks
-from amqpstore.arguments import check_messages
+from amqpstore.arguments import check_many, check_messages
 from amqpstore.catalog import Value
 from amqpstore.errors import TransactionEndedError
 from amqpstore.message import Message
@@ -38,12 +38,13 @@ class Transaction:
     def publish(
         self,
         queues: Sequence[Queue],
-        messages: list[Message],
+        messages: Sequence[Message],
         *,
         priority: int = 0,
         expires_ms: int = 0,
     ) -> None:
-        """Publish as `Store.publish` does. Raises: TransactionEndedError, ValueError."""
+        """Publish as `Store.publish` does. Raises: TransactionEndedError, TypeError, ValueError."""
+        messages = check_many("messages", messages)
         check_messages(messages)
         placements = [Placement(queue, expires_ms) for queue in queues]
         self.enqueue(placements, messages, priority=priority)

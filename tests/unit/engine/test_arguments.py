@@ -12,7 +12,7 @@ from amqpstore.message import MAX_PROPERTIES_BYTES
 from amqpstore.records import MAX_COUNT
 from amqpstore.runs import Run
 from amqpstore.worker import InlineWorker
-from tests.unit.engine.stores import ENVELOPE, Disk, drain, messages, queue_named, take
+from tests.unit.engine.stores import ENVELOPE, TRANSIENT, Disk, drain, messages, queue_named, take
 
 TOO_HIGH = 1 << 64
 
@@ -67,7 +67,29 @@ BAD_MESSAGES: dict[str, list[Any]] = {
     "a view": [Message(ENVELOPE, memoryview(b"abc"))],  # type: ignore[arg-type]
     "changeable": [Message(ENVELOPE, bytearray(b"abc"))],  # type: ignore[arg-type]
     "nothing": [Message(ENVELOPE, None)],  # type: ignore[arg-type]
+    "no message": ["text"],
+    "no list": Message(ENVELOPE, b"abc"),  # type: ignore[dict-item]
+    "one body": b"abc",  # type: ignore[dict-item]
+    "no envelope": [Message(None, b"abc")],  # type: ignore[arg-type]
+    "some persistent": [Message(ENVELOPE, b"abc"), Message(TRANSIENT, b"abc")],
 }
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_messages_may_be_in_anything(
+    disk: Disk, kind: Callable[[list[Message]], Any], *, in_transaction: bool
+) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    if in_transaction:
+        with store.transaction() as transaction:
+            transaction.publish([queue], kind(messages(b"a", b"b")))
+    else:
+        store.publish([queue], kind(messages(b"a", b"b")))
+    store.sync()
+    assert drain(store, queue) == [b"a", b"b"]
+    store.abandon()
 
 
 @pytest.mark.parametrize("bad", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
