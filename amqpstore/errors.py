@@ -274,7 +274,8 @@ class DiskFullError(StoreError):
     def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
         super().__init__(
             f"the disk of {path} has {free_bytes} bytes free, but {needed_bytes} are needed to "
-            "accept more messages. Free some space, or consume or purge messages."
+            "accept more messages. Free some space, or consume or purge messages. (A disk that "
+            "can hold hardly any more files, as df -i shows, counts as full.)"
         )
         self.path = path
         self.free_bytes = free_bytes

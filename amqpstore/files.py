@@ -48,6 +48,11 @@ _PAGE_OF_ZEROS = bytes(mmap.PAGESIZE)
 
 _SPARE_DESCRIPTORS = 8
 
+_FEW_FILES = 64
+"""Publishers are refused while a file system has no more inodes than this: a checkpoint creates a
+few files.
+"""
+
 
 class SpareDescriptors:
     """Unused descriptors of this process, to be closed when no other is left.
@@ -234,7 +239,9 @@ class Files(Protocol):
         """Make every creation, rename and removal in `path` durable."""
 
     def free_bytes(self, path: str) -> int:
-        """Return how many bytes may still be written on the disk of `path`."""
+        """Return how many bytes may still be written on the disk of `path`: none, if hardly any
+        file can be created there.
+        """
 
     def allocate(self, path: str, size: int) -> None:
         """Create a file of `size` bytes whose disk space is allocated. Not durable.
@@ -496,6 +503,9 @@ class OsFiles:
 
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
+        # Some file systems do not limit how many files there are, and say that it is 0.
+        if found.f_files and found.f_favail < _FEW_FILES:
+            return 0
         return found.f_bavail * found.f_frsize
 
     def allocate(self, path: str, size: int) -> None:

@@ -23,6 +23,10 @@ _HIDDEN = "(hidden)"
 ENVIRONMENT_PREFIX = "AMQPSTORE_"
 
 
+NONE = "none"
+"""Stands for an empty list, as an option or a variable."""
+
+
 class ConfigError(PicklableError):
     """The configuration cannot be used. Each problem names the source, the key, and the values that
     are valid.
@@ -121,12 +125,13 @@ class ConfigKey:
 
     def from_text(self, text: str) -> object:
         """Return the value that an environment variable stands for: a text as it is, a list by its
-        commas, or else a value of TOML. It is not checked yet.
+        commas (`none` is the empty one), or else a value of TOML. It is not checked yet.
         """
         if isinstance(self._bare_type, msgspec.inspect.StrType | msgspec.inspect.LiteralType):
             return text
         if self.is_list and not text.lstrip().startswith("["):
-            return [item.strip() for item in text.split(",")] if text.strip() else []
+            is_empty = text.strip() in ("", NONE)
+            return [] if is_empty else [item.strip() for item in text.split(",")]
         try:
             found = tomllib.loads(f"value = {text}")
         except (ValueError, RecursionError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amqpstore_server.config import KEYS, Config, conflicts
-from amqpstore_server.config_keys import ENVIRONMENT_PREFIX, ConfigError
+from amqpstore_server.config_keys import ENVIRONMENT_PREFIX, NONE, ConfigError
 from amqpstore_server.small_files import read_small
 
 DEFAULT_FILE = "/etc/amqpstore/amqpstore.toml"
@@ -64,6 +64,8 @@ class ConfigSources:
         values |= self._variables()
         for name, text in self.flags.items():
             value = KEYS[name].from_text(text) if isinstance(text, str) else text
+            if value == [NONE]:
+                value = []
             values[name] = (value, KEYS[name].flag)
         config = _checked(values)
         return EffectiveConfig(

@@ -236,6 +236,16 @@ def test_a_number_that_cannot_be_computed_with_is_refused(name: str, number: str
     assert KEYS[name].expected in said
 
 
+@pytest.mark.parametrize("key", ["management_listen", "metrics_listen"])
+def test_none_is_a_list_of_no_addresses(key: str) -> None:
+    by_option = ConfigSources(path="", flags={key: ["none"]})
+    by_variable = ConfigSources(path="", environment={f"AMQPSTORE_{key.upper()}": "none"})
+    for sources in (by_option, by_variable):
+        assert getattr(sources.load().config, key) == []
+    with pytest.raises(ConfigError, match="'none' is not an address"):
+        ConfigSources(path="", flags={key: ["none", "127.0.0.1:0"]}).load()
+
+
 def test_a_variable_of_a_list_is_split_at_commas_or_is_a_list_of_toml() -> None:
     def listen(text: str) -> list[str]:
         return ConfigSources(environment={"AMQPSTORE_LISTEN": text}).load().config.listen

@@ -463,6 +463,15 @@ def test_what_root_creates_belongs_to_the_owner_of_the_directory(name: str, tmp_
     )
 
 
+def test_a_disk_that_takes_no_more_files_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = os.statvfs("/")
+    blocks = [found.f_bsize, found.f_frsize, 1000, 1000, 1000]
+    for files, free, is_full in ((1000, 63, True), (1000, 64, False), (0, 0, False)):
+        made = os.statvfs_result([*blocks, files, free, free, 0, 255])
+        monkeypatch.setattr(os, "statvfs", lambda _path, made=made: made)
+        assert OsFiles().free_bytes("/") == (0 if is_full else 1000 * found.f_frsize)
+
+
 @needs_root
 @pytest.mark.parametrize("name", ON_DISK)
 def test_what_was_locked_by_root_is_given_back(name: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ tools/README.md has the table of exit codes.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -29,6 +30,12 @@ NOT_A_STORE = 4
 FAILED = 5
 INTERRUPTED = 130
 
+_NEXT_STEPS = {
+    errno.EROFS: "Nothing was changed. Copy the store to another disk, and go on there.",
+    errno.EACCES: "Run it as the owner of the store, or as root.",
+    errno.EIO: "The disk has failed: copy what can be read to another one (amqpstore export reads "
+    "around what cannot).",
+}
 _NO_SPACE = (
     "Free some space on that disk (amqpstore compact DIR frees what a stopped store does not "
     "need), or name a place on another one."
@@ -111,14 +118,23 @@ def run_tool(
     except ToolError as error:
         return fail(error.exit_code, error, str(error))
     except (StoreError, OSError) as error:
-        is_full = isinstance(error, OSError) and is_no_space(error)
-        return fail(FAILED, error, f"{text_of(error)}{f'. {no_space}' if is_full else ''}")
+        hint = _next_step(error, no_space)
+        return fail(FAILED, error, f"{text_of(error)}. {hint}" if hint else text_of(error))
     except KeyboardInterrupt:
         sys.stderr.write(f"amqpstore {verb}: interrupted\n")
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
     return code or OK
+
+
+def _next_step(error: Exception, no_space: str) -> str:
+    """Return what to do about an error of the operating system; empty if that is not known."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return ""
+    if is_no_space(error):
+        return no_space
+    return _NEXT_STEPS.get(error.errno or 0, "")
 
 
 def text_of(error: Exception) -> str:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import shlex
 import time
 from typing import Any
 
 import msgspec
 
+from amqpstore.errors import DamageError, NotAStoreError
+from amqpstore.filenames import SEGMENTS
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
+from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.places import require_outside
@@ -58,8 +63,15 @@ def _copy(arguments: argparse.Namespace) -> int:
         verify="all" if arguments.verify_all else "new",
     )
     started = time.monotonic()
-    with progress_bar() as show:
-        copied = copy_store(arguments.directory, arguments.target, options, show)
+    try:
+        with progress_bar() as show:
+            copied = copy_store(arguments.directory, arguments.target, options, show)
+    except (DamageError, NotAStoreError) as error:
+        if not os.path.isdir(os.path.join(arguments.directory, SEGMENTS)):
+            raise
+        paths = shlex.join([arguments.directory, arguments.target])
+        said = str(error).removesuffix(".")
+        raise CopyError(f"{said}. Copy the files as they are: cp -a {paths}") from error
     result = dataclasses.asdict(copied)
     result["damage"] = [msgspec.to_builtins(one) for one in copied.damage]
     result["seconds"] = round(time.monotonic() - started, 3)
