@@ -33,7 +33,7 @@ class StoreChecks:
             raise HttpError(409, "conflict", "a check is running")
         self.is_running = True
         try:
-            command = [sys.executable, "-m", "amqpstore_tools", "check", "--live", "--json"]
+            command = [sys.executable, "-P", "-m", "amqpstore_tools", "check", "--live", "--json"]
             with trio.move_on_after(_CHECK_S):
                 ended = await trio.run_process(
                     [*command, store.directory],

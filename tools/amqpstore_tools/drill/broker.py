@@ -46,7 +46,15 @@ class DrilledBroker:
         with open(configuration, "w", encoding="utf-8") as file:
             file.write(f"definitions = {json.dumps(definitions)}\nleast_free_bytes = 0\n")
             file.write("management_listen = []\n")
-        self._command = [sys.executable, "-m", "amqpstore_tools", "serve", "--data", directory]
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "amqpstore_tools",
+            "serve",
+            "--data",
+            directory,
+        ]
         self._command += ["--config", configuration, "--listen", "127.0.0.1:0"]
         self._log_path = f"{directory}.log"
         self._process: subprocess.Popen[bytes] | None = None

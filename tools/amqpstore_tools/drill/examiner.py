@@ -25,7 +25,7 @@ from typing import Any, Self
 from amqpstore import MessageDamagedError, Options, Queue, ReadLaterError, Store, StoreError
 from amqpstore.worker import InlineWorker
 
-_COMMAND = (sys.executable, "-m", "amqpstore_tools.drill.examiner")
+_COMMAND = (sys.executable, "-P", "-m", "amqpstore_tools.drill.examiner")
 _MEMORY_BYTES = 1 << 30
 _TIMEOUT_S = 60.0
 

@@ -95,7 +95,7 @@ class DrilledMember(_Process):
     def start(self) -> None:
         """Start its broker, which follows before it does anything else."""
         settings = self.keys.settings
-        command = [sys.executable, "-m", "amqpstore_tools", "serve", "--config", ""]
+        command = [sys.executable, "-P", "-m", "amqpstore_tools", "serve", "--config", ""]
         command += ["--data", self.directory, "--listen", str(self.address)]
         command += ["--cluster-name", _NAME, "--cluster-etcd", self._etcd]
         self.begin([*command, "--cluster-replicate", settings.advertise])

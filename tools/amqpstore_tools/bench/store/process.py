@@ -24,7 +24,13 @@ class StoreProcess:
         self._started = time.monotonic()
         self._is_given_up = False
         self._process = subprocess.Popen(  # noqa: S603 (our own interpreter)
-            [sys.executable, "-m", "amqpstore_tools.bench.store.child", json.dumps(job._asdict())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "amqpstore_tools.bench.store.child",
+                json.dumps(job._asdict()),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

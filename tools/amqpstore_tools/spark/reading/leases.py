@@ -233,11 +233,12 @@ def link_new(segments: str, path: str, above: int = 0) -> None:
 
 
 def _start_watcher(path: str, lease: int, follow: str) -> None:
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # It returns when the watcher is a process of its own.
+    # It returns when the watcher is a process of its own. It finds its modules where this process
+    # does, and not in the working directory, where any file may have the name of one of Python's.
+    command = [sys.executable, "-P", "-m", "amqpstore_tools.spark.reading.leases"]
     subprocess.run(  # noqa: S603 - this very module
-        [sys.executable, "-m", "amqpstore_tools.spark.reading.leases", path, str(lease), follow],
-        cwd=root,
+        [*command, path, str(lease), follow],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
