@@ -1,11 +1,15 @@
 """A real disk that is small and a test's own, so that it is full when the test says so."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+
+_PIECE_BYTES = 16 << 20
+_BLOCK_BYTES = 4096
 
 
 @contextmanager
@@ -23,7 +27,22 @@ def small_disk(path: str, mebibytes: int) -> Iterator[str]:
 
 
 def fill(path: str, left_bytes: int) -> None:
-    """Make a file there that takes all of its disk but so much."""
-    disk = os.statvfs(os.path.dirname(path))
+    """Make a file there that takes all of its disk but so much, whoever else writes there."""
+    piece_bytes = _PIECE_BYTES
+    size = 0
     with open(path, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - left_bytes)
+        # What another process has taken since the last look cannot be had.
+        while piece_bytes >= _BLOCK_BYTES and (room_bytes := free_bytes(path) - left_bytes) > 0:
+            try:
+                os.posix_fallocate(file.fileno(), size, min(piece_bytes, room_bytes))
+                size += min(piece_bytes, room_bytes)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                piece_bytes //= 2
+
+
+def free_bytes(path: str) -> int:
+    """Return how much is free on the disk of a file."""
+    disk = os.statvfs(os.path.dirname(path))
+    return disk.f_bavail * disk.f_frsize

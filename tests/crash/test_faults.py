@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import itertools
 import random
 import re
+import time
 
 import pytest
 
@@ -358,3 +360,14 @@ def test_after_a_short_write_the_rest_is_written() -> None:
     assert 0 < len(half.content) < len(whole.content)
     outside.kill()
     assert ready_count(open_store(outside.files.power_cut({}, {}))) == 2
+
+
+def test_which_calls_a_history_makes_does_not_depend_on_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside other load an hour may pass between two of them."""
+    expected = calls_of_the_short_history()
+    hours = itertools.count(time.monotonic_ns(), 3_600_000_000_000)
+    for name in ("time_ns", "monotonic_ns"):
+        monkeypatch.setattr(time, name, lambda: next(hours))
+    assert calls_of_the_short_history() == expected

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from amqpstore import Options, Store
 from amqpstore.catalog import Catalog, OpenCatalog
-from amqpstore.clock import SYSTEM_CLOCK, Clock
+from amqpstore.clock import Clock, SimulatedClock
 from amqpstore.files import Files
 from amqpstore.replica import FollowerStore
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+_START_MS = 1_700_000_000_000
 
 
 def new_disk(directory: str) -> MemoryFiles:
@@ -27,13 +29,14 @@ def open_store(
     *,
     seen_as: Files | None = None,
     faults: Faults | None = None,
-    clock: Clock = SYSTEM_CLOCK,
+    clock: Clock | None = None,
     term: int = 0,
 ) -> Store:
     """Open the store in a directory of a simulated disk; it is created if it does not exist.
 
     Args: seen_as, what the store sees instead of the disk's files; faults, which count the calls to
-    its files and its catalog, and make one of them fail; term, that it leads.
+    its files and its catalog, and make one of them fail; clock, without which time stands still:
+    which calls a history makes may not depend on how long they take; term, that it leads.
     Raises: as `Store.open`.
     """
     files = disk if seen_as is None else seen_as
@@ -43,7 +46,7 @@ def open_store(
         open_catalog=catalog_opener(disk, faults),
         options=options,
         worker=InlineWorker(),
-        clock=clock,
+        clock=clock or SimulatedClock(_START_MS),
         term=term,
     )
 
@@ -54,7 +57,7 @@ def open_follower(
     options: Options,
     *,
     faults: Faults | None = None,
-    clock: Clock = SYSTEM_CLOCK,
+    clock: Clock | None = None,
 ) -> FollowerStore:
     """Open the store of a follower in a directory of a simulated disk. Args: as `open_store`.
 
@@ -66,7 +69,7 @@ def open_follower(
         open_catalog=catalog_opener(disk, faults),
         options=options,
         worker=InlineWorker(),
-        clock=clock,
+        clock=clock or SimulatedClock(_START_MS),
     )
 
 
