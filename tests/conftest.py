@@ -19,12 +19,30 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.broker_process import BrokerProcess
 
+URL_VARIABLE = "AMQPSTORE_TEST_URL"
+
+# The seed of the run alone decides about examples (see `sampling`): what failed on a machine before
+# is not kept, and hypothesis' own profile for CI is not used. No property is about time: on a busy
+# machine an example may take as long as it does.
+settings.register_profile(
+    "of the seed",
+    database=None,
+    derandomize=False,
+    print_blob=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("of the seed")
+
+# What a broker or a client takes from its environment would decide about a test as well.
+for variable in [*os.environ]:
+    is_ours = variable.startswith("AMQPSTORE_") and variable != URL_VARIABLE
+    if is_ours or variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+        del os.environ[variable]
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
+
 # Many brokers run at the same time: those whose management API is tested say where they listen.
 os.environ["AMQPSTORE_MANAGEMENT_LISTEN"] = ""
-
-# No property is about time: on a busy machine an example may take as long as it does.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
 
 
 TESTS_OF_TEXTS = tuple(
@@ -36,7 +54,7 @@ TESTS_OF_TEXTS = tuple(
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
     """Modules go to whichever worker is free, as their tests share a broker; all of tests/spark to
     one of them, as they share a session of Spark, and those of our source texts, as they share the
-    trees of all modules. In a sample each test goes by itself."""
+    trees of all modules. In a share or a sample each test goes by itself."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
@@ -44,7 +62,8 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no type
             return "spark"
         if module.startswith(TESTS_OF_TEXTS):
             return "texts"
-        return module if self.config.option.sample_s is None else nodeid
+        option = self.config.option
+        return nodeid if option.share or option.sample_s is not None else module
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -86,8 +105,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 pytest_plugins = ["tests.sampling"]
-
-URL_VARIABLE = "AMQPSTORE_TEST_URL"
 
 
 @pytest.fixture

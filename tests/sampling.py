@@ -1,20 +1,27 @@
-"""The seed of a run of tests, and what is drawn with it; runs that are bounded in time.
+"""The seed of a run of tests, the share of the long proofs, and runs that are bounded in time.
 
-Every run has a seed, which it prints, and `--seed N` draws the same again. It decides
+The seed decides what a test marked `rounds(count)` runs on, as it gets that many values of `seed`,
+and the examples of hypothesis. It is the one in `proofs.toml`, so that the same commit has the
+same verdict, unless `--seed N` says otherwise: `make prove` draws one, and so proves other
+histories each time.
 
-- what a test marked `rounds(count)` runs on: it gets that many values of `seed`. So each run of the
-  long proofs proves other histories than those before it;
-- the examples of hypothesis;
-- with `--for SECONDS` the order of the tests: so what a bounded run gets to is another part each
-  time, and many runs come to all of it.
+`--share` selects the long proofs of `proofs.toml` whose turn it is. `--for SECONDS` begins no test
+after that time, in an order drawn by the seed: what such a run gets to is another part each time.
 """
+
+from __future__ import annotations
 
 import random
 import time
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 from _pytest.terminal import TerminalReporter
+
+from tests.proofs import Proofs
+
+LONG_TESTS = pytest.StashKey[set[str]]()
+"""The long tests among those that were collected, without the ids of their parameters."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,27 +33,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="run tests in an order drawn by --seed, and begin none after that many seconds",
     )
-    group.addoption("--seed", dest="run_seed", type=int, help="default: another one each time")
+    group.addoption("--seed", dest="run_seed", type=int, help="default: the one in proofs.toml")
+    group.addoption(
+        "--share", action="store_true", help="run the long proofs of proofs.toml whose turn it is"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # Workers of xdist draw what the others draw: they must all collect the same tests.
-    config.option.run_seed = getattr(config, "workerinput", {}).get(
-        "run_seed", config.option.run_seed
-    )
+    proofs = Proofs.read()
     if config.option.run_seed is None:
-        config.option.run_seed = random.SystemRandom().randrange(1 << 31)
+        config.option.run_seed = proofs.seed
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = config.option.run_seed
+    if config.option.share:
+        config.pluginmanager.register(Share(proofs))
     if config.option.sample_s is not None:
         config.pluginmanager.register(Sample(config.option.sample_s, config.option.run_seed))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Called by xdist for each worker."""
-    node.workerinput["run_seed"] = node.config.option.run_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -62,11 +65,53 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", seeds, ids=map(str, range(count)))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note the long tests, before those that are not wanted leave the list."""
+    config.stash[LONG_TESTS] = {name_of(item) for item in long_tests(items)}
+
+
 def pytest_terminal_summary(
     terminalreporter: TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
     if exitstatus:
         terminalreporter.write_line(f"--seed {config.option.run_seed} runs the same again")
+
+
+def long_tests(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return those that `make prove` runs."""
+    return [
+        item
+        for item in items
+        if item.get_closest_marker("long") and not item.get_closest_marker("alone")
+    ]
+
+
+def name_of(item: pytest.Item) -> str:
+    """Return the name of a test without the id of its parameters."""
+    return item.nodeid.partition("[")[0]
+
+
+class Share:
+    """The long proofs whose turn it is, in the order of the list."""
+
+    def __init__(self, proofs: Proofs) -> None:
+        self._proofs = proofs
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        places = {name: place for place, name in enumerate(self._proofs.share)}
+        chosen = [item for item in long_tests(items) if name_of(item) in places]
+        chosen.sort(key=lambda item: places[name_of(item)])
+        config.hook.pytest_deselected(items=[item for item in items if item not in {*chosen}])
+        items[:] = chosen
+
+    def pytest_report_header(self) -> str:
+        proofs = self._proofs
+        turns = len(proofs.rotation)
+        return f"share: turn {proofs.turn} of {turns}, {proofs.minutes:.0f} minutes"
 
 
 class Sample:

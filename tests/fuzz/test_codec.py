@@ -39,7 +39,7 @@ from tests.unit.protocol import strategies
 MAX_MESSAGE_BYTES = 10_000
 FRAME_MAX = 4096
 
-quick = settings(max_examples=300, derandomize=False)
+quick = settings(max_examples=300)
 at_length = settings(quick, max_examples=5_000)
 
 

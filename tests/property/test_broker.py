@@ -19,14 +19,13 @@ TestBrokerAgainstModel = pytest.mark.timeout(600)(BrokerAgainstModel.TestCase)
 TestBrokerAgainstModel.settings = settings(
     max_examples=250,
     stateful_step_count=30,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
 )
 
 
 UNTIL_IT_FAILS = settings(
     max_examples=2_000,
     stateful_step_count=30,
-    database=None,
     derandomize=True,
     phases=[Phase.generate],
     report_multiple_bugs=False,
@@ -35,7 +34,7 @@ UNTIL_IT_FAILS = settings(
 """The examples are always the same, and there are far more than a bug needs to show."""
 
 
-LONG_HISTORIES = settings(max_examples=600, stateful_step_count=60, database=None)
+LONG_HISTORIES = settings(max_examples=600, stateful_step_count=60)
 
 
 @pytest.mark.long

@@ -338,7 +338,7 @@ def test_all_readers_of_a_damaged_log_agree_with_recovery(
 
 
 @pytest.mark.long
-@settings(max_examples=500, database=None)
+@settings(max_examples=500)
 @given(st.lists(changes, min_size=1, max_size=3))
 def test_all_readers_of_a_damaged_log_agree_with_recovery_at_length(
     all_changes: list[tuple[str, int, int]],
@@ -448,7 +448,7 @@ def test_all_readers_of_a_log_of_several_segments_agree_with_recovery(
 
 
 @pytest.mark.long
-@settings(max_examples=500, database=None)
+@settings(max_examples=500)
 @hurt_logs
 def test_all_readers_of_a_log_of_several_segments_agree_at_length(
     all_hurts: list[Hurt], noted: set[int], torn: set[int]
