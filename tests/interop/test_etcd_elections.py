@@ -19,7 +19,7 @@ from amqpstore_server.cluster.effects import (
     Revoke,
     ShowAlive,
 )
-from amqpstore_server.cluster.keys import EtcdTransaction, Put, View
+from amqpstore_server.cluster.keys import IN_SYNC, LEADER, EtcdTransaction, Put, View
 from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.driver import EtcdDriver
@@ -27,7 +27,12 @@ from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.settings import EtcdSettings
 from amqpstore_server.etcd.watching import Watching
 from amqpstore_tools.simulation.cluster import history
-from amqpstore_tools.simulation.cluster.etcd import CLUSTER, Etcd
+from amqpstore_tools.simulation.cluster.etcd import (
+    CLUSTER,
+    TIMEOUT_S,
+    GroupEtcd,
+    first_values,
+)
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.machine import TIMING
 from amqpstore_tools.simulation.cluster.nemesis import Nemesis
@@ -106,10 +111,11 @@ class _Way:
         self._hand_in(lambda: self.renewals[lease](is_alive))
 
 
-class RealEtcd(Etcd):
-    """The model's interface, and a real etcd behind it."""
+class RealEtcd(GroupEtcd):
+    """A real etcd, in the place of the model. How slow it is is its own matter, not `slow_s`."""
 
-    def __init__(self, events: RealTime, random: Random, etcd: EtcdCluster) -> None:
+    def __init__(self, events: RealTime, etcd: EtcdCluster) -> None:
+        super().__init__()
         self.real = etcd
         self.leaders: dict[int, set[tuple[str, str]]] = {}
         """Who was seen to lead each term: member and incarnation."""
@@ -117,10 +123,8 @@ class RealEtcd(Etcd):
         self._time = events
         self._ways: dict[str, _Way] = {}
         self._applied: object = None
-        super().__init__(events, random, ("A", "B", "C"), 2)
         self._admin = self._stack.enter_context(EtcdClient(etcd.settings, PREFIX))
-        rows = super().view().rows.items()
-        puts = tuple(Put(key, row.value) for key, row in rows)
+        puts = tuple(Put(key, value) for key, value in first_values(("A", "B", "C"), 2).items())
         assert self._admin.attempt(EtcdTransaction((), puts)).outcome == "done"
         for number, name in enumerate("ABC"):
             self._ways[name] = _Way(events, etcd, name, Random(number))
@@ -141,7 +145,7 @@ class RealEtcd(Etcd):
             seen.add((value["member"], value["incarnation"]))
         if view.in_sync != self._list:
             self._list = view.in_sync
-            self.changed("in_sync")
+            self.changed(IN_SYNC)
 
     # Faults.
 
@@ -168,11 +172,14 @@ class RealEtcd(Etcd):
                     one.begin()
 
     def lose_leases(self) -> None:
+        self.lose_lease_of(LEADER)
+
+    def lose_lease_of(self, key: str) -> None:
         with suppress(EtcdError):
             view = self._admin.read()
             self.lost_leases_at = self._time.now
-            if view.leader is not None:
-                self._admin.attempt(EtcdTransaction((), (), ("leader",), "lost"))
+            if key in view.rows:
+                self._admin.attempt(EtcdTransaction((), (), (key,), "lost"))
 
     def extend_leases(self) -> None:
         with suppress(AssertionError):
@@ -184,10 +191,14 @@ class RealEtcd(Etcd):
 
     def view(self) -> View:
         """Return the keys, or none while nobody can say."""
-        if hasattr(self, "_admin") and not self.is_away:
+        if not self.is_away:
             with suppress(EtcdError):
                 return self._admin.read()
         return View(CLUSTER, 0, {})
+
+    @property
+    def in_sync(self) -> tuple[str, ...]:
+        return self.view().in_sync
 
     def read(self, member: str, answer: Callable[[View], None]) -> None:
         self._ways[member].reader = answer
@@ -212,8 +223,18 @@ class RealEtcd(Etcd):
     def attempt(
         self, member: str, transaction: EtcdTransaction, answer: Callable[[Outcome, int], None]
     ) -> None:
+        held_s = self.hold(transaction)
+        if held_s and not self.is_cut(member):
+            self._time.after(held_s, lambda: self._carry_out_late(transaction))
+            self._time.after(TIMEOUT_S, lambda: answer("unknown", 0))
+            return
         self._ways[member].attempts[transaction.request] = answer
         self._ways[member].driver.carry_out(Attempt(transaction))
+
+    def _carry_out_late(self, transaction: EtcdTransaction) -> None:
+        if not self.is_away:
+            with suppress(EtcdError):
+                self._admin.attempt(transaction)
 
 
 @pytest.fixture
@@ -230,8 +251,8 @@ def test_one_leader_a_term_and_nothing_confirmed_is_lost(
 ) -> None:
     made: list[RealEtcd] = []
 
-    def real_etcd(events: RealTime, random: Random, names: object, least: int) -> RealEtcd:
-        made.append(RealEtcd(events, random, three))
+    def real_etcd(events: RealTime, *_others: object) -> RealEtcd:
+        made.append(RealEtcd(events, three))
         return made[0]
 
     monkeypatch.setattr(history, "Events", RealTime)

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 
 from amqpstore import Options, Store
-from amqpstore.clock import SYSTEM_CLOCK, Clock
+from amqpstore.clock import Clock
 from amqpstore_tools.drill.invariants import reported_damage
 from amqpstore_tools.drill.loading import load_store
 from amqpstore_tools.drill.observation import Observation, observe
@@ -31,10 +31,8 @@ OPTIONS = Options(
 )
 
 
-def open_store(
-    files: MemoryFiles, options: Options = OPTIONS, clock: Clock = SYSTEM_CLOCK
-) -> Store:
-    """Open the store on a simulated disk."""
+def open_store(files: MemoryFiles, options: Options = OPTIONS, clock: Clock | None = None) -> Store:
+    """Open the store on a simulated disk. Time stands still, unless a clock is given."""
     return stores.open_store(DIRECTORY, files, options, clock=clock)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
@@ -30,17 +31,14 @@ def keep_none(transaction: EtcdTransaction) -> float:  # noqa: ARG001
     return 0.0
 
 
-class Etcd:
-    """One etcd cluster, and the ways of each machine to it.
+class GroupEtcd(ABC):
+    """What a history of a group asks of etcd: requests of machines, faults, and who may be elected.
 
-    A request takes time to arrive, and its answer takes time to come back. Either may be lost, and
-    a request that was given up may be carried out seconds later.
+    Nothing that is asked has an answer here: an etcd that is not the model may not inherit one of
+    the model's by accident, as the rules would be held against that then.
     """
 
-    def __init__(
-        self, events: Events, random: Random, members: tuple[str, ...], min_in_sync: int
-    ) -> None:
-        self.cluster = CLUSTER
+    def __init__(self) -> None:
         self.cut_off: set[str] = set()
         self.is_away = False
         self.lost_leases_at = -inf
@@ -52,17 +50,94 @@ class Etcd:
         """Says for how long a transaction is held back, in seconds: its answer is lost then."""
         self.changed: Callable[[str], None] = lambda _: None
         """Called with each key that changed, but for those that only say who is alive."""
+
+    def is_cut(self, member: str) -> bool:
+        """Tell whether a member cannot reach it."""
+        return self.is_away or member in self.cut_off
+
+    @abstractmethod
+    def view(self) -> View:
+        """Return all keys as they are now."""
+
+    @property
+    @abstractmethod
+    def in_sync(self) -> tuple[str, ...]:
+        """The list as it is now; empty if this etcd was made anew, or if nobody can say."""
+
+    # Faults.
+
+    @abstractmethod
+    def lose_leases(self) -> None:
+        """Revoke all leases by mistake, as a leader that was stuck in fdatasync did."""
+
+    @abstractmethod
+    def lose_lease_of(self, key: str) -> None:
+        """Revoke the lease of one key by mistake."""
+
+    @abstractmethod
+    def extend_leases(self) -> None:
+        """Start all leases anew, as a change of etcd's own leader does."""
+
+    # Requests of machines.
+
+    @abstractmethod
+    def show_alive(self, member: str, value: Mapping[str, Any]) -> None:
+        """Put the key that says that a member runs."""
+
+    @abstractmethod
+    def read(self, member: str, answer: Callable[[View], None]) -> None:
+        """Read all keys."""
+
+    @abstractmethod
+    def grant(
+        self, member: str, ttl_s: float, answer: Callable[[int], None], fail: Callable[[], None]
+    ) -> None:
+        """Grant a lease."""
+
+    @abstractmethod
+    def keep_alive(self, member: str, lease: int, answer: Callable[[bool], None]) -> None:
+        """Renew a lease."""
+
+    @abstractmethod
+    def revoke(self, member: str, lease: int) -> None:
+        """End a lease."""
+
+    @abstractmethod
+    def attempt(
+        self, member: str, transaction: EtcdTransaction, answer: Callable[[Outcome, int], None]
+    ) -> None:
+        """Carry out a transaction: now, later, or never."""
+
+
+def first_values(members: tuple[str, ...], min_in_sync: int) -> dict[str, Mapping[str, Any]]:
+    """Return the keys of a group that has not elected anybody yet."""
+    return {
+        GROUP: {"min_in_sync": min_in_sync, "replicas": len(members), "protocol": 1},
+        **{member_key(one): {"sync": True} for one in members},
+        STATE: {"term": 0, "leader": "", "request": ""},
+        IN_SYNC: {"members": list(members), "term": 0, "request": ""},
+    }
+
+
+class Etcd(GroupEtcd):
+    """One etcd cluster, and the ways of each machine to it.
+
+    A request takes time to arrive, and its answer takes time to come back. Either may be lost, and
+    a request that was given up may be carried out seconds later.
+    """
+
+    def __init__(
+        self, events: Events, random: Random, members: tuple[str, ...], min_in_sync: int
+    ) -> None:
+        super().__init__()
+        self.cluster = CLUSTER
         self._events = events
         self._random = random
         self._revision = 1
         self._rows: dict[str, tuple[EtcdRow, int]] = {}
         self._leases: dict[int, tuple[float, float]] = {}
-        group = {"min_in_sync": min_in_sync, "replicas": len(members), "protocol": 1}
-        self._put(GROUP, group, 0)
-        for one in members:
-            self._put(member_key(one), {"sync": True}, 0)
-        self._put(STATE, {"term": 0, "leader": "", "request": ""}, 0)
-        self._put(IN_SYNC, {"members": list(members), "term": 0, "request": ""}, 0)
+        for key, value in first_values(members, min_in_sync).items():
+            self._put(key, value, 0)
 
     # The store.
 
@@ -86,7 +161,6 @@ class Etcd:
             self.changed(key)
 
     def view(self) -> View:
-        """Return all keys as they are now."""
         self._expire()
         return View(
             self.cluster, self._revision, {key: row for key, (row, _) in self._rows.items()}
@@ -94,7 +168,6 @@ class Etcd:
 
     @property
     def in_sync(self) -> tuple[str, ...]:
-        """The list as it is now; empty if this etcd was made anew."""
         return tuple(self._rows[IN_SYNC][0].value["members"]) if IN_SYNC in self._rows else ()
 
     def _grant(self, ttl_s: float) -> int:
@@ -135,19 +208,16 @@ class Etcd:
     # Faults.
 
     def lose_leases(self) -> None:
-        """Revoke all leases by mistake, as a leader that was stuck in fdatasync did."""
         self.lost_leases_at = self._events.now
         for lease in list(self._leases):
             self._end(lease)
 
     def lose_lease_of(self, key: str) -> None:
-        """Revoke the lease of one key by mistake."""
         self.lost_leases_at = self._events.now
         if key in self._rows:
             self._end(self._rows[key][1])
 
     def extend_leases(self) -> None:
-        """Start all leases anew, as a change of etcd's own leader does."""
         self._leases = {
             lease: (self._events.now + ttl_s, ttl_s) for lease, (_, ttl_s) in self._leases.items()
         }
@@ -170,34 +240,27 @@ class Etcd:
         return self._attempt(transaction)[0]
 
     def show_alive(self, member: str, value: Mapping[str, Any]) -> None:
-        """Put the key that says that a member runs."""
         if not self.is_cut(member):
             self._revision += 1
             self._put(alive_key(member), value, self._grant(ALIVE_S))
 
     def read(self, member: str, answer: Callable[[View], None]) -> None:
-        """Read all keys."""
         self._ask(member, self.view, answer, lambda: None, may_be_late=False)
 
     def grant(
         self, member: str, ttl_s: float, answer: Callable[[int], None], fail: Callable[[], None]
     ) -> None:
-        """Grant a lease."""
         self._ask(member, lambda: self._grant(ttl_s), answer, fail, may_be_late=False)
 
     def keep_alive(self, member: str, lease: int, answer: Callable[[bool], None]) -> None:
-        """Renew a lease."""
         self._ask(member, lambda: self._keep_alive(lease), answer, lambda: None, may_be_late=False)
 
     def revoke(self, member: str, lease: int) -> None:
-        """End a lease."""
         self._ask(member, lambda: self._end(lease), lambda _: None, lambda: None, may_be_late=False)
 
     def attempt(
         self, member: str, transaction: EtcdTransaction, answer: Callable[[Outcome, int], None]
     ) -> None:
-        """Carry out a transaction: now, later, or never."""
-
         held_s = self.hold(transaction)
         if held_s and not self.is_cut(member):
             self._events.after(held_s, lambda: self._carry_out_late(transaction))
@@ -214,9 +277,6 @@ class Etcd:
             lambda: answer("unknown", 0),
             may_be_late=True,
         )
-
-    def is_cut(self, member: str) -> bool:
-        return self.is_away or member in self.cut_off
 
     def _ask(
         self,

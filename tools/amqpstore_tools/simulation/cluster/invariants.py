@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from amqpstore_server.cluster.frames import ReplicaPosition
 from amqpstore_tools.simulation.cluster.disk import LogEntry
-from amqpstore_tools.simulation.cluster.etcd import Etcd
+from amqpstore_tools.simulation.cluster.etcd import GroupEtcd
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.machine import TIMING, SimulatedMachine, Witness
 
@@ -31,10 +31,10 @@ class Invariants(Witness):
         self.confirmed_at: list[float] = []
         self._events = events
         self._machines: dict[str, SimulatedMachine] = {}
-        self._etcd: Etcd | None = None
+        self._etcd: GroupEtcd | None = None
         self._committed: dict[int, ReplicaPosition] = {}
 
-    def watch(self, machines: Iterable[SimulatedMachine], etcd: Etcd) -> None:
+    def watch(self, machines: Iterable[SimulatedMachine], etcd: GroupEtcd) -> None:
         """Look at these."""
         self._machines = {one.name: one for one in machines}
         self._etcd = etcd

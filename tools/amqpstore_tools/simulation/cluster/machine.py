@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -51,7 +52,7 @@ from amqpstore_server.cluster.member import GroupMember, Role
 from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.cluster.timing import Health, Timing
 from amqpstore_tools.simulation.cluster.disk import LogEntry, ReplicaDisk
-from amqpstore_tools.simulation.cluster.etcd import CLUSTER, Etcd
+from amqpstore_tools.simulation.cluster.etcd import CLUSTER, GroupEtcd
 from amqpstore_tools.simulation.cluster.events import Events
 from amqpstore_tools.simulation.cluster.network import Network
 
@@ -61,27 +62,34 @@ SYNC_S = 0.003
 TIMING = Timing()
 
 
-class Witness:
+class Witness(ABC):
     """Sees what the outside is promised; `invariants.Invariants` holds it against the rules."""
 
+    @abstractmethod
     def confirmed(self, entry: LogEntry) -> None:
         """A batch was confirmed to a client."""
 
+    @abstractmethod
     def answered(self, definition: bytes) -> None:
         """A declaration was answered."""
 
+    @abstractmethod
     def committed(self, machine: SimulatedMachine, number: int) -> None:
         """A leader says that its log is committed up to a batch."""
 
+    @abstractmethod
     def covers(self, machine: SimulatedMachine, number: int) -> None:
         """A checkpoint covers the log up to a batch."""
 
+    @abstractmethod
     def discards(self, machine: SimulatedMachine, entries: list[LogEntry]) -> None:
         """Batches are removed from a log, as the leader has it that is followed."""
 
+    @abstractmethod
     def opened(self, machine: SimulatedMachine) -> None:
         """A leader has recovered its store."""
 
+    @abstractmethod
     def broken(self, rule: str) -> None:
         """Something happened that never may."""
 
@@ -101,7 +109,7 @@ class SimulatedMachine:
         name: str,
         events: Events,
         random: Random,
-        etcd: Etcd,
+        etcd: GroupEtcd,
         network: Network,
         witness: Witness,
         rate: float,

@@ -1,0 +1,22 @@
+"""What a proof asks of a stand-in has no answer that another one could inherit by accident."""
+
+import pytest
+
+from amqpstore_tools.simulation.cluster.etcd import GroupEtcd
+from amqpstore_tools.simulation.cluster.invariants import Invariants
+from amqpstore_tools.simulation.cluster.machine import Witness
+from tests.interop.test_etcd_elections import RealEtcd
+
+
+@pytest.mark.parametrize("interface", [GroupEtcd, Witness])
+def test_an_interface_answers_nothing_itself(interface: type) -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        interface()
+
+
+def test_a_real_etcd_answers_what_the_rules_ask_itself() -> None:
+    """With the list of the model in their place the rules once saw no violation."""
+    for name in GroupEtcd.__abstractmethods__:
+        assert name in vars(RealEtcd), name
+    for name in Witness.__abstractmethods__:
+        assert name in vars(Invariants), name
