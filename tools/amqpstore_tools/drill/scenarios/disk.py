@@ -34,7 +34,7 @@ from amqpstore_tools.drill.verdict import Step
 ABOUT = "see whether a sync of your disk is one, and cut the power of ext4 and xfs on it"
 
 _CHECKED = ("I1", "I2", "I3", "I5", "I6", "I9", "I10", "I12")
-_PROGRAM = (sys.executable, "-m", "amqpstore_tools.drill.syncing")
+_PROGRAM = (sys.executable, "-P", "-m", "amqpstore_tools.drill.syncing")
 _TIMEOUT_S = 30.0
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
 _OF_DEVICES = "whether a device keeps what it says it has flushed: only cutting its power shows it"
