@@ -7,7 +7,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
 import socket
+import sys
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -36,6 +38,8 @@ from amqpstore_server.users import Users
 from amqpstore_tools.offline.exits import NotFoundError, ToolError
 
 _CONNECT_S = 5.0
+_PATIENCE_S = 10.0
+"""After this time without an answer people are told what they are waiting for."""
 
 
 class RefusedError(ToolError):
@@ -60,6 +64,11 @@ def asked(directory: str, request: dict[str, Any]) -> Any:
             except (FileNotFoundError, ConnectionRefusedError):
                 # None, or that of a broker that was killed.
                 return _on_store(directory, content)
+            except (TimeoutError, BlockingIOError):
+                raise ToolError(
+                    f"the broker on {directory} does not take requests: it hangs, or is stopped. "
+                    "Look at its log; nothing was changed."
+                ) from None
         # Deleting a large virtual host may take minutes.
         connection.settimeout(None)
         return _by_broker(connection, content)
@@ -67,6 +76,13 @@ def asked(directory: str, request: dict[str, Any]) -> Any:
 
 def _by_broker(connection: socket.socket, content: bytes) -> Any:
     connection.sendall(framed(content))
+    answered, _, _ = select.select([connection], [], [], _PATIENCE_S)
+    if not answered:
+        sys.stderr.write(
+            f"amqpstore: the broker has not answered for {_PATIENCE_S:.0f} s. It may be busy, or "
+            "hang: look at its log. After Ctrl-C it may still do what it was asked for.\n"
+        )
+        sys.stderr.flush()
     try:
         (length,) = LENGTH.unpack(_read(connection, LENGTH.size))
         answer = json.loads(_read(connection, length))
