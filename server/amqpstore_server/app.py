@@ -146,24 +146,25 @@ class Parts(NamedTuple):
 
 async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
     config, load_config, definitions, certificates, on_ready, manager = parts
+    if config.management_listen or config.management_tls_listen or config.metrics_listen:
+        # Now, and not while clients wait.
+        import amqpstore_server.management.door  # noqa: F401
+    app = App(config, store, definitions, certificates, load_config, manager, term)
+    # A queue starts by dropping expired messages, so a queue that fails there is in the report.
+    app.context.run_timers()
+    keep_report(store, datetime.now(UTC), app.broker.set_aside)
+    keep_collections_short()
+    # Last of what takes long: whoever finds a port open is answered at once.
     proxies = [host_and_port(one) for one in config.proxy_protocol]
     plain = await listen([host_and_port(one) for one in config.listen], proxies)
     tls = await listen([host_and_port(one) for one in config.tls_listen], proxies)
     management = await listen_for_management(config)
-    if any(management):
-        # Now, and not while clients wait.
-        import amqpstore_server.management.door  # noqa: F401
-    app = App(config, store, definitions, certificates, load_config, manager, term)
     opened = (*plain, *tls, *management.plain, *management.tls)
     hosts = [listener.getsockname()[0] for listener in opened]
     password = define_administrator(app.broker, app.users, hosts)
     # Not before: nobody would look at the signals while definitions are imported, and until here
     # the process can simply end.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        # A queue starts by dropping expired messages, so a queue that fails there is in the report.
-        app.context.run_timers()
-        keep_report(store, datetime.now(UTC), app.broker.set_aside)
-        keep_collections_short()
         urls = [url_of("amqp", one) for one in plain] + [url_of("amqps", one) for one in tls]
         with admin_socket(store.directory) as admin:
             async with trio.open_nursery() as nursery:

@@ -31,7 +31,6 @@ _GOODBYE_S = 3.0
 """How long clients may take to answer connection.close."""
 
 
-_FIRST_PROCESS = 1
 _MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals at which other servers reopen their logs, and that would end this one."""
 
@@ -42,15 +41,19 @@ def prepare_signals() -> None:
     # process.
     for number in (signal.SIGHUP, *_MEANINGLESS):
         signal.signal(number, signal.SIG_IGN)
-    if os.getpid() == _FIRST_PROCESS:
-        signal.signal(signal.SIGTERM, _end_at_once)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_at_once)
 
 
-def _end_at_once(number: int, _frame: object) -> None:
-    """End as by the signal itself: the first process of a container gets none that it has no
-    handler for, and could not be stopped while it recovers the store.
+def _end_at_once(_number: int, _frame: object) -> None:
+    """End a start: nobody is served yet, so there is nothing to wait for, and the next start goes
+    on with what was begun on disk. The first process of a container could not be stopped otherwise
+    while it recovers the store: it gets no signal that it has no handler for.
     """
-    os._exit(128 + number)
+    with contextlib.suppress(OSError):
+        # Not `sys.stderr`, in the middle of whose work the signal may have come.
+        os.write(2, b"amqpstore serve: stopped by a signal while nobody was served\n")
+    os._exit(0)
 
 
 class ClientConnection(Protocol):

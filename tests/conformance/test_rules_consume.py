@@ -179,9 +179,9 @@ def test_consumers_of_higher_priority_are_served_first(channel: BlockingChannel)
     """F22: until they are at their limit; round robin begins behind that."""
     name = queue(channel)
     channel.basic_qos(prefetch_count=2)
-    low = Consumer(channel, name, {"x-priority": -1})
+    low = Consumer(channel, name, {"x-priority": -(1 << 31)})
     plain = Consumer(channel, name, {})
-    high = Consumer(channel, name, {"x-priority": 10})
+    high = Consumer(channel, name, {"x-priority": 1 << 40})
     for count, expected in enumerate(
         ([0, 0, 1], [0, 0, 2], [0, 1, 2], [0, 2, 2], [1, 2, 2], [2, 2, 2], [2, 2, 2])
     ):

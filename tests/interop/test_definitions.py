@@ -295,8 +295,8 @@ def test_a_sighup_of_a_broker_without_definitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_signal_while_it_starts(served: Served, number: signal.Signals) -> None:
-    """Where a test can stop it in between: in `App`, which is made with the port open. Nobody looks
-    at signals there: SIGHUP is ignored, and SIGTERM simply ends the process.
+    """Where a test can stop it in between: in `App`, which is made before any port is open. SIGHUP
+    is ignored there, and SIGTERM ends the process, which has nothing left to do.
     """
     program = f"""
 import os, signal, sys
@@ -315,9 +315,32 @@ sys.exit(main())
     ) as process:
         assert process.stdout is not None
         if number is signal.SIGTERM:
-            assert process.wait(20) == -signal.SIGTERM
+            assert process.wait(20) == 0
             return
         assert b" ready: " in process.stdout.readline()
         assert process.poll() is None
         process.terminate()
         assert process.wait(20) == 0
+
+
+def test_no_port_is_open_while_a_start_takes_long(served: Served) -> None:
+    """Whoever waits for a port would go on too early."""
+    program = f"""
+import socket, sys
+from amqpstore_server import app
+from amqpstore_tools.__main__ import main
+opened = []
+create = app.listen
+async def listen(*arguments):
+    opened.extend(found := await create(*arguments))
+    return found
+made = app.App.__init__
+def make(self, *arguments):
+    made(self, *arguments)
+    sys.exit(len(opened))
+app.listen, app.App.__init__ = listen, make
+sys.argv[1:] = ["serve", "--data", {str(served.file.parent / "late")!r}, "--listen", "127.0.0.1:0"]
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr

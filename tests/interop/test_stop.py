@@ -173,7 +173,7 @@ def confirmed_count(octets: bytes) -> int:
 
 
 def test_the_goodbye_of_a_blocked_publisher_is_read(stopped_broker: BrokerProcess) -> None:
-    """It is behind publishes that are discarded: they were not confirmed."""
+    """It is behind publishes that are discarded: they were held, and not confirmed."""
     stopped_broker.environment["AMQPSTORE_MEMORY_WATERMARK"] = "1048576"
     with stopped_broker as broker:
         broker.start()
@@ -192,7 +192,7 @@ def test_the_goodbye_of_a_blocked_publisher_is_read(stopped_broker: BrokerProces
         assert broker.exit_code() == 0
         assert "did not answer the close" not in broker.stderr
         del broker.environment["AMQPSTORE_MEMORY_WATERMARK"]
-        assert left(broker) == 1
+        assert left(broker) == 0
 
 
 def test_the_deadline_ends_the_wait_for_acks_and_for_answers(
@@ -326,6 +326,6 @@ def test_the_first_process_of_a_container_can_be_stopped_while_it_starts(
             wait_until(lambda: (tmp_path / "data" / "STORE").exists())
             (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill(int(child), signal.SIGTERM)
-            assert process.wait(WAIT_S) == 128 + signal.SIGTERM
+            assert process.wait(WAIT_S) == 0
         finally:
             process.kill()

@@ -24,6 +24,7 @@ from amqpstore_server.definitions import (
     QueueDefinition,
     TopicPermission,
     User,
+    definitions_of,
     load,
 )
 
@@ -262,7 +263,7 @@ for _ in range(140):
         (entry("permissions", configure=None), "$.permissions[0]", "`configure`"),
         (entry("topic_permissions", read="*"), "$.topic_permissions[0]", "'*' is not a regular"),
         (entry("policies", pattern="[z-a]"), "$.policies[0]", "'[z-a]' is not a regular"),
-        (entry("policies", apply_to="streams"), "$.policies[0]", "one of all, queues, classic_q"),
+        (entry("policies", apply_to="some"), "$.policies[0]", "one of all, queues, classic_q"),
         (entry("policies", priority="1"), "$.policies[0].priority", "Expected `int`"),
         (entry("policies", definition=[["one"]]), "$.policies[0].definition[0]", "length 2"),
         (entry("policies", definition={"a": 1 << 63}), "$.policies[0]", "at most 64 bits"),
@@ -332,3 +333,9 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DefinitionsError, match=r"nowhere\.json: No such file"):
         load(str(tmp_path / "nowhere.json"))
+
+
+def test_a_policy_for_streams_is_taken() -> None:
+    """It applies to nothing here, and the rest of the file is not refused for it."""
+    (policy,) = definitions_of(entry("policies", apply_to="streams"), "a test").policies
+    assert policy.apply_to == "streams"

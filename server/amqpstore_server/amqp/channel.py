@@ -48,7 +48,6 @@ _FLAGS = {
     for immediate in (False, True)
 }
 
-_MAX_PRIORITY = 1 << 31
 
 _SILENT = (ChannelState.CLOSING, ChannelState.CLOSED)
 """The states in which nothing more is sent to the client."""
@@ -431,11 +430,7 @@ def _begun(steps: Iterator[None]) -> Iterator[None] | None:
 def _priority(method: methods.BasicConsume) -> int:
     """Return the consumer's priority. Raises: PreconditionFailed."""
     priority = method.arguments.get("x-priority", 0)
-    if (
-        isinstance(priority, bool)
-        or not isinstance(priority, int)
-        or abs(priority) >= _MAX_PRIORITY
-    ):
+    if isinstance(priority, bool) or not isinstance(priority, int):
         raise PreconditionFailed(f"invalid arg 'x-priority' for a consumer: {priority!r}")
     return priority
 

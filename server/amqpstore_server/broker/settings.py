@@ -27,6 +27,9 @@ _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 """Arguments that RabbitMQ refuses for quorum queues."""
 
 _MAX_MS = 1 << 52
+_MAX_COUNT = (1 << 63) - 1
+"""What clients write for no limit."""
+
 _MAX_NAME_BYTES = 255
 MAX_PURGE_UNDO_S = 366 * 24 * 3600
 _QUORUM_DELIVERY_LIMIT = 20
@@ -193,11 +196,11 @@ def _one_of(*words: str) -> Callable[[Any], str]:
 _NUMBERS = {
     "message-ttl": _number(0),
     "expires": _number(1),
-    "max-length": _number(0),
-    "max-length-bytes": _number(0),
-    "delivery-limit": _number(_UNLIMITED["delivery-limit"]),
+    "max-length": _number(0, _MAX_COUNT),
+    "max-length-bytes": _number(0, _MAX_COUNT),
+    "delivery-limit": _number(_UNLIMITED["delivery-limit"], _MAX_COUNT),
     "max-priority": _number(0, 255),
-    "history-length": _number(0),
+    "history-length": _number(0, _MAX_COUNT),
     "history-ttl": _number(0),
     "consumer-timeout": _number(0),
     "purge-undo-seconds": _number(0, MAX_PURGE_UNDO_S),
