@@ -265,6 +265,7 @@ EXAMPLES = {
     ),
     "a segment under another name": _same(5, Damage("rename", 8, 0)),
     "a segment in quarantine": _same(5, Damage("quarantine", 8, 0)),
+    "a compacted segment that is newer than all else": Mixture(4, 2, 2, 2, 2, [(21, 5)], []),
     "an index file in quarantine": Mixture(3, 1, 1, 1, 1, [], [Damage("quarantine", 28, 0)]),
 }
 

@@ -34,6 +34,7 @@ CODES = {
     "store-id-differs": _ERROR,
     "catalog-missing": _ERROR,
     "catalog-damaged": _ERROR,
+    "catalog-old": _ERROR,
     "row-damaged": _ERROR,
     "row-orphaned": _WARNING,
     "table-unknown": _WARNING,

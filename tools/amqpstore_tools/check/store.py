@@ -43,9 +43,10 @@ from amqpstore.filenames import (
 from amqpstore.files import Files
 from amqpstore.keys import IndexKey
 from amqpstore.marker import Marker
-from amqpstore.records import FORMAT_VERSION, HEADER, checksum_seed
+from amqpstore.records import FORMAT_VERSION, HEADER, Kind, Record, checksum_seed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
+from amqpstore.windows import scan_file
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import LogHistory
@@ -305,6 +306,12 @@ class PreparedStore:
                 text = f"it is a copy of segment {of}: its content is ignored"
                 self._findings.add("segment-copied", segment_name(number), text, 0)
                 continue
+            if newer := self._newer_message(rows, number):
+                text = (
+                    f"it has message {newer}, which is newer than the last checkpoint: the catalog"
+                )
+                self._findings.add("catalog-old", segment_name(number), f"{text} is an older one")
+                continue
             does = "moves it to quarantine" if number in quarantined else "removes it"
             text = f"nothing in it is live: the next start {does}"
             self._findings.add("file-left-over", segment_name(number), text)
@@ -314,6 +321,24 @@ class PreparedStore:
             if found and key not in rows["index"] and ("index", key) not in self._damaged_rows:
                 text = "no row names it: the next start removes it"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
+
+    def _newer_message(self, rows: Rows, number: int) -> int:
+        """Return the last id in a compacted segment if the last checkpoint did not know it, else 0:
+        what a compaction merges, a checkpoint has covered.
+        """
+        position = StoreRows.read(rows.__getitem__).position or START
+        if self._is_live or not filenames.is_compacted(number):
+            return 0
+        last = 0
+        with contextlib.suppress(FileNotFoundError):
+            file = self._files.open(os.path.join(self._directory, segment_name(number)))
+            try:
+                for found in scan_file(file, file.size(), number, self._seed):
+                    if isinstance(found, Record) and found.kind == Kind.MESSAGE:
+                        last = found.number
+            finally:
+                file.close()
+        return last if last >= position.message_id else 0
 
     def _copied_from(self, number: int) -> int:
         """Return the number of the segment that a file is a copy of; 0 if it is not a copy."""

@@ -14,6 +14,7 @@ FIXES = {
     "store-id-differs": "files of another store are replaced, or go to quarantine",
     "catalog-missing": _CATALOG,
     "catalog-damaged": _CATALOG,
+    "catalog-old": "what is newer than the catalog is kept",
     "row-damaged": _CATALOG,
     "row-orphaned": _DROP,
     "table-unknown": _DROP,
