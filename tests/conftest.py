@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 import uuid
 from collections.abc import Generator
 from typing import Any
@@ -40,6 +41,14 @@ for variable in [*os.environ]:
     if is_ours or variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         del os.environ[variable]
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
+
+# The path of a socket has at most 107 octets, and directories of pytest have the user's name in
+# them, which is no test's business either.
+MAX_TEMPORARY = 40
+os.environ["LOGNAME"] = f"u{os.getuid()}"
+if len(os.fsencode(tempfile.gettempdir())) > MAX_TEMPORARY:
+    os.environ["TMPDIR"] = "/tmp"
+    tempfile.tempdir = None
 
 # Many brokers run at the same time: those whose management API is tested say where they listen.
 os.environ["AMQPSTORE_MANAGEMENT_LISTEN"] = ""

@@ -55,7 +55,7 @@ def test_the_whole(busy: str, command: Command) -> None:
     assert found["damage"] == []
     text = command("inspect", busy)
     assert text.code == 0
-    for line in text.out.splitlines():
+    for line in text.out.replace(busy, "DIR").splitlines():
         assert len(line) <= 80
     for part in ("Queues: 2", "Segments: ", "compacted", "checkpoint at segment", "flagged"):
         assert part in text.out

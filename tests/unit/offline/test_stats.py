@@ -58,7 +58,7 @@ def test_against_a_count_by_hand(data_directory: str, command: Command) -> None:
     assert sum(one["live_bytes"] for one in found["live_by_age"]) == found["live_bytes"]
     text = command("stats", data_directory)
     assert text.code == 0
-    assert all(len(line) <= 80 for line in text.out.splitlines())
+    assert all(len(line) <= 80 for line in text.out.replace(data_directory, "DIR").splitlines())
 
 
 def test_a_message_in_several_queues_is_listed_once(data_directory: str, command: Command) -> None:
