@@ -329,6 +329,15 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             live=True,
         ),
     ] = 10_000
+    node_name: Annotated[
+        str,
+        key(
+            "the name of the node in the management API and in metrics; empty means "
+            "`amqpstore@HOST`. Tools for RabbitMQ may look for `rabbit@HOST`",
+            expected="NAME@HOST of letters, digits, `.`, `_` and `-`, or empty",
+            pattern=r"^([A-Za-z0-9._-]+@[A-Za-z0-9._-]+)?$",
+        ),
+    ] = ""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         key("events of this level and above are logged", live=True, flag="--log-level"),

@@ -14,6 +14,7 @@ SERVED_PATHS = frozenset(
         "api",
         "channels",
         "connections",
+        "definitions",
         "exchanges",
         "explain",
         "favicon.ico",

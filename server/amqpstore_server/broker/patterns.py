@@ -14,10 +14,16 @@ import re2
 
 _log = logging.getLogger(__name__)
 
-LACKING = "no look-ahead, look-behind, back references, atomic groups or repetitions above 1000"
+LACKING = (
+    "no look-ahead but one that is negative, without groups and at the start, no look-behind, "
+    "back references, atomic groups or repetitions above 1000"
+)
 """Features of RabbitMQ's expressions that RE2 does not support."""
 
 _MAX_SHOWN = 200
+
+_EXCLUSION = re.compile(r"((?:\(\?i\))?)\^\(\?!((?:[^()\[\]\\]|\\.)*)\)(.*)", re.DOTALL)
+"""A negative look-ahead at the start, after flags: flags, what it excludes, and what follows."""
 
 
 class PatternError(ValueError):
@@ -25,9 +31,19 @@ class PatternError(ValueError):
 
 
 class Pattern:
-    """An expression that is searched for anywhere in a name. Raises: PatternError."""
+    """An expression that is searched for anywhere in a name. Raises: PatternError.
+
+    RE2 has no look-ahead. A negative one at the start of a name is translated, as RabbitMQ's own
+    documents write `^(?!amq\\.).*` for all queues but the broker's: no name may begin with it.
+    """
 
     def __init__(self, expression: str) -> None:
+        self._excluded: list[Pattern] = []
+        # An alternative to the whole would not be excluded.
+        while (exclusion := _EXCLUSION.fullmatch(expression)) and "|" not in exclusion[3]:
+            flags, excluded, rest = exclusion.groups()
+            self._excluded.append(Pattern(f"{flags}^(?:{excluded})"))
+            expression = f"{flags}^{rest}"
         options = re2.Options()
         options.log_errors = False
         try:
@@ -43,6 +59,8 @@ class Pattern:
 
     def matches(self, name: str) -> bool:
         """Tell whether the expression is found in a name."""
+        if any(one.matches(name) for one in self._excluded):
+            return False
         return self._compiled.search(name) is not None
 
 

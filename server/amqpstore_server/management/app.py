@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from amqpstore_server.broker.faults import FATAL
-from amqpstore_server.management.answers import SECURITY_HEADERS, Answer, error_answer
+from amqpstore_server.management.answers import SECURITY_HEADERS, Answer, compressed, error_answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
@@ -112,7 +112,10 @@ class ManagementApp:
                     self._context.config().management_cors_origins,
                     preflight=scope["method"] == "OPTIONS",
                 ).items():
-                    headers[name] = value
+                    if name == "vary":
+                        headers.add_vary_header(value)
+                    else:
+                        headers[name] = value
             elif is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             if body.is_whole:
@@ -275,6 +278,7 @@ class _Endpoint:
         """Answer a request."""
         request = Request(scope, receive, send)
         answer = await self._app.answer(request, self.routes)
+        answer = await compressed(answer, request.headers.get("accept-encoding", ""))
         await answer(scope, receive, send)
 
 

@@ -33,11 +33,11 @@ async def read_body(request: Request, max_bytes: int, large: trio.Semaphore) -> 
     # send it as a form, are refused before (`guard`).
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() == _FORM:
-        content = _file_in(content, kind)
+        content = file_in(content, kind)
     return content.removeprefix(codecs.BOM_UTF8)
 
 
-def _file_in(content: bytes, kind: str) -> bytes:
+def file_in(content: bytes, kind: str) -> bytes:
     """Return the file in a form, or its only field. Raises: HttpError."""
     head = b"content-type: " + kind.encode("latin-1", "replace") + b"\r\n\r\n"
     form = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + content)

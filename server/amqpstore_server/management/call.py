@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -122,9 +122,11 @@ class Call:
         items: Sequence[T],
         kind: RowKind[T],
         default_sort: Sequence[str] = ("vhost", "name"),
+        other_name: Callable[[T], str] = lambda _item: "",
     ) -> Answer:
         """Return an answer with the rows that the parameters ask for: see `listing`."""
-        rows = await listed(ListQuery.of(self.query), items, kind, default_sort)
+        query = ListQuery.of(self.query)
+        rows = await listed(query, items, kind, default_sort, other_name)
         return await json_answer(rows)
 
     async def row(self, item: T, kind: RowKind[T]) -> Answer:

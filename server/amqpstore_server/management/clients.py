@@ -174,11 +174,13 @@ def _channel_state(one: OpenChannel) -> str:
 
 def connection_details(connection: SocketConnection) -> dict[str, Any]:
     """Return how rows of other things name a connection."""
-    return {
+    row = {
         "name": connection.name,
         "peer_host": connection.host,
         "peer_port": connection.peer_port,
     }
+    given = given_name(connection)
+    return {**row, "user_provided_name": given} if given else row
 
 
 def owner_row(context: ManagementContext, owner: object) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -65,9 +64,9 @@ class ManagementContext:
     alarms: Alarms
     metrics: MetricsSource
     statistics: Statistics
+    node: str
     certificates: Certificates | None = None
     listeners: tuple[Listener, ...] = ()
-    node: str = field(default_factory=lambda: f"amqpstore@{socket.gethostname()}")
     stopping: trio.Event = field(default_factory=trio.Event)
     checks: StoreChecks = field(default_factory=StoreChecks)
 

@@ -189,17 +189,20 @@ async def listed(
     items: Sequence[T],
     kind: RowKind[T],
     default_sort: Sequence[str] = ("vhost", "name"),
+    other_name: Callable[[T], str] = lambda _item: "",
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """Return the rows that are asked for: a list, or an object with a page of it.
 
-    Raises: HttpError.
+    Args: other_name, by which a filter finds an item as well. Raises: HttpError.
     """
     steps = InSteps()
     found = list(items)
     total_count = len(found)
     if query.page and query.name:
         matches, name_of = query.matches(), kind.reader(["name"])
-        found = await steps.chosen(found, lambda item: matches(name_of(item)))
+        found = await steps.chosen(
+            found, lambda item: matches(name_of(item)) or matches(other_name(item) or None)
+        )
     first = (query.page - 1) * query.page_size
     if query.page > 1 and first > len(found):
         raise HttpError(

@@ -26,6 +26,11 @@ from amqpstore_server.broker.policy import Policy
         ("^[[:alpha:]]+$", ["abc"], ["a1", ""]),
         (r"^\d{3}\b", ["123", "123 a"], ["12", "1234"]),
         ("(?i)^eur", ["EUR.x"], ["usd"]),
+        # RabbitMQ's own: all queues but the broker's.
+        (r"^(?!amq\.).*", ["", "a", "amq"], ["amq.gen-1"]),
+        (r"(?i)^(?!amq\.|tmp)[a-z]+$", ["Orders"], ["AMQ.x", "Tmp1", "tmp", "1"]),
+        (r"^(?!a)(?!b$)", ["b1", "c", ""], ["a", "b"]),
+        (r"^(?!\(x\))", ["x"], ["(x)"]),
     ],
 )
 def test_what_a_pattern_finds(expression: str, found: list[str], others: list[str]) -> None:
@@ -48,7 +53,7 @@ def test_a_name_takes_time_in_proportion_to_its_length(expression: str) -> None:
     [
         "(",
         "*",
-        "^(?!x)",
+        "^(?=x)",
         "(?<=x)y",
         r"(a)\1",
         "(?>a)",

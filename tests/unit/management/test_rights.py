@@ -29,7 +29,15 @@ MANAGEMENT = {
     "DELETE /api/connections/username/{user}",
 }
 POLICYMAKER = ("parameters", "global-parameters", "policies", "operator-policies")
-MONITORING = ("nodes", "auth", "feature-flags", "deprecated-features", "store", "latencies")
+MONITORING = (
+    "nodes",
+    "auth",
+    "feature-flags",
+    "deprecated-features",
+    "store",
+    "latencies",
+    "shovels",
+)
 OF_ADMINISTRATORS = (
     "/permissions",
     "/topic-permissions",

@@ -117,6 +117,7 @@ async def _queue(api: PageApi, asked: PageAddress) -> Values:
             }
             for binding in bindings[:_MAX_BINDINGS]
         ],
+        "more": max(len(bindings) - _MAX_BINDINGS, 0),
         "consumers": found.get("consumer_details", []),
         "undo": next(iter(purged.get("purges", ())), None),
     }

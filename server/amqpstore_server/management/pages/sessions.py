@@ -49,11 +49,20 @@ class PageNotice:
     text: str
 
 
+@dataclass
+class RefusedForm:
+    """A form that was refused: the path that it was sent to, and its fields."""
+
+    action: str
+    fields: list[tuple[str, str]]
+
+
 @dataclass(eq=False)
 class WebSession:
     """One login: of `user`, whose password has the digest `password`, or with a `token`.
 
-    `written_ms` is until when the file says that it lasts; `notice` is for the next page.
+    `written_ms` is until when the file says that it lasts; `notice` is for the next page, as is
+    `refused`: the form that was refused last, with what was typed.
     """
 
     user: str
@@ -62,6 +71,7 @@ class WebSession:
     ends_at_ms: int
     written_ms: int = 0
     notice: PageNotice | None = None
+    refused: RefusedForm | None = None
 
 
 class Sessions:

@@ -17,8 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from amqpstore.errors import PicklableError
 from amqpstore_server.broker.faults import FATAL
-from amqpstore_server.management.bodies import read_form
-from amqpstore_server.management.errors import HttpError, not_found
+from amqpstore_server.management.answers import compressed, content_of
+from amqpstore_server.management.bodies import file_in, read_form
+from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import check_origin
 from amqpstore_server.management.pages import charts
 from amqpstore_server.management.pages.actions import act, fields_of
@@ -27,7 +28,13 @@ from amqpstore_server.management.pages.api import PageApi
 from amqpstore_server.management.pages.reading import PAGES, STREAMS, WebPage
 from amqpstore_server.management.pages.render import PAGE_HEADERS, page
 from amqpstore_server.management.pages.selecting import QueueSelection
-from amqpstore_server.management.pages.sessions import COOKIE, PageNotice, Sessions, WebSession
+from amqpstore_server.management.pages.sessions import (
+    COOKIE,
+    PageNotice,
+    RefusedForm,
+    Sessions,
+    WebSession,
+)
 from amqpstore_server.management.public_address import PublicAddress, without_prefix
 
 if TYPE_CHECKING:
@@ -39,6 +46,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_FORM_BYTES = 1 << 20
 _STATIC_AGE_S = 3600
+_DEFINITIONS = "/api/definitions"
 _AT_ONCE = {"x-accel-buffering": "no"}
 """Tells nginx to pass on each part of an answer as it comes."""
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -68,6 +76,8 @@ class PagesApp:
         routes = [
             Route("/login", _Handler(self._login), methods=["GET", "POST"]),
             Route("/logout", _Handler(self._log_out), methods=["POST"]),
+            Route("/definitions", _Handler(self._export), methods=["GET"]),
+            Route("/definitions", _Handler(self._import), methods=["POST"]),
             Route("/static/{name}", _Handler(self._file), methods=["GET"]),
             Route("/favicon.ico", _Handler(self._icon), methods=["GET"]),
             Route("/act/{method}/{target:path}", _Handler(self._act), methods=["POST"]),
@@ -111,7 +121,9 @@ class PagesApp:
         status: int = 200,
     ) -> Response:
         notice, session.notice = session.notice, None
+        refused, session.refused = session.refused, None
         frame = {
+            "refused": refused,
             "prefix": self._public(request).prefix,
             "node": self._context.node,
             "user": identity.user,
@@ -224,9 +236,38 @@ class PagesApp:
             session.notice = PageNotice("good", _outcome(said, result))
         except HttpError as problem:
             session.notice = PageNotice("bad", f"Refused: {problem.reason}")
+            # A password is typed again.
+            typed = [one for one in fields if not one[0].startswith("password")]
+            session.refused = RefusedForm(public.prefix + request.scope["path"], typed)
             following = ""
         following = following or self._came_from(request)
         return Response(status_code=303, headers={"location": public.prefix + following})
+
+    async def _export(self, request: Request) -> Response:
+        """Return the definitions as a file."""
+        _, identity = await self._logged_in(request)
+        query = urlencode({"download": "definitions.json"})
+        return await self._api.inside(identity, "GET", _DEFINITIONS, query, b"")
+
+    async def _import(self, request: Request) -> Response:
+        """Import the definitions in the file of a form."""
+        public = self._public(request)
+        check_origin(request.headers, public, ())
+        session, identity = await self._logged_in(request)
+        form = await read_form(request, self._context.config().management_max_body_bytes)
+        try:
+            content = file_in(form, request.headers.get("content-type", ""))
+            answer = await self._api.inside(identity, "POST", _DEFINITIONS, "", content)
+            left_out = content_of(answer)
+            said = msgspec.json.decode(left_out)["reason"] if left_out else ""
+            text = f"The definitions are imported, but {said}" if said else "Definitions imported."
+            session.notice = PageNotice("warn" if said else "good", text)
+        except Exception as error:
+            known = http_error_of(error)
+            if known is None:
+                raise
+            session.notice = PageNotice("bad", f"Refused: {known.reason}")
+        return Response(status_code=303, headers={"location": f"{public.prefix}/"})
 
     async def _select(self, request: Request) -> Response:
         """Handle all messages that a form means; the answer grows by a line of JSON a piece."""
@@ -267,18 +308,19 @@ class PagesApp:
 
         return answer
 
-    async def _icon(self, _request: Request) -> Response:
-        return self._content("icon.svg")
+    async def _icon(self, request: Request) -> Response:
+        return await self._content("icon.svg", request)
 
     async def _file(self, request: Request) -> Response:
-        return self._content(request.path_params["name"])
+        return await self._content(request.path_params["name"], request)
 
-    def _content(self, name: str) -> Response:
+    async def _content(self, name: str, request: Request) -> Response:
         content = self._static.get(name)
         if content is None:
             raise not_found("There is no such file.")
         headers = {"cache-control": f"private, max-age={_STATIC_AGE_S}"}
-        return Response(content, headers=headers, media_type=_KINDS[name.rpartition(".")[2]])
+        answer = Response(content, headers=headers, media_type=_KINDS[name.rpartition(".")[2]])
+        return await compressed(answer, request.headers.get("accept-encoding", ""))
 
 
 class _LoginNeededError(PicklableError):

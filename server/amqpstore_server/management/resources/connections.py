@@ -13,6 +13,7 @@ from amqpstore_server.management.clients import (
     connections_of,
     consumer_row,
     consumers_of,
+    given_name,
     open_consumers,
 )
 from amqpstore_server.management.errors import not_authorised, not_found
@@ -34,14 +35,18 @@ def _vhost_of(call: Call) -> str:
 async def list_connections(call: Call) -> Answer:
     """Return the connections that the user may see."""
     found = connections_of(call.context, call.identity, _vhost_of(call))
-    return await call.listed(found, connection_columns(call.context, call.ranges))
+    return await call.listed(
+        found, connection_columns(call.context, call.ranges), other_name=given_name
+    )
 
 
 async def list_of_user(call: Call) -> Answer:
     """Return the connections of a user."""
     connections = connections_of(call.context, call.identity)
     found = [one for one in connections if one.amqp.user == call.path["user"]]
-    return await call.listed(found, connection_columns(call.context, call.ranges))
+    return await call.listed(
+        found, connection_columns(call.context, call.ranges), other_name=given_name
+    )
 
 
 def _connection(call: Call) -> SocketConnection:
@@ -99,7 +104,8 @@ def _close(call: Call, connections: list[SocketConnection]) -> None:
 async def list_channels(call: Call) -> Answer:
     """Return the channels that the user may see."""
     found = channels_of(connections_of(call.context, call.identity, _vhost_of(call)))
-    return await call.listed(found, channel_columns(call.context, call.ranges))
+    columns = channel_columns(call.context, call.ranges)
+    return await call.listed(found, columns, other_name=lambda one: given_name(one.connection))
 
 
 async def list_of_connection(call: Call) -> Answer:

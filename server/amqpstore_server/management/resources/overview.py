@@ -139,9 +139,12 @@ def _check_node(call: Call) -> None:
 
 
 async def get_node(call: Call) -> Answer:
-    """Return the node."""
+    """Return the node, and with `memory=true` what its memory is used for."""
     _check_node(call)
-    return await call.row(node_row(call.context), MADE)
+    row = node_row(call.context)
+    if call.is_true("memory"):
+        row["memory"] = memory_row(call.context)
+    return await call.row(row, MADE)
 
 
 async def get_memory(call: Call) -> Answer:
@@ -238,7 +241,14 @@ ROUTES = (
     ApiRoute(
         "GET", "/api/nodes", list_nodes, "The nodes", _MONITORING, query=("columns",), is_list=True
     ),
-    ApiRoute("GET", "/api/nodes/{node}", get_node, "A node", _MONITORING, query=("columns",)),
+    ApiRoute(
+        "GET",
+        "/api/nodes/{node}",
+        get_node,
+        "A node",
+        _MONITORING,
+        query=("columns", "memory"),
+    ),
     ApiRoute("GET", "/api/nodes/{node}/memory", get_memory, "A node's memory", _MONITORING),
     ApiRoute(
         "GET",
@@ -263,6 +273,14 @@ ROUTES = (
         "Accepted, and nothing to do",
         _ADMINISTRATOR,
         statuses=(204,),
+    ),
+    # Monitoring asks for them, as they may be stuck: there are none.
+    *(
+        ApiRoute("GET", path, list_nothing, "Shovels", needs, is_list=True)
+        for path, needs in (
+            ("/api/shovels", _MONITORING),
+            ("/api/shovels/{vhost}", Needs.VHOST),
+        )
     ),
     ApiRoute(
         "GET",

@@ -258,6 +258,27 @@ async function select(form, submitter) {
   location.reload();
 }
 
+// ---- A form that was refused ---------------------------------------------------------------------------------
+// <template id="refused" data-action="/act/..." data-fields='[["payload", "..."]]'>: what was typed is put back.
+
+function restore() {
+  const refused = document.getElementById("refused");
+  if (!refused) return;
+  const forms = [...document.forms].filter((form) => form.getAttribute("action") === refused.dataset.action);
+  const fields = JSON.parse(refused.dataset.fields);
+  for (const form of forms) {
+    form.closest("details")?.setAttribute("open", "");
+    form.querySelectorAll("input[type=checkbox]").forEach((box) => (box.checked = false));
+    for (const [name, value] of fields) {
+      const found = form.elements.namedItem(name);
+      for (const element of found instanceof RadioNodeList ? found : [found]) {
+        if (element?.type === "checkbox") element.checked = element.checked || element.value === value;
+        else if (element && element.type !== "hidden") element.value = value;
+      }
+    }
+  }
+}
+
 // ---- Start -------------------------------------------------------------------------------------------------
 
 document.addEventListener("submit", ask, true);
@@ -271,6 +292,7 @@ document.addEventListener("click", (event) => {
 document.addEventListener("DOMContentLoaded", () => {
   // On a phone the navigation scrolls: where one is should be seen.
   document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  restore();
   drawCharts();
   listen();
   const wide = new ResizeObserver((entries) => {

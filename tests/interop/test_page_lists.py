@@ -1,0 +1,179 @@
+"""Lists and forms of the pages, and what clients of the API ask for beside the rows themselves."""
+
+import gzip
+import json
+import re
+from collections.abc import Generator
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import pytest
+import requests
+
+from tests.broker_process import BrokerProcess
+from tests.interop.test_page_sessions import PageVisitor
+from tests.management_client import ManagementClient, managed, management_url
+
+NODE = "rabbit@here"
+QUEUES = 170
+BINDINGS = 520
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp("lists")
+    process = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
+    process.environment["AMQPSTORE_NODE_NAME"] = NODE
+    with process:
+        process.start()
+        with ManagementClient(management_url(process)) as api:
+            api.put("/vhosts/other")
+            api.put("/queues/other/elsewhere")
+        client = pika.URLParameters(process.url)
+        client.client_properties = {"connection_name": "billing-worker"}
+        with pika.BlockingConnection(client) as connection:
+            channel = connection.channel()
+            for number in range(QUEUES):
+                channel.queue_declare(f"q{number:03}", durable=True)
+            for number in range(BINDINGS):
+                channel.queue_bind("q000", "amq.topic", f"k.{number}")
+            yield process
+
+
+@pytest.fixture
+def api(broker: BrokerProcess) -> Generator[ManagementClient]:
+    with ManagementClient(management_url(broker)) as client:
+        yield client
+
+
+@pytest.fixture
+def visitor(broker: BrokerProcess) -> Generator[PageVisitor]:
+    with PageVisitor(management_url(broker), "guest", "guest") as visitor:
+        yield visitor
+
+
+def shown(visitor: PageVisitor, path: str) -> str:
+    answer = visitor.visit(path)
+    assert answer.status_code == 200, answer.text
+    return re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", answer.text))
+
+
+def test_a_list_has_as_many_rows_as_are_asked_for_of_the_virtual_host(visitor: PageVisitor) -> None:
+    assert f"1 to 50 of {QUEUES + 1}" in shown(visitor, "/queues")
+    assert "101 to 171 of 171" in shown(visitor, "/queues?page_size=100&page=2")
+    other = shown(visitor, "/queues?vhost=other")
+    assert "elsewhere" in other
+    assert "q000" not in other
+    assert "billing-worker" in shown(visitor, "/connections?vhost=%2F")
+    assert "billing-worker" not in shown(visitor, "/connections?vhost=other")
+    # What was chosen stays when it is sorted, and on the next page.
+    page = visitor.visit("/queues?vhost=%2F&page_size=100&sort=messages").text
+    assert 'href="?page=2&amp;sort=messages&amp;vhost=%2F&amp;page_size=100"' in page
+
+
+def test_a_list_that_has_become_shorter_shows_its_last_page(visitor: PageVisitor) -> None:
+    assert "151 to 171 of 171" in shown(visitor, "/queues?page=42")
+    assert "No queue matches" in shown(visitor, "/queues?page=42&name=nothing")
+
+
+def test_an_invalid_expression_is_told_above_the_list(visitor: PageVisitor) -> None:
+    page = shown(visitor, "/queues?use_regex=true&name=((")
+    assert "is not a regular expression" in page
+    assert "Declare a queue" in page
+    assert "q000" not in page
+    assert "1 to 50 of 171" in shown(visitor, f"/queues?use_regex=true&name={quote('^(?!amq)')}")
+
+
+def test_connections_are_found_by_what_is_shown_of_them(visitor: PageVisitor) -> None:
+    for path in ("/connections", "/channels"):
+        page = shown(visitor, path)
+        address = re.search(r"127\.0\.0\.1:\d+", page)
+        assert address
+        assert "billing-worker" in page
+        for name in ("billing", "BILLING-worker", address[0]):
+            assert "billing-worker" in shown(visitor, f"{path}?name={quote(name)}")
+        assert "billing-worker" not in shown(visitor, f"{path}?name=payroll")
+
+
+def test_a_page_that_shows_some_of_the_bindings_says_so(visitor: PageVisitor) -> None:
+    # One of them is to the default exchange.
+    assert "21 more bindings are not shown" in shown(visitor, "/queues/%2F/q000")
+    assert "20 more bindings are not shown" in shown(visitor, "/exchanges/%2F/amq.topic")
+
+
+def post(visitor: PageVisitor, path: str, came_from: str, **sent: Any) -> requests.Response:
+    headers = {"origin": visitor.url, "referer": f"{visitor.url}{came_from}"}
+    return visitor.session.post(f"{visitor.url}{path}", headers=headers, timeout=60, **sent)
+
+
+def test_a_refused_form_keeps_what_was_typed_but_passwords(visitor: PageVisitor) -> None:
+    path = "/act/POST/api/exchanges/%2F/amq.default/publish"
+    typed = {"properties.headers:json": "{oops", "payload": "<a long text>", "routing_key": "q000"}
+    page = post(visitor, path, "/queues/%2F/q000", data=typed).text
+    assert "Refused" in page
+    assert f'data-action="{path}"' in page
+    assert "&lt;a long text&gt;" in page or "\\u003ca long text\\u003e" in page
+    assert "a long text" not in visitor.visit("/queues/%2F/q000").text
+    path = "/act/PUT/api/users/:name"
+    page = post(visitor, path, "/users", data={"name": "", "password": "typed secret"}).text
+    assert f'data-action="{path}"' in page
+    assert "typed secret" not in page
+
+
+def test_definitions_are_exported_and_imported_by_a_page(
+    visitor: PageVisitor, api: ManagementClient
+) -> None:
+    exported = visitor.visit("/definitions")
+    assert "attachment" in exported.headers["content-disposition"]
+    found = exported.json()
+    assert len(found["queues"]) == QUEUES + 1
+    found["queues"] = [{**found["queues"][0], "name": "imported"}]
+    content = b"\xef\xbb\xbf" + json.dumps(found).encode()
+    page = post(visitor, "/definitions", "/", files={"file": ("d.json", content)}).text
+    assert "Definitions imported" in page
+    assert api.get("/queues/%2F/imported")["durable"]
+    api.delete("/queues/%2F/imported")
+    for wrong in (b"{", b"[]"):
+        assert "Refused" in post(visitor, "/definitions", "/", files={"file": ("d", wrong)}).text
+    headers = {"origin": "https://evil.example"}
+    answer = visitor.session.post(
+        f"{visitor.url}/definitions", headers=headers, files={"file": ("d", content)}, timeout=60
+    )
+    assert answer.status_code == 403
+
+
+def test_a_long_answer_is_compressed_for_who_accepts_that(api: ManagementClient) -> None:
+    def asked(path: str, accepted: str | None) -> requests.Response:
+        answer = api.session.get(
+            f"{api.url}{path}", headers={"accept-encoding": accepted}, stream=True, timeout=60
+        )
+        assert answer.status_code == 200
+        return answer
+
+    for path in ("/api/queues", "/metrics", "/static/app.js"):
+        plain = asked(path, None)
+        packed = asked(path, "br, gzip;q=0.5")
+        assert "content-encoding" not in plain.headers
+        assert packed.headers["content-encoding"] == "gzip"
+        assert packed.headers["vary"] == plain.headers["vary"] == "accept-encoding"
+        content = packed.raw.read(decode_content=False)
+        assert int(packed.headers["content-length"]) == len(content)
+        assert len(content) < int(plain.headers["content-length"]) / 2
+        if path == "/static/app.js":
+            assert gzip.decompress(content) == plain.content
+        for refused in ("gzip;q=0", "identity", "br;q=1, gzip; q=0.0"):
+            assert "content-encoding" not in asked(path, refused).headers
+    assert "content-encoding" not in asked("/api/whoami", "gzip").headers
+
+
+def test_the_node_has_the_name_that_it_is_given(api: ManagementClient) -> None:
+    (node,) = api.get("/nodes")
+    assert node["name"] == api.get("/overview")["node"] == NODE
+    assert api.get("/queues/%2F/q000")["node"] == NODE
+    assert "memory" not in api.get(f"/nodes/{NODE}")
+    memory = api.get(f"/nodes/{NODE}", memory="true")["memory"]
+    assert memory == api.get(f"/nodes/{NODE}/memory")["memory"] | {
+        name: memory[name] for name in ("total", "queue_procs", "other_proc")
+    }
+    assert api.get("/shovels") == api.get("/shovels/%2F") == []
