@@ -89,7 +89,7 @@ def test_methods_that_a_path_has_not_are_named(api: ManagementClient) -> None:
     assert api.request("OPTIONS", "/whoami").headers["allow"] == "GET, HEAD, OPTIONS"
     head, get = api.request("HEAD", "/vhosts"), api.request("GET", "/vhosts")
     assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == str(len(get.content))
+    assert head.headers["content-length"] == get.headers["content-length"]
 
 
 def test_what_a_request_says_is_in_no_header_of_its_answer(api: ManagementClient) -> None:

@@ -258,7 +258,7 @@ for _ in range(140):
         (entry("queues", arguments=NESTED), "$.queues[0]", "nested more than 126 deep"),
         (entry("policies", definition=NESTED), "$.policies[0]", "nested more than 126 deep"),
         (entry("permissions", write="("), "$.permissions[0]", "'(' is not a regular expression"),
-        (entry("permissions", read="^(?!x)"), "$.permissions[0]", "no look-ahead"),
+        (entry("permissions", read="^(?=x)"), "$.permissions[0]", "no look-ahead"),
         (entry("permissions", read=7), "$.permissions[0].read", "Expected `str`"),
         (entry("permissions", configure=None), "$.permissions[0]", "`configure`"),
         (entry("topic_permissions", read="*"), "$.topic_permissions[0]", "'*' is not a regular"),
