@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from amqpstore_server.broker.accepted import STREAMS
 from amqpstore_server.broker.patterns import Pattern, PatternError
 from amqpstore_server.broker.policy import Policy
-from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, QUORUM
+from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED, QUORUM
 from amqpstore_server.password_hashes import ARGON2, is_argon2
 from amqpstore_server.protocol.field_table import MAX_ARGUMENTS_DEPTH
 
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 _SALT_BYTES = 4
 _DIGEST_BYTES = {"rabbit_password_hashing_sha256": 32, "rabbit_password_hashing_sha512": 64}
 _ALGORITHMS = (*_DIGEST_BYTES, ARGON2)
-_APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
+_APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", STREAMS, "exchanges")
 _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
 _UNDEFINED = "undefined"
@@ -106,20 +107,26 @@ class VirtualHostDefinition(msgspec.Struct, kw_only=True):
     listed_tags: list[str] | str = msgspec.field(name="tags", default_factory=list)
     metadata: dict[str, Any] = {}
     default_queue_type: str | None = None
+    protected_from_deletion: bool = False
 
     def __post_init__(self) -> None:
         _check_named(self.name)
         _check_key_part("name", self.name)
+        if self.metadata.get(PROTECTED) not in (None, True, False):
+            raise ValueError(f"`{PROTECTED}` is {self.metadata[PROTECTED]!r}; expected a boolean")
         kind = self.all_metadata.get(DEFAULT_QUEUE_TYPE, CLASSIC)
         _check_one_of(DEFAULT_QUEUE_TYPE, kind, (CLASSIC, QUORUM))
 
     @property
     def all_metadata(self) -> dict[str, Any]:
-        """Its `description`, `tags` and `default_queue_type`, if it has them."""
+        """Its `description`, `tags`, `default_queue_type` and `protected_from_deletion`, if it has
+        them.
+        """
         found: dict[str, Any] = {
             "description": self.description,
             "tags": self.listed_tags,
             DEFAULT_QUEUE_TYPE: self.default_queue_type,
+            PROTECTED: self.protected_from_deletion,
         }
         for key in found:
             found[key] = self.metadata.get(key) or found[key]
@@ -293,8 +300,19 @@ class GlobalParameter(msgspec.Struct, kw_only=True):
         check_numbers("value", self.value)
 
 
+class LeftOut(NamedTuple):
+    """An entry that is left out, and why; `vhost` and `name` are empty where it has none."""
+
+    kind: str
+    vhost: str
+    name: str
+    reason: str
+
+
 class Definitions(msgspec.Struct, kw_only=True):
-    """The parts of a file that are used, each list in the file's order."""
+    """The parts of a file that are used, each list in the file's order. What cannot be used is
+    `left_out`: one wrong entry does not keep the others out.
+    """
 
     users: list[User] = []
     vhosts: list[VirtualHostDefinition] = []
@@ -308,12 +326,36 @@ class Definitions(msgspec.Struct, kw_only=True):
     queues: list[QueueDefinition] = []
     exchanges: list[ExchangeDefinition] = []
     bindings: list[BindingDefinition] = []
+    left_out: list[LeftOut] = []
 
 
-class _Parameters(msgspec.Struct, kw_only=True):
-    """The part of a file that contains operator policies, among others."""
+class _Lists(msgspec.Struct, kw_only=True):
+    """The lists of a file, whatever is in them."""
 
-    parameters: list[ParameterDefinition] = []
+    users: list[Any] = []
+    vhosts: list[Any] = []
+    permissions: list[Any] = []
+    topic_permissions: list[Any] = []
+    policies: list[Any] = []
+    parameters: list[Any] = []
+    global_parameters: list[Any] = []
+    queues: list[Any] = []
+    exchanges: list[Any] = []
+    bindings: list[Any] = []
+
+
+_ENTRIES: dict[str, tuple[str, Any]] = {
+    "users": ("user", User),
+    "vhosts": ("vhost", VirtualHostDefinition),
+    "permissions": ("permission", Permission),
+    "topic_permissions": ("topic permission", TopicPermission),
+    "policies": ("policy", PolicyDefinition),
+    "global_parameters": ("global parameter", GlobalParameter),
+    "queues": ("queue", QueueDefinition),
+    "exchanges": ("exchange", ExchangeDefinition),
+    "bindings": ("binding", BindingDefinition),
+}
+"""The lists of a file: what an entry is called, and its type."""
 
 
 def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
@@ -331,17 +373,21 @@ def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
 
 
 def definitions_of(content: Any, source: str) -> Definitions:
-    """Return the definitions in the content of a file, which `source` names.
+    """Return the definitions in the content of a file, which `source` names. Entries that cannot be
+    used are left out, each with the reason.
 
-    Raises: DefinitionsError.
+    Raises: DefinitionsError, if it does not have the form of definitions at all.
     """
     try:
-        definitions = msgspec.convert(content, Definitions)
-        parameters = msgspec.convert(content, _Parameters).parameters
-        definitions.operator_policies = list(_operator_policies(parameters))
-        definitions.vhost_limits = list(_vhost_limits(parameters))
-        known = (OPERATOR_POLICY, VHOST_LIMITS)
-        definitions.unknown_parameters = [one for one in parameters if one.component not in known]
+        lists = msgspec.convert(content, _Lists)
+        definitions = Definitions()
+        left_out = definitions.left_out = []
+        for name, (kind, its_type) in _ENTRIES.items():
+            entries = getattr(lists, name)
+            setattr(definitions, name, list(_converted(name, kind, its_type, entries, left_out)))
+        parameters = lists.parameters
+        for number, one in enumerate(parameters):
+            _add_parameter(definitions, one, f"$.parameters[{number}]")
     except msgspec.ValidationError as error:
         raise DefinitionsError(f"{source}: {error}") from None
     except (UnicodeDecodeError, RecursionError) as error:
@@ -349,31 +395,41 @@ def definitions_of(content: Any, source: str) -> Definitions:
     return definitions
 
 
-def _operator_policies(parameters: list[ParameterDefinition]) -> Iterator[PolicyDefinition]:
-    """Raises: msgspec.ValidationError, with the place in the file."""
-    for number, parameter in enumerate(parameters):
-        if parameter.component != OPERATOR_POLICY:
-            continue
+def _converted(
+    list_name: str, kind: str, its_type: Any, entries: list[Any], left_out: list[LeftOut]
+) -> Iterator[Any]:
+    """Yield the entries of a list that have the right form."""
+    for number, one in enumerate(entries):
         try:
-            policy = parameter.operator_policy
+            yield msgspec.convert(one, its_type)
         except msgspec.ValidationError as error:
-            place = f"$.parameters[{number}].value"
-            message, found, inner = str(error).rpartition(" - at `$")
-            text = f"{message} - at `{place}{inner}" if found else f"{error} - at `{place}`"
-            raise msgspec.ValidationError(text) from None
-        yield policy
+            left_out.append(_left_out(kind, one, f"$.{list_name}[{number}]", error))
 
 
-def _vhost_limits(parameters: list[ParameterDefinition]) -> Iterator[VirtualHostLimits]:
-    """Raises: msgspec.ValidationError, with the place in the file."""
-    for number, parameter in enumerate(parameters):
-        if parameter.component == VHOST_LIMITS:
-            try:
-                limits = parameter.vhost_limits
-            except (msgspec.ValidationError, ValueError) as error:
-                place = f"$.parameters[{number}].value"
-                raise msgspec.ValidationError(f"{error} - at `{place}`") from None
-            yield limits
+def _add_parameter(definitions: Definitions, one: Any, place: str) -> None:
+    """Add a parameter as what its component says that it is."""
+    try:
+        parameter = msgspec.convert(one, ParameterDefinition)
+        place = f"{place}.value"
+        if parameter.component == OPERATOR_POLICY:
+            definitions.operator_policies.append(parameter.operator_policy)
+        elif parameter.component == VHOST_LIMITS:
+            definitions.vhost_limits.append(parameter.vhost_limits)
+        else:
+            definitions.unknown_parameters.append(parameter)
+    except (msgspec.ValidationError, ValueError) as error:
+        definitions.left_out.append(_left_out("parameter", one, place, error))
+
+
+def _left_out(kind: str, one: Any, place: str, error: Exception) -> LeftOut:
+    """Return an entry that is left out. Args: place, of the entry in the file."""
+    message, found, inner = str(error).rpartition(" - at `$")
+    reason = f"{message} - at `{place}{inner}" if found else f"{error} - at `{place}`"
+    entry = one if isinstance(one, dict) else {}
+    vhost, name = (
+        value if isinstance(value := entry.get(key), str) else "" for key in ("vhost", "name")
+    )
+    return LeftOut(kind, vhost, name, reason)
 
 
 def _read(path: str, max_bytes: int) -> bytes:

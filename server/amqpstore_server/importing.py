@@ -12,11 +12,18 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
+from amqpstore_server.broker.accepted import (
+    Place,
+    check_policy,
+    exchange_notes,
+    notes,
+    policy_notes,
+    refusal,
+)
 from amqpstore_server.broker.broker import Broker, Defined
-from amqpstore_server.broker.errors import NotFoundError
+from amqpstore_server.broker.errors import NotFoundError, PreconditionFailedError
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.broker.policy import Policy
-from amqpstore_server.broker.settings import POLICY_KEYS
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.definitions import (
     BindingDefinition,
@@ -54,6 +61,8 @@ def apply_definitions(
     Raises: DefinitionsError (nothing is changed then), DurabilityError.
     """
     left_out: list[str] = []
+    for wrong in definitions.left_out:
+        _note(left_out, *wrong)
     vhosts = list(dict.fromkeys([*broker.vhosts, *(vhost.name for vhost in definitions.vhosts)]))
     policies: dict[tuple[str, bool], list[Policy]] = {}
     for is_operator in (False, True):
@@ -62,11 +71,15 @@ def apply_definitions(
         for one in of_all:
             by_vhost.setdefault(one.vhost, []).append(one)
         for name in vhosts:
-            found = _policies(by_vhost.get(name, ()))
-            if not replaces_policies and name in broker.vhosts:
+            refused: set[str] = set()
+            found = _policies(by_vhost.get(name, ()), left_out, refused, operator=is_operator)
+            if name in broker.vhosts:
                 names = {policy.name for policy in found}
                 present = broker.vhosts[name].policies.all(operator=is_operator)
-                found = [*(policy for policy in present if policy.name not in names), *found]
+                kept = [policy for policy in present if policy.name not in names]
+                if replaces_policies:  # one whose new form is refused stays as it is
+                    kept = [policy for policy in kept if policy.name in refused]
+                found = [*kept, *found]
             policies[name, is_operator] = found
     defined = Defined(vhosts, _permissions(definitions, broker, vhosts, left_out), policies)
     applying = broker.defining(defined, users.changes(rows))
@@ -93,12 +106,28 @@ def apply_definitions(
     return left_out
 
 
+def notes_of(definitions: Definitions) -> list[str]:
+    """Return what has no effect in definitions, each once."""
+    noted: dict[str, None] = {}
+    for is_operator in (False, True):
+        for one in definitions.operator_policies if is_operator else definitions.policies:
+            settings = dict(one.settings)
+            noted |= dict.fromkeys(policy_notes(one.apply_to, settings, operator=is_operator))
+    for queue in definitions.queues:
+        noted |= dict.fromkeys(notes(Place.QUEUE, queue.arguments))
+    for exchange in definitions.exchanges:
+        noted |= dict.fromkeys(exchange_notes(exchange.type, exchange.arguments))
+    return [*noted]
+
+
 def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -> Iterator[None]:
     """Define the limits of virtual hosts, what they are described with, and global parameters, one
     in each step.
     """
     for one in definitions.vhost_limits:
         with _noting(left_out, "limits", one.vhost, "vhost-limits"):
+            if reason := refusal(Place.VHOST_LIMIT, one.limits):
+                raise PreconditionFailedError(reason)
             broker.define_vhost_limits(one.vhost, one.limits)
         yield
     for vhost in definitions.vhosts:
@@ -183,15 +212,23 @@ def _permissions(
     return found
 
 
-def _policies(defined: Iterable[PolicyDefinition]) -> list[Policy]:
+def _policies(
+    defined: Iterable[PolicyDefinition], left_out: list[str], refused: set[str], *, operator: bool
+) -> list[Policy]:
+    """Return the policies of a virtual host; those that are refused are noted, their names added to
+    `refused`.
+    """
     policies: dict[str, Policy] = {}
-    for policy in (one.policy for one in defined):
-        for key, value in policy.definition.items():
-            check = POLICY_KEYS.get(key)
-            reason = check(value) if check else "this key is not supported"
-            if reason:
-                extra = {"policy": policy.name, "key": key, "reason": reason}
-                _log.error("a policy key has no effect", extra=extra)
+    for one in defined:
+        policy = one.policy
+        if reason := check_policy(policy.apply_to, policy.definition, operator=operator):
+            kind = "operator policy" if operator else "policy"
+            _note(left_out, kind, one.vhost, policy.name, reason)
+            refused.add(policy.name)
+            continue
+        for note in policy_notes(policy.apply_to, policy.definition, operator=operator):
+            extra = {"vhost": one.vhost, "policy": policy.name, "note": note}
+            _log.info("defined with something that has no effect", extra=extra)
         policies[policy.name] = policy
     return list(policies.values())
 

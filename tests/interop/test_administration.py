@@ -195,6 +195,7 @@ def test_what_is_exported_can_be_imported(operator: Operator) -> None:
         assert other.types("definitions", "import", str(exported))[1] == {
             "input": str(exported),
             "left_out": [],
+            "notes": [],
         }
         again = operator.directory / "again.json"
         assert other.types("definitions", "export", str(again))[0] == 0
@@ -207,6 +208,21 @@ def test_what_is_exported_can_be_imported(operator: Operator) -> None:
         assert other.types("definitions", "export", str(again), "--vhost", "shop")[0] == 0
         assert json.loads(again.read_text()) == json.loads(of_one.read_text())
         assert other.types("definitions", "import", str(of_one), "--vhost", "none")[0] == 1
+        # What is refused is named, and the rest comes in.
+        partly = operator.directory / "partly.json"
+        queues = [
+            {"vhost": "shop", "name": "lost", "arguments": {"x-max-lenght": 5}},
+            {"vhost": "shop", "name": "came", "arguments": {"x-queue-version": 2}},
+        ]
+        partly.write_text(json.dumps({"queues": queues, "vhosts": [{"name": 7}]}))
+        code, answer = other.types("definitions", "import", str(partly))[:2]
+        assert code == 1
+        assert ["'x-max-length' meant" in one for one in answer["left_out"]] == [False, True]
+        assert len(answer["notes"]) == 1
+        assert other.types("definitions", "export", str(again), "--vhost", "shop")[0] == 0
+        names = [queue["name"] for queue in json.loads(again.read_text())["queues"]]
+        assert "came" in names
+        assert "lost" not in names
 
 
 def test_a_hash_of_rabbitmq_is_replaced_at_the_first_right_login(operator: Operator) -> None:

@@ -289,6 +289,74 @@ def test_what_has_left_is_told_by_queue_and_reason(
     api.delete("/vhosts/short")
 
 
+def test_what_has_no_effect_is_noted_and_what_cannot_act_is_refused(api: ManagementClient) -> None:
+    def put(path: str, body: Any) -> str:
+        answer = api.request("PUT", path, json=body)
+        assert answer.status_code in (201, 204), answer.text
+        return str(answer.headers.get("x-amqpstore-notes", ""))
+
+    noted = put("/queues/%2F/noted", {"arguments": {"x-queue-leader-locator": "balanced"}})
+    assert noted.startswith("argument of a queue 'x-queue-leader-locator' has no effect: ")
+    assert api.get("/queues/%2F/noted")["notes"] == [noted]
+    assert put("/queues/%2F/noted", {"arguments": {}}) == ""
+    assert "'e\\u2028' has no effect" in put(
+        "/exchanges/%2F/noted", {"type": "fanout", "arguments": {"e\u2028": 1}}
+    )
+    assert len(api.get("/exchanges/%2F/noted")["notes"]) == 1
+    definition = {"pattern": "^no", "definition": {"ha-mode": "all", "max-length": 5}}
+    assert "'ha-mode' has no effect" in put("/policies/%2F/noted", definition)
+    assert len(api.get("/policies/%2F/noted")["notes"]) == 1
+    assert not any("notes" in one for one in api.get("/definitions")["policies"])
+    for path, body, right in (
+        ("/queues/%2F/x", {"arguments": {"x-max-lenght": 5}}, "x-max-length"),
+        ("/exchanges/%2F/x", {"type": "topic", "arguments": {"alternate-exchnage": "a"}}, "altern"),
+        ("/policies/%2F/x", {"pattern": "x", "definition": {"max-lenght": 5}}, "max-length"),
+        ("/vhost-limits/%2F/max-queue", {"value": 5}, "max-queues"),
+    ):
+        assert f"is '{right}" in api.put(path, body, 400)["reason"]
+    definitions = {
+        "policies": [
+            {"vhost": "/", "name": "s", "pattern": "^s", "definition": {"max-age": "7D"}},
+            {"vhost": "/", "name": "l", "pattern": "^l", "definition": {"max-lenght": 7}},
+        ],
+        "queues": [
+            {"vhost": "/", "name": "lost", "arguments": {"x-delayed-retry-min": 7}},
+            {"vhost": "/", "name": 7},
+            {"vhost": "/", "name": "came"},
+        ],
+    }
+    left_out = api.expect(400, "POST", "/definitions", definitions)["reason"]
+    for part in ("policy 'l'", "is 'max-length' meant?", "queue 'lost'", "$.queues[1].name"):
+        assert part in left_out
+    api.delete("/queues/%2F/came")
+    api.delete("/policies/%2F/s")
+    api.expect(404, "GET", "/policies/%2F/l")
+    for path in ("/queues/%2F/noted", "/exchanges/%2F/noted", "/policies/%2F/noted"):
+        api.delete(path)
+
+
+def test_a_virtual_host_is_protected_from_deletion(api: ManagementClient) -> None:
+    """As in RabbitMQ 4.1."""
+    api.put("/vhosts/kept", {"protected_from_deletion": True})
+    assert api.get("/vhosts/kept")["protected_from_deletion"] is True
+    assert api.get("/vhosts/kept")["metadata"]["protected_from_deletion"] is True
+    refused = api.expect(412, "DELETE", "/vhosts/kept")
+    assert "protected from deletion" in refused["reason"]
+    api.put("/vhosts/kept", {"description": "still"}, 204)
+    (exported,) = (one for one in api.get("/definitions")["vhosts"] if one["name"] == "kept")
+    assert exported["metadata"]["protected_from_deletion"] is True
+    api.expect(204, "DELETE", "/vhosts/kept/deletion/protection")
+    assert api.get("/vhosts/kept")["protected_from_deletion"] is False
+    assert api.request("POST", "/definitions", json={"vhosts": [exported]}).status_code == 204
+    api.expect(412, "DELETE", "/vhosts/kept")
+    api.expect(204, "DELETE", "/vhosts/kept/deletion/protection")
+    api.expect(204, "POST", "/vhosts/kept/deletion/protection")
+    api.expect(412, "DELETE", "/vhosts/kept")
+    api.put("/vhosts/kept", {"protected_from_deletion": False}, 204)
+    api.delete("/vhosts/kept")
+    api.expect(404, "POST", "/vhosts/kept/deletion/protection")
+
+
 def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
     """Operator policies and limits can be set as parameters; what only a plug-in of RabbitMQ would
     read is refused, as RabbitMQ does without it, and an import without it says so.
@@ -312,7 +380,7 @@ def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
             {**policy, "definition": {"x": 1}},
             "Validation failed\n\nno operator policy key 'x'",
         ),
-        ("vhost-limits/%2F/limits", {"max-x": 1}, "no limit 'max-x'"),
+        ("vhost-limits/%2F/limits", {"max-x": 1}, "no limit of a virtual host 'max-x'"),
         ("vhost-limits/%2F/limits", 7, "Expected `object`"),
         ("vhost-limits/%2F/limits", {"max-queues": 1 << 63}, "64 bits"),
         ("vhost-limits/%2F/other", {"max-queues": 1}, "the only parameter"),

@@ -145,7 +145,7 @@ def test_a_wrong_file_changes_nothing(configured: Configured, kind: str, said: s
         case "value":
             file.write_text(right + "memory_bytes = 5")
         case "definitions":
-            other.write_text('{"users": [{"name": 5}]}')
+            other.write_text('{"users": 5}')
             file.write_text(right + f"definitions = '{other}'")
         case "definitions fifo":
             os.mkfifo(other)

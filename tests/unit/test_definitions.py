@@ -238,8 +238,6 @@ for _ in range(140):
 @pytest.mark.parametrize(
     ("content", "place", "said"),
     [
-        ([], "", "Expected `object`, got `array`"),
-        ({"users": {}}, "$.users", "Expected `array`"),
         ({"users": [{"password": "x"}]}, "$.users[0]", "required field `name`"),
         (user(), "$.users[1]", "either `password` or `password_hash`"),
         (user(password="x", password_hash=""), "$.users[1]", "either `password` or"),
@@ -289,16 +287,28 @@ for _ in range(140):
         ),
     ],
 )
-def test_what_is_wrong_is_refused_with_the_file_the_place_and_what_is_expected(
+def test_what_is_wrong_is_left_out_with_the_place_and_what_is_expected(
     tmp_path: Path, content: Any, place: str, said: str
+) -> None:
+    (left_out,) = load(written(tmp_path, content)).left_out
+    assert said in left_out.reason
+    assert left_out.reason.endswith(f" - at `{place}`")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([], "Expected `object`, got `array`"),
+        ({"users": {}}, "Expected `array`, got `object` - at `$.users`"),
+    ],
+)
+def test_what_are_no_definitions_is_refused_with_the_file(
+    tmp_path: Path, content: Any, said: str
 ) -> None:
     path = written(tmp_path, content)
     with pytest.raises(DefinitionsError) as caught:
         load(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert said in message
-    assert message.endswith(f" - at `{place}`") or not place
+    assert str(caught.value) == f"{path}: {said}"
 
 
 def test_a_file_is_neither_endless_nor_larger_than_memory(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ FLOORS = {
         "policy",
         "messages",
         "exchanges",
+        "accepted",
         "events",
         "publish_column",
         "context",

@@ -29,6 +29,7 @@ from amqpstore_server.administration.telling import (
     vhost_limits_events,
 )
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.accepted import Place, check_policy, refusal
 from amqpstore_server.broker.audit import By, audit
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.errors import PreconditionFailedError
@@ -36,10 +37,10 @@ from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.explaining import Explanation, explain
 from amqpstore_server.broker.permissions import ALL, grants_any
 from amqpstore_server.broker.policy import Policy
-from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
-from amqpstore_server.broker.settings import OPERATOR_POLICY_KEYS, POLICY_KEYS
+from amqpstore_server.broker.settings import PROTECTED
 from amqpstore_server.definitions import (
     Definitions,
+    LeftOut,
     Permission,
     PolicyDefinition,
     TopicPermission,
@@ -59,6 +60,10 @@ class AdministrationError(Exception):
 
 class MissingError(AdministrationError):
     """What the operation is about does not exist."""
+
+
+class ProtectedError(AdministrationError):
+    """What the operation is about is protected from it."""
 
 
 STOPPED = "stopped"
@@ -112,6 +117,7 @@ class Administration:
         password, whatever `user` says.
         """
         self._check_exists(user.name, must_exist)
+        _check_limits(user.limits or {}, Place.USER_LIMIT)
         _warn_of_tags(user)
         row = (yield from self._row_of(user)) if not keeps else {}
         # Others had their turn while the password was hashed.
@@ -164,7 +170,7 @@ class Administration:
         opened from now on. Raises: AdministrationError.
         """
         self._check_exists(user, must_exist=True)
-        _check_limits(limits, USER_LIMITS)
+        _check_limits(limits, Place.USER_LIMIT)
         self._store(Defined(), {user: {**(self.all_users.row(user) or {}), "limits": dict(limits)}})
         event = user_limits_event(user, limits)
         self._changed(by, "user limits set", event, target=user, limits=str(dict(limits)))
@@ -175,7 +181,7 @@ class Administration:
         AdministrationError.
         """
         self.check_vhost(name)
-        _check_limits(limits, VHOST_LIMITS)
+        _check_limits(limits, Place.VHOST_LIMIT)
         self.broker.define_vhost_limits(name, limits)
         events = vhost_limits_events(name, limits)
         self._changed(by, "vhost limits set", *events, vhost=name, limits=str(dict(limits)))
@@ -243,6 +249,13 @@ class Administration:
         self._changed(by, "vhost described", event, vhost=name)
         yield None
 
+    def protect_vhost(self, by: By, name: str, *, on: bool) -> Work[None]:
+        """Protect a virtual host from deletion, or not any more. Raises: MissingError."""
+        self.check_vhost(name)
+        metadata = {**self.broker.vhosts[name].metadata, PROTECTED: on}
+        kept = {key: value for key, value in metadata.items() if value}
+        yield from self.describe_vhost(by, name, kept)
+
     def delete_vhost(self, by: By, name: str) -> Work[None]:
         """Delete a virtual host with everything in it, and close its connections.
 
@@ -251,6 +264,10 @@ class Administration:
         """
         if name not in self.broker.vhosts:
             raise MissingError(f"no vhost '{name}'")
+        if self.broker.vhosts[name].metadata.get(PROTECTED):
+            raise ProtectedError(
+                f"vhost '{name}' is protected from deletion: remove the protection first"
+            )
         if len(self.broker.vhosts) == 1:
             raise AdministrationError(f"'{name}' is the last vhost: add another one first")
         self.broker.begin_deleting(name)
@@ -408,14 +425,8 @@ class Administration:
         if not policy.definition:
             raise AdministrationError("a policy needs a definition with at least one key")
         kind = "operator policy" if operator else "policy"
-        known = OPERATOR_POLICY_KEYS if operator else POLICY_KEYS
-        for key, value in policy.definition.items():
-            check = known.get(key)
-            if check is None:
-                keys = ", ".join(sorted(known))
-                raise AdministrationError(f"no {kind} key '{key}': there are {keys}")
-            if reason := check(value):
-                raise AdministrationError(f"policy key '{key}': {reason}")
+        if reason := check_policy(policy.apply_to, policy.definition, operator=operator):
+            raise AdministrationError(reason)
         others = self._policies_but(asked.name, asked.vhost, operator=operator)
         yield from self._storing(
             Defined(policies={(asked.vhost, operator): [*others, policy]}),
@@ -473,6 +484,9 @@ class Administration:
         """
         rows = {}
         for user in definitions.users:
+            if reason := refusal(Place.USER_LIMIT, user.limits or ()):
+                definitions.left_out.append(LeftOut("user limits", "", user.name, reason))
+                user.limits = None
             rows[user.name] = yield from self._row_of(user)
             _warn_of_tags(user)
         changed = [name for name, row in rows.items() if self.all_users.has_other_secret(name, row)]
@@ -559,10 +573,10 @@ def _warn_of_tags(user: User) -> None:
         _log.warning("tags without a meaning", extra=extra)
 
 
-def _check_limits(limits: Mapping[str, int], known: tuple[str, ...]) -> None:
+def _check_limits(limits: Mapping[str, int], place: Place) -> None:
     """Raises: AdministrationError."""
+    if reason := refusal(place, limits):
+        raise AdministrationError(reason)
     for name, limit in limits.items():
-        if name not in known:
-            raise AdministrationError(f"no limit '{name}': there are {', '.join(known)}")
         if abs(limit) >= 1 << 63:
             raise AdministrationError(f"limit '{name}' does not fit in 64 bits")

@@ -33,6 +33,7 @@ from amqpstore_server.definitions import (
     VirtualHostDefinition,
     definitions_of,
 )
+from amqpstore_server.importing import notes_of
 from amqpstore_server.users import TAGS, unknown_tags
 
 
@@ -265,7 +266,7 @@ class ImportDefinitions(OperatorRequest, tag="definitions import"):
         content = of_vhost(self.content, self.vhost) if self.vhost else self.content
         definitions = definitions_of(content, self.source)
         left_out = yield from administration.import_definitions(by, definitions)
-        return {"left_out": left_out}
+        return {"left_out": left_out, "notes": notes_of(definitions)}
 
 
 _ANY = (

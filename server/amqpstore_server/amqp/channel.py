@@ -13,6 +13,7 @@ from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
 from amqpstore_server.amqp.publishing import PublishedPart, in_turn
 from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
+from amqpstore_server.broker.accepted import Place, check_arguments
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.channels.gets import Gets
@@ -316,6 +317,7 @@ class AmqpChannel:
         while not tag or (not method.consumer_tag and tag in self._broker.consumers):
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
+        check_arguments(Place.CONSUMER, method.arguments, f"consumer '{tag}'")
         options = ConsumerOptions(
             *(method.no_ack, method.exclusive, _priority(method), _timeout_ms(method)),
             method.arguments,

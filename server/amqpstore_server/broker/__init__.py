@@ -21,10 +21,11 @@ Below them:
 - `names`, `patterns`, `policy`, `permissions`: rules for names, and permissions by name; `scopes`:
   permissions by token.
 - `quotas`: how many connections, channels and queues users and virtual hosts may have.
-- `settings`: of a queue; `timers`: due times; `ack_timeouts`: overdue acks; `counters`: of
-  messages; `departures`: how messages have left queues, and why; `limits`: of memory and of work
-  done in one go; `steps`: work on very many things; `publish_column`: the publishes of one round of
-  reads, placed together; `context`: what all virtual hosts share.
+- `settings`: of a queue; `accepted`: which arguments, policy keys and limits act, are taken with a
+  note, or are refused; `timers`: due times; `ack_timeouts`: overdue acks; `counters`: of messages;
+  `departures`: how messages have left queues, and why; `limits`: of memory and of work done in one
+  go; `steps`: work on very many things; `publish_column`: the publishes of one round of reads,
+  placed together; `context`: what all virtual hosts share.
 
 And above them:
 

@@ -17,11 +17,17 @@ DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
+AT_MOST_ONCE = "at-most-once"
+"""The strategy by which dead letters go: those without a route are gone."""
+
 QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
 QUORUM = "quorum"
 DEFAULT_QUEUE_TYPE = "default_queue_type"
 """What the metadata of a virtual host calls the type of queues that are declared without one."""
+
+PROTECTED = "protected_from_deletion"
+"""What the metadata of a virtual host has if that cannot be deleted."""
 
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 """Arguments that RabbitMQ refuses for quorum queues."""
@@ -211,6 +217,7 @@ _CHECKS = {
     "overflow": _one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
     "dead-letter-exchange": _name,
     "dead-letter-routing-key": _name,
+    "dead-letter-strategy": _one_of(AT_MOST_ONCE),
     "queue-mode": _one_of("default", "lazy"),
     "single-active-consumer": _flag,
 }

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import amqpstore
 from amqpstore.catalog import Change
 from amqpstore.departures import Departure
+from amqpstore_server.broker import accepted
+from amqpstore_server.broker.accepted import Place
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.event_messages import AT_ONCE as EVENTS_AT_ONCE
 from amqpstore_server.broker.channels.event_messages import EventMessages
@@ -32,8 +34,10 @@ from amqpstore_server.broker.errors import (
     UnknownTypeError,
 )
 from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.broker.exchanges.bindings import Bindings
+from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
 from amqpstore_server.broker.owned_queues import OwnedQueues
@@ -109,6 +113,7 @@ class VirtualHost:
             context, partial(self.delete_queue, reason=Departure.OWNER_GONE)
         )
         self._bindings = Bindings()
+        self._notes_limit = LogLimit()
         self._most_bindings = 0
         """There are no more bindings than this."""
         self.removals = Removals(name, context, self._bindings)
@@ -184,6 +189,10 @@ class VirtualHost:
         check_name("exchange", name, self.name, self.context.name_rule)
         count = len(self.exchanges) - self._predeclared_count
         check_may_declare(self.limits, MAX_EXCHANGES, count, name, self.name)
+        what = f"exchange '{name}' in vhost '{self.name}'"
+        if type_name in EXCHANGE_TYPES:  # what those of packages read is known to them alone
+            accepted.check_arguments(Place.EXCHANGE, arguments, what)
+        self._note(accepted.exchange_notes(type_name, arguments), exchange=name)
         if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
             raise PreconditionFailedError(
                 f"invalid arg '{ALTERNATE_EXCHANGE}' for exchange '{name}': {reason}"
@@ -337,6 +346,7 @@ class VirtualHost:
         else:
             check_name("queue", name, self.name, self.context.name_rule)
         what = f"queue '{name}' in vhost '{self.name}'"
+        accepted.check_arguments(Place.QUEUE, arguments, what)
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         if is_reached(self.limits, MAX_QUEUES, len(self.queues)):
@@ -350,6 +360,7 @@ class VirtualHost:
             arguments=arguments,
             owner=connection if exclusive else None,
         )
+        self._note(accepted.notes(Place.QUEUE, arguments), queue=name)
         self.policy_settings.apply_to_queue(queue)
         queue.enforce()
         headers = {
@@ -534,6 +545,8 @@ class VirtualHost:
         exchange = self._bindable(exchange_name)
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
+        what = f"a binding of '{destination.name}' to exchange '{exchange_name}'"
+        accepted.check_arguments(Place.BINDING, arguments, what)
         if self._has_all_bindings and not exchange.has(binding):
             raise PreconditionFailedError(
                 f"cannot bind '{destination.name}' to exchange '{exchange_name}': binding limit in "
@@ -622,6 +635,13 @@ class VirtualHost:
     def _define(self, changes: Sequence[Change]) -> None:
         if changes:
             self.context.store.define(changes)
+
+    def _note(self, notes: Iterable[str], **of: str) -> None:
+        """Log what has no effect."""
+        for note in notes:
+            if self._notes_limit.passes(self.name, self.context.clock.wall_ms() / 1000):
+                extra = {"vhost": self.name, **of, "note": note, **self._notes_limit.suppressed()}
+                _log.info("declared with something that has no effect", extra=extra)
 
 
 def _end_consumers(queue: Queue) -> None:

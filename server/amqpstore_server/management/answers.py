@@ -186,12 +186,31 @@ def error_answer(error: HttpError) -> Answer:
     return Response(encode(shown), error.status, error.headers, JSON)
 
 
-def no_content() -> Answer:
-    """Return the answer for a change of something that there was."""
-    return Response(status_code=204)
+NOTES = "x-amqpstore-notes"
+"""The header of an answer that says what was taken and has no effect."""
+
+_MAX_NOTES = 10
 
 
-def created(location: str = "") -> Answer:
-    """Return the answer for something new."""
+def no_content(notes: Sequence[str] = ()) -> Answer:
+    """Return the answer for a change of something that there was. Args: notes, what of the request
+    has no effect.
+    """
+    return Response(status_code=204, headers=_noted(notes))
+
+
+def created(location: str = "", notes: Sequence[str] = ()) -> Answer:
+    """Return the answer for something new. Args: as of `no_content`."""
     headers = {"location": location} if location else {}
-    return Response(status_code=201, headers={**headers, "content-length": "0"})
+    return Response(status_code=201, headers={**headers, **_noted(notes), "content-length": "0"})
+
+
+def _noted(notes: Sequence[str]) -> dict[str, str]:
+    if not notes:
+        return {}
+    text = "; ".join(notes[:_MAX_NOTES])
+    # Names may be anything that a header may not have.
+    return {NOTES: text.encode("ascii", "backslashreplace").decode().translate(_NO_CONTROLS)}
+
+
+_NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")

@@ -7,7 +7,11 @@ from contextlib import contextmanager
 
 from amqpstore import DiskFullError
 from amqpstore.errors import PicklableError
-from amqpstore_server.administration.operations import AdministrationError, MissingError
+from amqpstore_server.administration.operations import (
+    AdministrationError,
+    MissingError,
+    ProtectedError,
+)
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     BrokerError,
@@ -77,6 +81,8 @@ def http_error_of(error: Exception) -> HttpError | None:
             return not_authorised(error.detail)
         case AmqpError():
             return bad_request(error.detail)
+        case ProtectedError():
+            return HttpError(412, "precondition_failed", str(error))
         case BrokerError() | AdministrationError() | DefinitionsError():
             return bad_request(str(error))
         case DiskFullError():

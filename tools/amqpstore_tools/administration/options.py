@@ -24,7 +24,7 @@ def add_actions(parser: argparse.ArgumentParser) -> Any:
 
 
 def add_action(
-    actions: Any, name: str, summary: str, act: Callable[[argparse.Namespace], None]
+    actions: Any, name: str, summary: str, act: Callable[[argparse.Namespace], int | None]
 ) -> argparse.ArgumentParser:
     """Add an action, with the options that all have. `act` carries it out."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
@@ -68,10 +68,11 @@ def object_in(name: str, text: str) -> dict[str, Any]:
 def run_action(arguments: argparse.Namespace) -> int:
     """Run the action that the arguments name. Returns the exit code."""
 
-    def act() -> None:
+    def act() -> int | None:
         if arguments.data is None:
             arguments.data = _configured_directory()
-        arguments.act(arguments)
+        code: int | None = arguments.act(arguments)
+        return code
 
     return run_tool(f"{arguments.verb} {arguments.action}", act, as_json=arguments.json)
 

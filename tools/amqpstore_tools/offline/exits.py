@@ -20,9 +20,9 @@ from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.terminal import shown_lines
 
 OK = 0
-DAMAGED = NOT_FOUND = NEEDS_CARE = 1
+DAMAGED = NOT_FOUND = NEEDS_CARE = LEFT_OUT = 1
 """The tool finished and found damage, or a group of replicas that has to be looked after; or what
-it was asked for does not exist.
+it was asked for does not exist; or it has done all but a part, which it names.
 """
 USAGE = 2
 LOCKED = 3

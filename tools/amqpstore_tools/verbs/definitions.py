@@ -18,7 +18,7 @@ from amqpstore_tools.administration.options import (
     run_action,
     tell,
 )
-from amqpstore_tools.offline.exits import UsageError
+from amqpstore_tools.offline.exits import LEFT_OUT, OK, UsageError
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.terminal import counted, say
 
@@ -90,17 +90,23 @@ def _write(path: str, text: str) -> None:
         raise
 
 
-def _import(arguments: argparse.Namespace) -> None:
+def _import(arguments: argparse.Namespace) -> int:
+    """Import a file. Returns the exit code: a failure, if anything was left out."""
     content = _read(arguments.file)
     answer = ask(arguments, content=content, vhost=arguments.vhost or "", source=arguments.file)
     left_out: list[str] = answer["left_out"]
+    notes: list[str] = answer.get("notes", [])  # of a broker that is older than this command
+    code = LEFT_OUT if left_out else OK
     if arguments.json:
-        write_json({"input": arguments.file, "left_out": left_out})
-        return
+        write_json({"input": arguments.file, "left_out": left_out, "notes": notes})
+        return code
+    for note in notes:
+        say(f"note: {note}", sys.stderr)
     for one in left_out:
         say(f"left out: {one}", sys.stderr)
     rest = f"; {counted(len(left_out), 'definition')} left out" if left_out else ""
     tell(arguments, f"{arguments.file} imported{rest}")
+    return code
 
 
 def _read(path: str) -> Any:

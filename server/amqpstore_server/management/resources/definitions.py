@@ -8,6 +8,7 @@ import trio
 
 from amqpstore_server.administration.exporting import export_definitions, of_vhost
 from amqpstore_server.definitions import definitions_of
+from amqpstore_server.importing import notes_of
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.routes import ApiRoute, Needs
@@ -51,7 +52,7 @@ async def import_(call: Call) -> Answer:
         return await call.json(
             {"error": "bad_request", "reason": f"left out: {'; '.join(left_out[:10])}"}, 400
         )
-    return no_content()
+    return no_content(notes_of(definitions))
 
 
 _ADMINISTRATOR = Needs.ADMINISTRATOR

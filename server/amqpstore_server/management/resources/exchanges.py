@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from amqpstore_server.administration.tables import shown_table
+from amqpstore_server.broker.accepted import exchange_notes
 from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.management.answers import Answer, created, no_content
@@ -108,7 +109,9 @@ async def list_exchanges(call: Call) -> Answer:
 
 async def get_exchange(call: Call) -> Answer:
     """Return an exchange."""
-    row = exchange_columns(call).row(shown_exchange(call))
+    one = shown_exchange(call)
+    row = exchange_columns(call).row(one)
+    row["notes"] = exchange_notes(one.type, one.arguments)
     return await call.row({**row, "incoming": [], "outgoing": []}, MADE)
 
 
@@ -128,7 +131,8 @@ async def put_exchange(call: Call) -> Answer:
             arguments=checked_arguments(body.arguments),
         ),
     )
-    return created() if is_new else no_content()
+    noted = exchange_notes(body.type, body.arguments)
+    return created(notes=noted) if is_new else no_content(noted)
 
 
 async def delete_exchange(call: Call) -> Answer:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
+from amqpstore_server.broker.accepted import Place, refusal
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
@@ -36,7 +36,7 @@ async def put_vhost_limit(call: Call) -> Answer:
     """Set a limit of a virtual host."""
     body = await call.body(LimitBody)
     call.context.administration.check_vhost(call.path["vhost"])
-    limits = {**call.vhost.limits, _name(call, VHOST_LIMITS): body.value}
+    limits = {**call.vhost.limits, _name(call, Place.VHOST_LIMIT): body.value}
     await _set_of_vhost(call, limits)
     return no_content()
 
@@ -44,7 +44,7 @@ async def put_vhost_limit(call: Call) -> Answer:
 async def delete_vhost_limit(call: Call) -> Answer:
     """Remove a limit of a virtual host."""
     call.context.administration.check_vhost(call.path["vhost"])
-    name = _name(call, VHOST_LIMITS)
+    name = _name(call, Place.VHOST_LIMIT)
     await _set_of_vhost(call, {key: one for key, one in call.vhost.limits.items() if key != name})
     return no_content()
 
@@ -54,10 +54,11 @@ async def _set_of_vhost(call: Call, limits: Mapping[str, int]) -> None:
     await call.carry_out(administration.set_vhost_limits(call.by, call.path["vhost"], limits))
 
 
-def _name(call: Call, known: tuple[str, ...]) -> str:
-    if call.path["limit"] not in known:
-        raise bad_request(f"no limit '{call.path['limit']}': there are {', '.join(known)}")
-    return call.path["limit"]
+def _name(call: Call, place: Place) -> str:
+    name = call.path["limit"]
+    if reason := refusal(place, [name]):
+        raise bad_request(reason)
+    return name
 
 
 async def list_user_limits(call: Call) -> Answer:
@@ -81,13 +82,13 @@ async def put_user_limit(call: Call) -> Answer:
     """Set a limit of a user."""
     body = await call.body(LimitBody)
     limits = call.context.users.limits_of(_user(call))
-    await _set_of_user(call, {**limits, _name(call, USER_LIMITS): body.value})
+    await _set_of_user(call, {**limits, _name(call, Place.USER_LIMIT): body.value})
     return no_content()
 
 
 async def delete_user_limit(call: Call) -> Answer:
     """Remove a limit of a user."""
-    name = _name(call, USER_LIMITS)
+    name = _name(call, Place.USER_LIMIT)
     limits = call.context.users.limits_of(_user(call))
     await _set_of_user(call, {key: one for key, one in limits.items() if key != name})
     return no_content()

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.broker.accepted import policy_notes
 from amqpstore_server.definitions import PolicyDefinition
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
@@ -27,9 +28,16 @@ class PolicyBody(msgspec.Struct):
 def _rows(call: Call, *, operator: bool) -> list[dict[str, Any]]:
     administration = call.context.administration
     if "vhost" in call.path:
-        return administration.policies(call.path["vhost"], operator=operator)
-    visible = set(call.identity.visible_vhosts())
-    return [row for row in administration.policies(operator=operator) if row["vhost"] in visible]
+        rows = administration.policies(call.path["vhost"], operator=operator)
+    else:
+        visible = set(call.identity.visible_vhosts())
+        rows = [
+            row for row in administration.policies(operator=operator) if row["vhost"] in visible
+        ]
+    for row in rows:
+        if noted := policy_notes(row["apply-to"], row["definition"], operator=operator):
+            row["notes"] = noted
+    return rows
 
 
 def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]]]:
@@ -64,7 +72,8 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
             await call.carry_out(
                 call.context.administration.set_policy(call.by, asked, operator=operator)
             )
-        return created() if is_new else no_content()
+        noted = policy_notes(body.apply_to, body.definition, operator=operator)
+        return created(notes=noted) if is_new else no_content(noted)
 
     async def delete_policy(call: Call) -> Answer:
         """Remove a policy."""

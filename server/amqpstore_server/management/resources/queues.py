@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration.tables import shown_table
+from amqpstore_server.broker.accepted import Place, notes
 from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_queue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE, is_quorum
@@ -194,6 +195,7 @@ async def get_queue(call: Call) -> Answer:
     found = queue_in(call)
     found[1].catch_up()
     row = queue_columns(call).row(found)
+    row["notes"] = notes(Place.QUEUE, found[1].arguments)
     row["consumer_details"] = await consumers_of(call.context, [found[1]])
     row["incoming"] = []
     row["deliveries"] = []
@@ -216,7 +218,8 @@ async def put_queue(call: Call) -> Answer:
             arguments=checked_arguments(body.arguments),
         ),
     )
-    return created() if is_new else no_content()
+    noted = notes(Place.QUEUE, body.arguments)
+    return created(notes=noted) if is_new else no_content(noted)
 
 
 async def delete_queue(call: Call) -> Answer:

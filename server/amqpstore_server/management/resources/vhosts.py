@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_all
-from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE
+from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.definitions import VirtualHostDefinition
 from amqpstore_server.management.answers import Answer, created, no_content
@@ -24,6 +24,7 @@ class VhostBody(msgspec.Struct):
     tags: str | list[str] | None = None
     tracing: bool | None = None
     default_queue_type: str | None = None
+    protected_from_deletion: bool | None = None
 
 
 def vhost_columns(call: Call) -> Columns[VirtualHost]:
@@ -35,6 +36,7 @@ def vhost_columns(call: Call) -> Columns[VirtualHost]:
             "description": lambda vhost: vhost.metadata.get("description", ""),
             "tags": lambda vhost: vhost.metadata.get("tags", []),
             "default_queue_type": lambda vhost: vhost.metadata.get(DEFAULT_QUEUE_TYPE, CLASSIC),
+            PROTECTED: lambda vhost: bool(vhost.metadata.get(PROTECTED)),
             "metadata": lambda vhost: {"description": "", "tags": [], **vhost.metadata},
             "tracing": lambda vhost: vhost.firehose.is_on,
             "messages_left": lambda vhost: labelled(
@@ -71,6 +73,11 @@ async def put_vhost(call: Call) -> Answer:
             description=body.description or before.get("description", ""),
             listed_tags=before.get("tags", []) if body.tags is None else body.tags,
             default_queue_type=body.default_queue_type or before.get(DEFAULT_QUEUE_TYPE),
+            protected_from_deletion=bool(
+                before.get(PROTECTED)
+                if body.protected_from_deletion is None
+                else body.protected_from_deletion
+            ),
         )
         metadata = asked.all_metadata
     except ValueError as error:
@@ -88,6 +95,22 @@ async def put_vhost(call: Call) -> Answer:
 async def delete_vhost(call: Call) -> Answer:
     """Delete a virtual host with everything in it."""
     await call.carry_out(call.context.administration.delete_vhost(call.by, call.path["vhost"]))
+    return no_content()
+
+
+async def protect_vhost(call: Call) -> Answer:
+    """Protect a virtual host from deletion."""
+    return await _protect(call, on=True)
+
+
+async def unprotect_vhost(call: Call) -> Answer:
+    """Let a virtual host be deleted again."""
+    return await _protect(call, on=False)
+
+
+async def _protect(call: Call, *, on: bool) -> Answer:
+    administration = call.context.administration
+    await call.carry_out(administration.protect_vhost(call.by, call.path["vhost"], on=on))
     return no_content()
 
 
@@ -110,6 +133,22 @@ ROUTES = (
         Needs.ADMINISTRATOR,
         VhostBody,
         statuses=(201, 204),
+    ),
+    ApiRoute(
+        "POST",
+        f"{_ONE}/deletion/protection",
+        protect_vhost,
+        "Protect a virtual host from deletion",
+        Needs.ADMINISTRATOR,
+        statuses=(204,),
+    ),
+    ApiRoute(
+        "DELETE",
+        f"{_ONE}/deletion/protection",
+        unprotect_vhost,
+        "Let a virtual host be deleted again",
+        Needs.ADMINISTRATOR,
+        statuses=(204,),
     ),
     ApiRoute(
         "DELETE", _ONE, delete_vhost, "Delete a virtual host", Needs.ADMINISTRATOR, statuses=(204,)

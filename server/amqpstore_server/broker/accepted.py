@@ -1,0 +1,222 @@
+"""What is accepted acts: the one table of the names that a declaration, a policy or a limit may
+have, for all roads by which they come (AMQP, the API, an import, the configuration's file).
+
+A name acts, or it is taken with a note, because its absence changes nothing for any message here,
+or it is refused. One that is not in the table is refused if it looks like a misspelling of one that
+acts; otherwise an argument is taken with a note, as applications keep things of their own there,
+and a key of a policy or a limit is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
+from amqpstore_server.broker.settings import (
+    ALTERNATE_EXCHANGE,
+    CHECKS,
+    OPERATOR_POLICY_KEYS,
+    POLICY_KEYS,
+)
+
+STREAMS = "streams"
+"""What policies may be for, and what there is nothing of."""
+
+_ALIKE = 0.85
+"""How alike two names are, from 0 to 1, if one may be a misspelling of the other."""
+
+
+class Place(enum.Enum):
+    """Where names stand."""
+
+    QUEUE = "argument of a queue"
+    EXCHANGE = "argument of an exchange"
+    BINDING = "argument of a binding"
+    CONSUMER = "argument of a consumer"
+    POLICY = "policy key"
+    OPERATOR_POLICY = "operator policy key"
+    VHOST_LIMIT = "limit of a virtual host"
+    USER_LIMIT = "limit of a user"
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether a name that nobody knows is taken, with a note."""
+        return self in (Place.QUEUE, Place.EXCHANGE, Place.CONSUMER)
+
+
+class Treatment(enum.Enum):
+    """What becomes of a name."""
+
+    ACTS = "acts"
+    NOTED = "note"
+    REFUSED = "refused"
+
+
+class NameRule(NamedTuple):
+    """What becomes of one name, and why, if it does not act."""
+
+    treatment: Treatment
+    reason: str = ""
+
+
+_ONE_NODE = "a queue is on each replica of its group, and its leader leads all queues"
+_MIRRORS = "there are no mirrored queues: a group of replicas has copies of all of them"
+_VERSION = "queues have one version here"
+_MEMORY = "messages leave memory when it is needed, whatever the queue"
+_NO_STREAMS = "there are none here"
+_STREAMS = f"it is of streams, and {_NO_STREAMS}"
+_CANCELS = "a consumer goes on, or its connection ends, when another replica leads"
+_RETRIES = "delayed retries are not supported: a queue with a TTL and a dead-letter exchange delays"
+_FEDERATED = "federation is not supported"
+
+_NOTED_QUEUE = {
+    "queue-leader-locator": _ONE_NODE,
+    "queue-master-locator": _ONE_NODE,
+    "initial-cluster-size": _ONE_NODE,
+    "quorum-initial-group-size": _ONE_NODE,
+    "quorum-target-group-size": _ONE_NODE,
+    "target-group-size": _ONE_NODE,
+    "queue-version": _VERSION,
+    "max-in-memory-length": _MEMORY,
+    "max-in-memory-bytes": _MEMORY,
+    "max-age": _STREAMS,
+    "stream-max-segment-size-bytes": _STREAMS,
+    "stream-filter-size-bytes": _STREAMS,
+}
+"""Settings of RabbitMQ's queues that mean nothing here, as keys of policies."""
+
+_MIRRORED = dict.fromkeys(
+    (
+        "ha-mode",
+        "ha-params",
+        "ha-sync-mode",
+        "ha-sync-batch-size",
+        "ha-promote-on-failure",
+        "ha-promote-on-shutdown",
+    ),
+    _MIRRORS,
+)
+_RETRIED = dict.fromkeys(("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"), _RETRIES)
+
+
+def _rows(
+    acts: Iterable[str], noted: Mapping[str, str], refused: Mapping[str, str]
+) -> dict[str, NameRule]:
+    """Return the rows of one place. What acts does so whatever else is said of it."""
+    return {
+        **{name: NameRule(Treatment.REFUSED, reason) for name, reason in refused.items()},
+        **{name: NameRule(Treatment.NOTED, reason) for name, reason in noted.items()},
+        **{name: NameRule(Treatment.ACTS) for name in acts},
+    }
+
+
+def _arguments(settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"x-{name}": reason for name, reason in settings.items()}
+
+
+_OF_EXCHANGES = dict.fromkeys(("federation-upstream", "federation-upstream-set"), _FEDERATED)
+
+TABLE: Mapping[Place, Mapping[str, NameRule]] = {
+    Place.QUEUE: _rows(
+        CHECKS, {**_arguments(_NOTED_QUEUE), "x-ha-policy": _MIRRORS}, _arguments(_RETRIED)
+    ),
+    Place.EXCHANGE: _rows(
+        (
+            ALTERNATE_EXCHANGE,
+            "x-delayed-type",
+            "x-recent-history-length",
+            "hash-header",
+            "hash-property",
+        ),
+        {},
+        {},
+    ),
+    Place.BINDING: _rows(("x-match",), {}, {}),
+    Place.CONSUMER: _rows(
+        ("x-priority", "x-consumer-timeout"),
+        {"x-cancel-on-ha-failover": _CANCELS, "x-stream-offset": _STREAMS},
+        {"x-credit": "it is not supported: basic.qos limits what is unacked"},
+    ),
+    Place.POLICY: _rows(POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, {**_RETRIED, **_OF_EXCHANGES}),
+    Place.OPERATOR_POLICY: _rows(OPERATOR_POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, _RETRIED),
+    Place.VHOST_LIMIT: _rows(VHOST_LIMITS, {}, {}),
+    Place.USER_LIMIT: _rows(USER_LIMITS, {}, {}),
+}
+"""Each name that something is known of."""
+
+
+def entry(place: Place, name: str) -> NameRule:
+    """Return what becomes of a name, whether it is in the table or not."""
+    rows = TABLE[place]
+    if found := rows.get(name):
+        return found
+    acting = [one for one, its_entry in rows.items() if its_entry.treatment is Treatment.ACTS]
+    plain = name.lower().replace("_", "-")
+    if near := get_close_matches(plain, acting, 1, _ALIKE):
+        return NameRule(Treatment.REFUSED, f"is '{near[0]}' meant?")
+    if place is Place.BINDING:
+        return NameRule(Treatment.ACTS)  # at least it tells two bindings apart
+    if place.takes_any:
+        return NameRule(Treatment.NOTED, "nothing here knows it")
+    return NameRule(Treatment.REFUSED, f"there are {', '.join(sorted(acting))}")
+
+
+def notes(place: Place, names: Iterable[str]) -> list[str]:
+    """Return a line for each name that has no effect, in the words that an operator is told."""
+    found = []
+    for name in names:
+        treatment, reason = entry(place, name)
+        if treatment is Treatment.NOTED:
+            found.append(f"{place.value} '{name}' has no effect: {reason}")
+    return found
+
+
+def exchange_notes(type_name: str, arguments: Iterable[str]) -> list[str]:
+    """Return `notes` of an exchange; what the types of packages read is known to them alone."""
+    return notes(Place.EXCHANGE, arguments) if type_name in EXCHANGE_TYPES else []
+
+
+def refusal(place: Place, names: Iterable[str]) -> str:
+    """Return why the first of the names that is refused is; empty if none is."""
+    for name in names:
+        treatment, reason = entry(place, name)
+        if treatment is Treatment.REFUSED:
+            return f"no {place.value} '{name}': {reason}"
+    return ""
+
+
+def check_arguments(place: Place, names: Iterable[str], what: str) -> None:
+    """Make sure that no argument is refused. Args: what, they belong to, for the error.
+
+    Raises: PreconditionFailedError.
+    """
+    for name in names:
+        treatment, reason = entry(place, name)
+        if treatment is Treatment.REFUSED:
+            raise PreconditionFailedError(f"invalid arg '{name}' for {what}: {reason}")
+
+
+def policy_notes(apply_to: str, settings: Iterable[str], *, operator: bool) -> list[str]:
+    """Return a line for each part of a policy that has no effect."""
+    if apply_to == STREAMS:
+        return [f"a policy for streams has no effect: {_NO_STREAMS}"]
+    return notes(Place.OPERATOR_POLICY if operator else Place.POLICY, settings)
+
+
+def check_policy(apply_to: str, settings: Mapping[str, Any], *, operator: bool) -> str:
+    """Return why a policy is refused; empty if it is not. One for streams acts on nothing."""
+    if apply_to == STREAMS:
+        return ""
+    place = Place.OPERATOR_POLICY if operator else Place.POLICY
+    if refused := refusal(place, settings):
+        return refused
+    checks: Mapping[str, Callable[[Any], str]] = OPERATOR_POLICY_KEYS if operator else POLICY_KEYS
+    for key, value in settings.items():
+        if (check := checks.get(key)) and (reason := check(value)):
+            return f"{place.value} '{key}': {reason}"
+    return ""

@@ -1,0 +1,280 @@
+"""What is accepted acts: one table of names, for every road by which they come."""
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqpstore_server.administration.operations import Administration, AdministrationError
+from amqpstore_server.administration.work import done
+from amqpstore_server.broker.accepted import (
+    TABLE,
+    Place,
+    Treatment,
+    check_policy,
+    entry,
+    notes,
+    policy_notes,
+)
+from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.settings import CHECKS, POLICY_KEYS
+from amqpstore_server.definitions import PolicyDefinition, definitions_of, load
+from amqpstore_server.importing import apply_definitions
+from amqpstore_server.protocol import methods
+from amqpstore_server.users import Users
+from tests.fuzz.simulated import SimulatedClient, SimulatedServer
+from tests.simulated_broker import SimulatedBroker
+
+PROTOCOL = Path(__file__).parents[3] / "server" / "PROTOCOL.md"
+BY = By("anna", "test")
+
+
+@pytest.fixture
+def simulated() -> SimulatedBroker:
+    return SimulatedBroker()
+
+
+def declared(simulated: SimulatedBroker, name: str, arguments: dict[str, Any]) -> None:
+    simulated.vhost.declare_queue(
+        name,
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        arguments=arguments,
+        connection=None,
+    )
+
+
+def imported(simulated: SimulatedBroker, **content: Any) -> list[str]:
+    """Import definitions. Returns what was left out."""
+    importing = apply_definitions(
+        definitions_of(content, "file"), simulated.broker, Users(simulated.store), {}
+    )
+    while True:
+        try:
+            next(importing)
+        except StopIteration as ended:
+            left_out: list[str] = ended.value
+            return left_out
+
+
+def policy(name: str, value: Any = 1, apply_to: str = "all") -> dict[str, Any]:
+    return {
+        "vhost": "/",
+        "name": name,
+        "pattern": "^q",
+        "apply-to": apply_to,
+        "definition": {name: value},
+    }
+
+
+def of(treatment: Treatment, *places: Place) -> list[tuple[Place, str]]:
+    return [
+        (place, name)
+        for place in places
+        for name, its_entry in TABLE[place].items()
+        if its_entry.treatment is treatment
+    ]
+
+
+def test_the_document_has_the_table() -> None:
+    rows = re.findall(
+        r"^\| ([\w ]+) \| (acts|note|refused) \| (.+?) \| (.*?) ?\|$",
+        PROTOCOL.read_text("utf-8"),
+        re.MULTILINE,
+    )
+    documented = {
+        (where, name): (becomes, why)
+        for where, becomes, names, why in rows
+        for name in re.findall("`([^`]+)`", names)
+    }
+    assert documented == {
+        (place.value, name): (its_entry.treatment.value, its_entry.reason)
+        for place, names in TABLE.items()
+        for name, its_entry in names.items()
+    }
+
+
+def test_all_that_has_a_check_acts() -> None:
+    for place, known in ((Place.QUEUE, CHECKS), (Place.POLICY, POLICY_KEYS)):
+        assert {name for name in TABLE[place] if name in known} == set(known)
+        assert all(entry(place, name).treatment is Treatment.ACTS for name in known)
+
+
+@pytest.mark.parametrize(("place", "name"), of(Treatment.NOTED, Place.QUEUE))
+def test_an_argument_without_effect_is_taken_by_each_road_and_noted(
+    simulated: SimulatedBroker, place: Place, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    declared(simulated, "q", {name: 1})
+    assert [vars(one)["note"] for one in caplog.records if hasattr(one, "note")] == notes(
+        place, [name]
+    )
+    queue = {"vhost": "/", "name": "r", "durable": True, "arguments": {name: 1}}
+    assert imported(simulated, queues=[queue]) == []
+    assert simulated.vhost.queue("r").arguments == {name: 1}
+
+
+@pytest.mark.parametrize(("place", "name"), of(Treatment.REFUSED, Place.QUEUE))
+def test_an_argument_that_cannot_act_is_refused_by_each_road(
+    simulated: SimulatedBroker, place: Place, name: str
+) -> None:
+    reason = entry(place, name).reason
+    with pytest.raises(PreconditionFailedError, match=re.escape(reason)):
+        declared(simulated, "q", {name: 1})
+    refused = {"vhost": "/", "name": "r", "durable": True, "arguments": {name: 1}}
+    (left_out,) = imported(simulated, queues=[refused, {**refused, "name": "s", "arguments": {}}])
+    assert name in left_out
+    assert reason in left_out
+    assert list(simulated.vhost.queues) == ["s"]
+
+
+POLICY_NAMES = of(Treatment.NOTED, Place.POLICY, Place.OPERATOR_POLICY) + of(
+    Treatment.REFUSED, Place.POLICY, Place.OPERATOR_POLICY
+)
+
+
+@pytest.mark.parametrize(("place", "name"), [*POLICY_NAMES, (Place.POLICY, "max-lenght")])
+def test_a_policy_key_is_treated_alike_by_each_road(
+    simulated: SimulatedBroker, place: Place, name: str
+) -> None:
+    treatment = entry(place, name).treatment
+    is_operator = place is Place.OPERATOR_POLICY
+    administration = Administration(simulated.broker, Users(simulated.store), lambda: (), float)
+    asked = PolicyDefinition(
+        vhost="/", name="p", pattern="^q", settings={name: 1}, apply_to="queues"
+    )
+    try:
+        done(administration.set_policy(BY, asked, operator=is_operator))
+    except AdministrationError:
+        assert treatment is Treatment.REFUSED
+    else:
+        assert treatment is Treatment.NOTED
+    about = policy(name)
+    if is_operator:
+        value = {key: about.pop(key) for key in ("pattern", "apply-to", "definition")}
+        parameter = {**about, "component": "operator_policy", "value": value}
+        left_out = imported(simulated, parameters=[parameter])
+    else:
+        left_out = imported(simulated, policies=[about])
+    assert bool(left_out) is (treatment is Treatment.REFUSED)
+    policies = [one.name for one in simulated.vhost.policies.all(operator=is_operator)]
+    assert (name in policies) is (treatment is Treatment.NOTED)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "meant"),
+    [
+        (Place.QUEUE, "x-max-lenght", "x-max-length"),
+        (Place.QUEUE, "X-Max-Length", "x-max-length"),
+        (Place.QUEUE, "x_max_length", "x-max-length"),
+        (Place.QUEUE, "max-length-bytes", "x-max-length-bytes"),
+        (Place.QUEUE, "x-message-tll", "x-message-ttl"),
+        (Place.QUEUE, "x-dead-letter-exchnage", "x-dead-letter-exchange"),
+        (Place.EXCHANGE, "alternate_exchange", "alternate-exchange"),
+        (Place.BINDING, "x-macth", "x-match"),
+        (Place.CONSUMER, "x-prority", "x-priority"),
+        (Place.POLICY, "delivery-limits", "delivery-limit"),
+        (Place.VHOST_LIMIT, "max-queue", "max-queues"),
+    ],
+)
+def test_a_misspelling_is_refused_with_the_right_name(place: Place, name: str, meant: str) -> None:
+    assert entry(place, name) == (Treatment.REFUSED, f"is '{meant}' meant?")
+
+
+@pytest.mark.parametrize("name", ["x-my-own", "team", "x", "x-message-type", "owner"])
+def test_what_an_application_keeps_in_its_arguments_is_taken(
+    simulated: SimulatedBroker, name: str
+) -> None:
+    assert entry(Place.QUEUE, name).treatment is Treatment.NOTED
+    assert entry(Place.BINDING, name).treatment is Treatment.ACTS
+    assert entry(Place.POLICY, name).treatment is Treatment.REFUSED
+
+
+def test_a_misspelt_argument_of_a_binding_is_refused(simulated: SimulatedBroker) -> None:
+    simulated.queue("q")
+
+    def bind(arguments: dict[str, Any]) -> None:
+        simulated.vhost.bind(simulated.vhost.queue("q"), "amq.headers", "", arguments)
+
+    with pytest.raises(PreconditionFailedError, match="'x-match' meant"):
+        bind({"x-mtach": "any", "size": 1})
+    bind({"x-match": "any", "size": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        ({}, True),
+        ({"x-priority": 1}, True),
+        ({"x-cancel-on-ha-failover": True}, True),
+        ({"x-prority": 1}, False),
+        ({"x-credit": {"credit": 5}}, False),
+    ],
+)
+def test_arguments_of_a_consumer_are_in_the_table(arguments: dict[str, Any], right: bool) -> None:
+    server = SimulatedServer()
+    server.queue("q")
+    client = SimulatedClient.opened(server, channels=1)
+    (answer, *_) = client.ask(
+        1, methods.BasicConsume(queue="q", consumer_tag="c", arguments=arguments)
+    )
+    assert isinstance(answer.method, methods.BasicConsumeOk) is right
+    if not right:
+        assert isinstance(answer.method, methods.ChannelClose)
+        assert answer.method.reply_code == 406
+
+
+def test_a_policy_for_streams_is_taken_and_matches_nothing(simulated: SimulatedBroker) -> None:
+    assert imported(simulated, policies=[policy("max-age", "7D", "streams")]) == []
+    simulated.queue("q")
+    assert simulated.vhost.policies.of_queue("q", {}, operator=False) is None
+    assert len(policy_notes("streams", ["max-age"], operator=False)) == 1
+    assert check_policy("queues", {"max-lenght": 1}, operator=False)
+
+
+def test_a_refused_policy_of_a_file_leaves_the_one_that_is_there(
+    simulated: SimulatedBroker,
+) -> None:
+    for value, left in ((5, 0), ("five", 1)):
+        assert len(imported(simulated, policies=[policy("max-length", value)])) == left
+        (kept,) = simulated.vhost.policies.all(operator=False)
+        assert kept.definition == {"max-length": 5}
+    assert imported(simulated, policies=[]) == []
+    assert simulated.vhost.policies.all(operator=False) == []
+
+
+def test_one_wrong_entry_does_not_keep_the_others_out(
+    simulated: SimulatedBroker, tmp_path: Path
+) -> None:
+    queue = {"vhost": "/", "name": "q", "durable": True, "arguments": {}}
+    wrong = [{**queue, "name": 7}, "queue", {**queue, "name": "r", "durable": "yes"}]
+    file = tmp_path / "definitions.json"
+    file.write_text(
+        json.dumps({"queues": [*wrong, queue], "vhosts": [{"name": ""}], "policies": [None]}),
+        "utf-8",
+    )
+    definitions = load(str(file))
+    assert [(one.kind, one.name) for one in definitions.left_out] == [
+        ("vhost", ""),
+        ("policy", ""),
+        ("queue", ""),
+        ("queue", ""),
+        ("queue", "r"),
+    ]
+    assert definitions.left_out[-1].reason.endswith(" - at `$.queues[2].durable`")
+    left_out = imported(simulated, **json.loads(file.read_text("utf-8")))
+    assert len(left_out) == 5
+    assert list(simulated.vhost.queues) == ["q"]
+
+
+def test_limits_that_do_not_exist_are_left_out(simulated: SimulatedBroker) -> None:
+    limits = {"max-queue": 5}
+    parameter = {"component": "vhost-limits", "vhost": "/", "name": "limits", "value": limits}
+    (left_out,) = imported(simulated, parameters=[parameter])
+    assert "'max-queues' meant" in left_out
+    assert simulated.vhost.limits == {}
