@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -52,7 +53,7 @@ def test_a_damaged_store_and_what_to_do_about_it(history: History) -> None:
     done = run(history.directory)
     assert done.returncode == 1
     assert "segment-missing" in done.stdout
-    assert f"amqpstore repair {history.directory} --plan FILE" in done.stdout
+    assert f"amqpstore repair {shlex.quote(history.directory)} --plan FILE" in done.stdout
 
 
 def test_json(history: History) -> None:
