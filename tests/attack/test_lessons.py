@@ -98,11 +98,13 @@ def test_nothing_that_a_client_sends_is_decompressed(target: BrokerProcess) -> N
 
 EDGES = {
     "an array that runs past its table": b"\x01kA\xff\xff\xff\xff",
-    "many entries without width": b"\x01kA" + struct.pack(">I", 2000) + b"V" * 2000,
     "a name that runs past its table": b"\xff" + b"k" * 10,
     "a text of negative length": b"\x01kS\xff\xff\xff\xf0",
     "a table inside that has no end": b"\x01kF\x7f\xff\xff\xff",
     "an unknown type": b"\x01k\x00",
+}
+TOO_MUCH = {
+    "many entries without width": b"\x01kA" + struct.pack(">I", 20_000) + b"V" * 20_000,
     "tables nested without end": b"\x01kF\x00\x00\x00\x09" * 5000,
 }
 
@@ -115,6 +117,17 @@ def test_an_edge_value_ends_its_connection_and_nothing_else(
     with WireClient.connected(target.url, channels=1) as client:
         client.send(method(1, (50, 10), arguments))
         client.expect_connection_close(502)
+
+
+@pytest.mark.parametrize("edge", TOO_MUCH)
+def test_what_is_too_much_ends_its_channel_and_nothing_else(
+    target: BrokerProcess, edge: str
+) -> None:
+    arguments = b"\0\0" + short_string("q") + b"\0" + table(TOO_MUCH[edge])
+    with WireClient.connected(target.url, channels=1) as client:
+        client.send(method(1, (50, 10), arguments))
+        client.expect_channel_close(1, 406)
+        client.expect_alive()
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
