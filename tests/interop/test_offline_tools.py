@@ -218,9 +218,10 @@ def test_a_store_that_a_broker_has_open(broker: BrokerProcess, run: Run, tmp_pat
 
 
 def test_what_is_no_store(tmp_path: Path, run: Run) -> None:
-    file = str(tmp_path / "file")
+    directory, file = tmp_path / "directory", str(tmp_path / "file")
+    directory.mkdir()
     for verb in ("inspect", "stats", "export", "compact", "upgrade", "check", "copy"):
         more = [file] if verb in ("export", "copy") else []
-        code, said = run(verb, str(tmp_path), *more)
+        code, said = run(verb, str(directory), *more)
         assert (code, said["kind"]) == (4, "NotAStoreError")
     assert not os.path.exists(file)
