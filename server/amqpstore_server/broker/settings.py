@@ -58,6 +58,7 @@ class Settings:
     overflow: str = DROP_HEAD
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
+    dead_letter_strategy: str = AT_MOST_ONCE
     max_priority: int = 0
     delivery_limit: int | None = None
     queue_mode: str = "default"

@@ -34,6 +34,7 @@ ZERO_DIFFERS = ("expires", "consumer-timeout")
 WORDS = {
     "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
     "queue-mode": ("default", "lazy"),
+    "dead-letter-strategy": ("at-most-once",),
 }
 TEXTS = ("dead-letter-exchange", "dead-letter-routing-key")
 FLAGS = ("single-active-consumer",)
