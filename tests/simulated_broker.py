@@ -31,7 +31,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import CatalogCommit, Operation
 from amqpstore_tools.simulation.stores import new_disk, open_store
 
-DIRECTORY = "disk/store"
+DIRECTORY = "/disk/store"
 START_MS = 1_700_000_000_000
 OPTIONS = Options(reserve_bytes=0, least_free_bytes=0)
 

@@ -272,7 +272,7 @@ def test_bodies_are_cut_and_what_is_not_text_is_base64(
     assert (cut["payload"], cut["payload_bytes"], cut["truncated"]) == ("gr", 7, True)
     assert other["properties"]["headers"] == {
         "at": 5,
-        "raw": "/w==",
+        "raw": "Not UTF-8, base64 is: /w==",
         "deep": {"list": [1, None, "nan"]},
     }
 

@@ -22,7 +22,7 @@ from amqpstore.transient import FIRST_TRANSIENT
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.stores import new_disk, open_store
 
-DIRECTORY = "disk/store"
+DIRECTORY = "/disk/store"
 START_MS = 1_700_000_000_000
 ANN, BOB = NotedClient("ann's", 1, "ann"), NotedClient("bob's", 2, "bob")
 MESSAGE = Message(Envelope("", "q", b""), b"body")

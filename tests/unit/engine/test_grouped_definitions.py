@@ -15,7 +15,7 @@ from amqpstore_tools.simulation.operations import CatalogCommit, Operation, Writ
 from amqpstore_tools.simulation.stores import new_disk, open_store
 from tests.unit.engine.stores import ENVELOPE
 
-DIRECTORY = "disk/store"
+DIRECTORY = "/disk/store"
 OPTIONS = Options(reserve_bytes=0, least_free_bytes=0)
 DEFINED = [Change("vhosts", "/", {})]
 
