@@ -177,7 +177,7 @@ def every_other_ack_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
         if run.first_sequence % 2:
             its_ack(self, queue, run)
         elif run.account is not None:
-            self._unacked.remove(run)
+            run.account.remove(run)
 
     its_ack = Store.ack
     patch.setattr(Store, "ack", ack)

@@ -82,6 +82,7 @@ def untrue(simulated: NotingBroker) -> Iterator[str]:
     simulated.flush()
     store_queue = simulated.vhost.queue("q").priorities.lowest
     notes = simulated.notes()
+    assert notes
     while isinstance(run := simulated.store.take(store_queue, 100), Run):
         for sequence, message in enumerate(run.messages or (), run.first_sequence):
             publisher = message.body.decode().split()[0]
