@@ -143,6 +143,7 @@ class AmqpConnection:
         """Whether so much is held that no more is to be read before `unblock`."""
         self._now = now
         self._deadline = now + HANDSHAKE_S
+        self._was_excused = False
         self._heartbeat = Heartbeat(0, now)
 
     @property
@@ -353,7 +354,10 @@ class AmqpConnection:
         """Do not count so much time until now against the client: nothing could be read from it."""
         heartbeat = self._heartbeat
         heartbeat.received_at = min(now, heartbeat.received_at + seconds)
-        self._deadline += seconds
+        if not self._was_excused:
+            # Once: a broker that is always late would hardly ever end a handshake otherwise.
+            self._was_excused = self.state not in SERVED
+            self._deadline += seconds
 
     def sent(self, now: float) -> None:
         """Note that bytes were written to the socket."""
@@ -629,6 +633,7 @@ class AmqpConnection:
         self._receiver.discard_contents()
         self._send(connection_close(error))
         self._deadline = now + _CLOSE_S
+        self._was_excused = False
         self._move(event)
 
     def _move(self, event: ConnectionEvent) -> None:

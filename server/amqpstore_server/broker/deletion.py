@@ -119,6 +119,7 @@ class Deletion:
             vhost.owned_queues.remove(queue)
             queue.departures.note(self._reason, count)
             queue.closed()
+            queue.departures.closed()
             if not queue.kind:
                 line = "queue deleted" if queue.durable else ""
                 vhost.happened(line, "queue.deleted", {"name": queue.name}, queue=queue.name)

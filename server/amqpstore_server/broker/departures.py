@@ -96,6 +96,11 @@ class QueueDepartures(Departures):
         self.came_back += count
         self._totals.came_back += count
 
+    def closed(self) -> None:
+        """Note that the queue is gone: the log keeps its counts, its name only if it is told."""
+        if self._log is not None:
+            self._log.sum_up(self)
+
     def untold(self) -> list[tuple[Departure, int]]:
         """Return what has left since the last call, but for what got where it was to go."""
         told, self._told = self._told, [*self.left]
@@ -108,34 +113,62 @@ class QueueDepartures(Departures):
 
 class DepartureLog:
     """What has left since the last line of the log about it: the queues that messages have left are
-    `waiting`.
+    `waiting`. Those that are gone are summed up at once, as clients may make up and delete any
+    number of them before the next line.
     """
 
     def __init__(self) -> None:
         self.waiting: dict[QueueDepartures, None] = {}
+        self._gone: list[tuple[str, int]] = []
+        """Of queues that are gone, what a line would name, the most first."""
+        self._gone_reasons: Counter[str] = Counter()
+
+    def sum_up(self, one: QueueDepartures) -> None:
+        """Count what has left a queue that is gone, and do not keep it."""
+        if one not in self.waiting:
+            return
+        del self.waiting[one]
+        for which, label, count in _named(one):
+            self._gone_reasons[label] += count
+            self._gone.append((which, count))
+        self._gone.sort(key=_count, reverse=True)
+        del self._gone[_MAX_NAMED:]
 
     def write(self) -> None:
         """Write one line for all that has left since the last. To be called about once a second."""
         waiting, self.waiting = self.waiting, {}
-        left = [
-            (f"{one.vhost} {one.name} {reason.label}", reason.label, count)
-            for one in waiting
-            for reason, count in one.untold()
-        ]
+        left, self._gone = self._gone, []
+        reasons, self._gone_reasons = self._gone_reasons, Counter()
+        for one in waiting:
+            for which, label, count in _named(one):
+                reasons[label] += count
+                left.append((which, count))
         if not left:
             return
-        reasons: Counter[str] = Counter()
-        for _, label, count in left:
-            reasons[label] += count
-        left.sort(key=lambda one: one[2], reverse=True)
+        left.sort(key=_count, reverse=True)
+        named = left[:_MAX_NAMED]
         extra: dict[str, object] = {
             "count": reasons.total(),
             "reasons": _listed(reasons.most_common()),
-            "queues": _listed((which, count) for which, _, count in left[:_MAX_NAMED]),
+            "queues": _listed(named),
         }
-        if others := sum([count for _, _, count in left[_MAX_NAMED:]]):
+        if others := reasons.total() - sum(map(_count, named)):
             extra["others"] = others
         _log.info("messages left their queues", extra=extra)
+
+
+def _named(one: QueueDepartures) -> list[tuple[str, str, int]]:
+    """Return what has left a queue since it was last told: its name with the reason, that, and how
+    many.
+    """
+    return [
+        (f"{one.vhost} {one.name} {reason.label}", reason.label, count)
+        for reason, count in one.untold()
+    ]
+
+
+def _count(named: tuple[str, int]) -> int:
+    return named[1]
 
 
 def _listed(counts: Iterable[tuple[str, int]]) -> str:

@@ -1,5 +1,7 @@
 """Each message that leaves has exactly one reason, whichever way it goes; and what has come to a
 queue is there, or has left for a reason.
+
+Past 600 lines because there is a test for each way in which a message leaves.
 """
 
 import logging
@@ -584,6 +586,31 @@ def test_a_line_names_ten_queues_and_sums_up_the_others(
     assert vars(record)["queues"].count("maxlen") == 10
     assert "q09" in vars(record)["queues"]
     assert vars(record)["others"] == 10 + 9 + 8
+
+
+def test_queues_that_are_gone_are_told_as_others_are_and_not_kept(
+    simulated: Departing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many a client makes up and deletes before the next line."""
+    caplog.set_level(logging.INFO)
+    simulated.queue("stays", max_length=0)
+    simulated.send(*["one"] * 9, queue="stays")
+    for number in range(13):
+        name = f"q{number:02}"
+        simulated.queue(name)
+        simulated.send(*["one"] * (number + 1), queue=name)
+        simulated.vhost.delete_queue(simulated.vhost.queue(name))
+    assert len(simulated.context.departures.waiting) == 1
+    simulated.context.departures.write()
+    simulated.context.departures.write()
+    (record,) = [one for one in caplog.records if one.message == "messages left their queues"]
+    assert vars(record)["count"] == 9 + sum(range(14))
+    assert vars(record)["reasons"] == f"queue_deleted={sum(range(14))}, maxlen=9"
+    queues = vars(record)["queues"]
+    assert queues.startswith("/ q12 queue_deleted=13, ")
+    assert "/ stays maxlen=9" in queues
+    assert queues.count("=") == 10
+    assert vars(record)["others"] == 1 + 2 + 3 + 4
 
 
 def test_nothing_is_told_of_what_was_acked_and_released(
