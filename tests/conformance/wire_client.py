@@ -405,8 +405,10 @@ class WireClient:
         """Tell whether there is something to read, now or within that time."""
         if self._received:
             return True
-        readable, _, _ = select.select([self._socket], [], [], wait_s)
-        return bool(readable)
+        # Not select(): the process of a worker may have more than 1,024 descriptors.
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(wait_s * 1000))
 
     def ready(self, queue: str, channel: int = 1) -> int:
         """Return how many messages wait in the queue, according to a passive declare."""
