@@ -36,7 +36,7 @@ def test_each_test_of_the_list_is_there_once(request: pytest.FixtureRequest) -> 
 def test_each_share_is_short_enough(turn: int) -> None:
     proofs = PROOFS._replace(turn=turn)
     assert all(seconds > 0 for seconds in proofs.share.values())
-    assert 5 < proofs.minutes <= MAX_MINUTES
+    assert 3 < proofs.minutes <= MAX_MINUTES
 
 
 def test_the_turn_is_one_of_the_rotation() -> None:
