@@ -115,12 +115,12 @@ class Actor:
         view = self._client.read()
         assert view.leader is not None
         changed = view.changed(IN_SYNC)
-        self._done(list_change(view.leader.created, changed, members, view.term, "list"))
+        self._done(list_change(view.leader.changed, changed, members, view.term, "list"))
 
     def resign(self, successor: str = "") -> None:
         view = self._client.read()
         assert view.leader is not None
-        self._done(resignation(view.leader.created, view.term, successor, "resign"))
+        self._done(resignation(view.leader.changed, view.term, successor, "resign"))
 
     def when(self, condition: Callable[[View], bool], act: Callable[[View], None]) -> None:
         """Wait for something in etcd, and act on it."""

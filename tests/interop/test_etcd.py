@@ -53,9 +53,7 @@ def patient(settings: EtcdSettings, prefix: str = "/amqpstore/c/g/") -> EtcdClie
 def put(client: EtcdClient, request: str, key: str = "note") -> EtcdTransaction:
     """A transaction that replaces what is there now."""
     changed = client.read().changed(key)
-    return EtcdTransaction(
-        (Compare(key, "changed", changed),), (Put(key, {"request": request}),), (), request
-    )
+    return EtcdTransaction((Compare(key, changed),), (Put(key, {"request": request}),), (), request)
 
 
 def request_of(client: EtcdClient, key: str = "note") -> object:

@@ -43,7 +43,7 @@ def log_of(view: View) -> list[str]:
 
 def put(view: View, request: str, lease: int = 0) -> EtcdTransaction:
     log = [*log_of(view), request]
-    compare = Compare("note", "changed", view.changed("note"))
+    compare = Compare("note", view.changed("note"))
     return EtcdTransaction((compare,), (Put("note", {"log": log}, lease),), (), request)
 
 

@@ -1,15 +1,19 @@
 """What is kept in etcd, and the transactions that change it.
 
 Every change of who leads, or of who counts, is one transaction of compares and puts. Two compares
-guard each: the leadership it belongs to (the `create_revision` of the key `leader`, the *fence*),
-and the revision of what it replaces. The second also kills one's own requests that arrive late:
-etcd may carry out a request whose answer was lost long after it was given up.
+guard each: the leadership it belongs to (the `mod_revision` of the key `leader`, the *fence*), and
+the revision of what it replaces. The second also kills one's own requests that arrive late: etcd
+may carry out a request whose answer was lost long after it was given up, and after its process is
+gone.
+
+The fence is not the `create_revision`: that stays the same when a process takes back the key that
+the process before it left, whose resignation may still be under way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 GROUP = "group"
 STATE = "state"
@@ -31,10 +35,9 @@ def alive_key(member: str) -> str:
 
 
 class EtcdRow(NamedTuple):
-    """A key's value in etcd, and the revisions at which it was created and last changed."""
+    """A key's value in etcd, and the revision at which it was last changed."""
 
     value: Mapping[str, Any]
-    created: int
     changed: int
 
 
@@ -144,10 +147,9 @@ class MemberIdentity(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """A condition: the key has this revision; 0 means that it is absent."""
+    """A condition: the key was last changed at this revision; 0 means that it is absent."""
 
     key: str
-    field: Literal["created", "changed"]
     revision: int
 
 
@@ -191,11 +193,11 @@ def election(
     }
     return EtcdTransaction(
         (
-            Compare(LEADER, "changed", view.changed(LEADER) if own else 0),
-            Compare(STATE, "changed", view.changed(STATE)),
+            Compare(LEADER, view.changed(LEADER) if own else 0),
+            Compare(STATE, view.changed(STATE)),
             # The list is compared in the transaction that decides: an older copy of it may still
             # name a member that the leader has gone on without.
-            Compare(IN_SYNC, "changed", view.changed(IN_SYNC)),
+            Compare(IN_SYNC, view.changed(IN_SYNC)),
         ),
         (
             Put(LEADER, value, lease),
@@ -222,7 +224,7 @@ def list_change(
 ) -> EtcdTransaction:
     """Return the transaction with which the leader grows or shrinks the in-sync list."""
     return EtcdTransaction(
-        (Compare(LEADER, "created", fence), Compare(IN_SYNC, "changed", list_revision)),
+        (Compare(LEADER, fence), Compare(IN_SYNC, list_revision)),
         (Put(IN_SYNC, {"members": list(members), "term": term, "request": request}),),
         request=request,
     )
@@ -235,7 +237,7 @@ def regain(
     since.
     """
     return EtcdTransaction(
-        (Compare(LEADER, "created", 0), Compare(STATE, "changed", state_revision)),
+        (Compare(LEADER, 0), Compare(STATE, state_revision)),
         (Put(LEADER, {**value, "request": request}, lease),),
         request=request,
     )
@@ -245,7 +247,7 @@ def resignation(fence: int, term: int, successor: str, request: str) -> EtcdTran
     """Return the transaction with which a leader gives up, and names who is to stand first."""
     handover = {"to": successor, "term": term, "request": request}
     return EtcdTransaction(
-        (Compare(LEADER, "created", fence),),
+        (Compare(LEADER, fence),),
         (Put(HANDOVER, handover),) if successor else (),
         (LEADER,),
         request,

@@ -42,7 +42,7 @@ def founding(
     """
     group = {"store_id": store_id, "protocol": PROTOCOL, "min_in_sync": 1, "request": request}
     return EtcdTransaction(
-        tuple(Compare(key, "changed", 0) for key in (GROUP, STATE, LEADER, IN_SYNC, SECRET)),
+        tuple(Compare(key, 0) for key in (GROUP, STATE, LEADER, IN_SYNC, SECRET)),
         (
             Put(GROUP, group),
             Put(SECRET, {"secret": secret.hex()}),
@@ -62,7 +62,7 @@ def joining(
         view,
         {"min_in_sync": min_in_sync},
         request,
-        [Compare(member_key(member), "changed", 0)],
+        [Compare(member_key(member), 0)],
         [(member_key(member), value)],
     )
 
@@ -77,8 +77,8 @@ def removal(view: View, member: str, request: str) -> EtcdTransaction:
         {},
         request,
         [
-            Compare(IN_SYNC, "changed", view.changed(IN_SYNC)),
-            Compare(LEADER, "changed", view.changed(LEADER)),
+            Compare(IN_SYNC, view.changed(IN_SYNC)),
+            Compare(LEADER, view.changed(LEADER)),
         ],
         deletes=(member_key(member), alive_key(member)),
     )
@@ -99,7 +99,7 @@ def _on_group(
 ) -> EtcdTransaction:
     group = {**view.rows[GROUP].value, **values, "request": request}
     return EtcdTransaction(
-        (Compare(GROUP, "changed", view.changed(GROUP)), *(compares or ())),
+        (Compare(GROUP, view.changed(GROUP)), *(compares or ())),
         (Put(GROUP, group), *(Put(key, value) for key, value in puts or ())),
         deletes,
         request,
@@ -114,8 +114,8 @@ def switching(view: View, to: str, lease: int, request: str) -> EtcdTransaction:
     value = {"to": to, "term": view.term, "request": request}
     return EtcdTransaction(
         (
-            Compare(LEADER, "changed", view.changed(LEADER)),
-            Compare(IN_SYNC, "changed", view.changed(IN_SYNC)),
+            Compare(LEADER, view.changed(LEADER)),
+            Compare(IN_SYNC, view.changed(IN_SYNC)),
         ),
         (Put(HANDOVER, value, lease),),
         request=request,
@@ -132,10 +132,10 @@ def forced_succession(view: View, member: str, request: str) -> EtcdTransaction:
     term = view.term + 1
     return EtcdTransaction(
         (
-            Compare(LEADER, "changed", 0),
-            Compare(STATE, "changed", view.changed(STATE)),
-            Compare(IN_SYNC, "changed", view.changed(IN_SYNC)),
-            Compare(member_key(member), "changed", view.changed(member_key(member))),
+            Compare(LEADER, 0),
+            Compare(STATE, view.changed(STATE)),
+            Compare(IN_SYNC, view.changed(IN_SYNC)),
+            Compare(member_key(member), view.changed(member_key(member))),
         ),
         (
             Put(STATE, {"term": term, "leader": member, "request": request}),
@@ -148,7 +148,7 @@ def forced_succession(view: View, member: str, request: str) -> EtcdTransaction:
 def disbanding(view: View, request: str) -> EtcdTransaction:
     """Return the transaction that deletes all keys of a group that nobody leads."""
     return EtcdTransaction(
-        (Compare(GROUP, "changed", view.changed(GROUP)), Compare(LEADER, "changed", 0)),
+        (Compare(GROUP, view.changed(GROUP)), Compare(LEADER, 0)),
         deletes=tuple(view.rows),
         request=request,
     )

@@ -29,8 +29,9 @@ class Leadership(NamedTuple):
 class Tenure:
     """The key of one leader, as far as it is known.
 
-    `fence` is the `create_revision` of the key: each change of the list compares it, so that those
-    of a deposed leader fail. `until`: how long the key is there for certain, on the own clock.
+    `fence` is the revision at which the key was put: each change of the list compares it, so that
+    those of a deposed leader fail. `until`: how long the key is there for certain, on the own
+    clock.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Tenure:
         now: float,
     ) -> None:
         self.term = won.term
-        self.fence = won.row.created
+        self.fence = won.row.changed
         self.until = won.lease_until
         self._identity = identity
         self._timing = timing
@@ -89,9 +90,9 @@ class Tenure:
                 self._effects.append(Grant())
         elif row.value["incarnation"] != self._identity.incarnation:
             return "another process of this member leads"
-        elif row.created != self.fence:
+        elif row.changed != self.fence:
             # Regained; by which of the requests, and so under which lease, its value tells.
-            self.fence, self._row = row.created, row
+            self.fence, self._row = row.changed, row
             self._lease = self._leases[row.value["request"]]
         return ""
 

@@ -20,7 +20,6 @@ from amqpstore_server.etcd.values import check_value
 Shape = TypeVar("Shape")
 
 _SHOWN_BYTES = 200
-_TARGETS = {"created": ("CREATE", "create_revision"), "changed": ("MOD", "mod_revision")}
 
 
 class Header(msgspec.Struct):
@@ -32,7 +31,6 @@ class Header(msgspec.Struct):
 
 class KeyValue(msgspec.Struct):
     key: bytes
-    create_revision: int
     mod_revision: int
     value: bytes = b""
 
@@ -142,7 +140,7 @@ def view(answer: RangeAnswer, prefix: str) -> View:
             raise MalformedAnswerError(
                 f"the key {excerpt(one.key)} has the value {excerpt(one.value)}: {error}"
             ) from None
-        rows[name] = EtcdRow(value, one.create_revision, one.mod_revision)
+        rows[name] = EtcdRow(value, one.mod_revision)
     return View(answer.header.cluster_id, answer.header.revision, rows)
 
 
@@ -175,12 +173,11 @@ def transaction_request(transaction: EtcdTransaction, prefix: str) -> bytes:
 
 
 def _compare(compare: Compare, prefix: str) -> dict[str, str]:
-    target, field = _TARGETS[compare.field]
     return {
         "key": _base64(prefix + compare.key),
-        "target": target,
+        "target": "MOD",
         "result": "EQUAL",
-        field: str(compare.revision),
+        "mod_revision": str(compare.revision),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.cluster import electing, in_sync, keys
+from amqpstore_server.cluster import electing, in_sync, keys, tenure
 from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following, Stream
 from amqpstore_server.cluster.frames import HeldBatch, Hello, Promise, Welcome
@@ -200,6 +200,11 @@ def takes_its_key_back_in_the_same_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Electing, "stand", in_the_same)
 
 
+def resigns_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    """Its request deletes the key that another process of the same member has taken back."""
+    patch.setattr(tenure, "resignation", without(keys.LEADER)(keys.resignation))
+
+
 # Terms.
 
 
@@ -235,7 +240,7 @@ def discards_without_asking_etcd(patch: pytest.MonkeyPatch) -> None:
         welcome(self, link, frame)
         if self.state is Stream.VERIFYING:
             leader = {"member": frame.member, "incarnation": frame.incarnation, "term": frame.term}
-            row = keys.EtcdRow(leader, 0, 0)
+            row = keys.EtcdRow(leader, 0)
             self.viewed(View(0, 0, {keys.LEADER: row}))
 
     patch.setattr(Following, "welcome", unread)
@@ -354,6 +359,7 @@ MUTANTS: tuple[tuple[Mutant, Story | None], ...] = (
         pair(takes_its_key_back_in_the_same_term, compares_batches_by_position_only),
         Story.LOST_TAIL,
     ),
+    (resigns_without_a_fence, Story.LATE_RESIGNATION),
     (counts_acks_of_another_connection, Story.LOST_LINKS),
     (pair(keeps_no_term, discards_without_asking_etcd), Story.TWO_LEADERS),
     (pair(takes_lower_terms, discards_without_asking_etcd), Story.TWO_LEADERS),

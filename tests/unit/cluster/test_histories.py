@@ -63,5 +63,12 @@ def test_a_leader_that_has_resigned_lets_others_stand_first() -> None:
     assert [one.name for one in group.leaders] == ["A"]
 
 
+def test_a_late_resignation_does_not_take_the_key_of_the_next_process() -> None:
+    """A leader had resigned, was started again and took its key back, and only then was its
+    resignation carried out: another member was elected while it served clients.
+    """
+    assert history(2053645251).violations == ()
+
+
 def test_a_history_is_its_seed() -> None:
     assert history(7) == history(7)

@@ -186,7 +186,7 @@ def test_a_read_has_all_keys_with_their_revisions(subject: Subject) -> None:
     view = subject.view()
     assert (view.term, view.leader, view.in_sync, view.min_in_sync) == (0, None, MEMBERS, 2)
     assert set(view.rows) == KEYS
-    assert 0 < view.rows[STATE].created == view.changed(STATE) <= view.revision
+    assert 0 < view.changed(STATE) <= view.revision
     assert view.changed(LEADER) == 0
     assert view.cluster != 0
 
@@ -204,10 +204,8 @@ def test_an_election_puts_all_its_keys_at_one_revision(subject: Subject) -> None
     assert {view.changed(key) for key in (LEADER, STATE, IN_SYNC)} == {view.revision}
     leader = view.leader
     assert leader is not None
-    assert leader.created == view.revision
     assert leader.value["request"] == "r1"
     assert (view.term, view.last_leader) == (1, "A")
-    assert view.rows[STATE].created == before.rows[STATE].created
 
 
 def test_an_election_answers_with_its_revision(subject: Subject) -> None:
@@ -299,7 +297,7 @@ def test_a_refused_election_under_a_lease_that_is_gone_is_refused(subject: Subje
 def test_the_list_is_changed_by_who_leads_and_knows_it(subject: Subject) -> None:
     _, view = elect(subject)
     assert view.leader is not None
-    fence, known = view.leader.created, view.changed(IN_SYNC)
+    fence, known = view.leader.changed, view.changed(IN_SYNC)
     shrunk = list_change(fence, known, ("A", "B"), 1, "r2")
     outcome, revision = subject.attempt(shrunk)
     assert outcome == "done"
@@ -315,7 +313,7 @@ def test_a_leader_without_its_key_changes_nothing(subject: Subject) -> None:
     lease, view = elect(subject)
     assert view.leader is not None
     subject.revoke(lease)
-    late = list_change(view.leader.created, view.changed(IN_SYNC), ("A",), 1, "r2")
+    late = list_change(view.leader.changed, view.changed(IN_SYNC), ("A",), 1, "r2")
     assert subject.attempt(late)[0] == "refused"
 
 
@@ -328,7 +326,7 @@ def test_a_regained_leadership_has_another_fence_and_the_same_term(subject: Subj
     assert subject.attempt(again)[0] == "done"
     regained = subject.view()
     assert regained.leader is not None
-    assert regained.leader.created > view.leader.created
+    assert regained.leader.changed > view.leader.changed
     assert regained.leader.value["request"] == "r2"
     assert (regained.term, regained.changed(STATE)) == (1, view.changed(STATE))
 
@@ -353,17 +351,31 @@ def test_a_member_takes_back_its_own_key_under_a_new_lease(subject: Subject) -> 
     assert taken.leader is not None
     assert taken.term == 2
     assert taken.leader.value["incarnation"] == "A.2"
-    # The key goes on: what fences the former incarnation is the revision of the state.
-    assert taken.leader.created == view.leader.created
     subject.revoke(old)
     assert subject.view().leader is not None
+
+
+def test_what_a_process_asked_for_changes_nothing_once_another_one_has_taken_its_key_back(
+    subject: Subject,
+) -> None:
+    """Its requests may be on their way when it ends; the key was there all the time."""
+    _, view = elect(subject)
+    assert view.leader is not None
+    new = subject.grant(LONG_S)
+    assert subject.attempt(standing(view, "A", 2, new, "r2"))[0] == "done"
+    taken = subject.view()
+    fence = view.leader.changed
+    assert subject.attempt(resignation(fence, 1, "B", "r3"))[0] == "refused"
+    late = list_change(fence, taken.changed(IN_SYNC), ("A",), 1, "r4")
+    assert subject.attempt(late)[0] == "refused"
+    assert subject.view() == taken
 
 
 def test_a_resignation_deletes_the_key_of_its_own_leadership_only(subject: Subject) -> None:
     lease, view = elect(subject)
     assert view.leader is not None
-    assert subject.attempt(resignation(view.leader.created - 1, 1, "B", "r2"))[0] == "refused"
-    assert subject.attempt(resignation(view.leader.created, 1, "B", "r3"))[0] == "done"
+    assert subject.attempt(resignation(view.leader.changed - 1, 1, "B", "r2"))[0] == "refused"
+    assert subject.attempt(resignation(view.leader.changed, 1, "B", "r3"))[0] == "done"
     after = subject.view()
     assert (after.leader, after.revision) == (None, view.revision + 1)
     assert after.handover == "B"

@@ -62,7 +62,7 @@ BROKEN = {
     ),
     "a row without its revision": (
         http(b"{" + HEADER + b',"kvs":[{' + KEY + b"}]}"),
-        "missing required field `create_revision` - at `$.kvs[0]`",
+        "missing required field `mod_revision` - at `$.kvs[0]`",
     ),
     "a key that is not base64": (row(b'"value":""', b'"key":"%%%"'), "base64"),
     "a value that is not base64": (row(b'"value":"e30"'), "base64"),

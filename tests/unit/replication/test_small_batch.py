@@ -72,7 +72,7 @@ def view(store_id: str) -> View:
         member_key("A"): {"sync": True},
         member_key("B"): {"sync": True},
     }
-    return View(1, 1, {key: EtcdRow(value, 1, 1) for key, value in values.items()})
+    return View(1, 1, {key: EtcdRow(value, 1) for key, value in values.items()})
 
 
 class Member:

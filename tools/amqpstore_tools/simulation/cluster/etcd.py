@@ -142,9 +142,7 @@ class Etcd(GroupEtcd):
     # The store.
 
     def _put(self, key: str, value: Mapping[str, Any], lease: int) -> None:
-        old = self._rows.get(key)
-        created = old[0].created if old else self._revision
-        self._rows[key] = (EtcdRow(value, created, self._revision), lease)
+        self._rows[key] = (EtcdRow(value, self._revision), lease)
 
     def _expire(self) -> None:
         dead = [lease for lease, (until, _) in self._leases.items() if until <= self._events.now]
@@ -186,10 +184,9 @@ class Etcd(GroupEtcd):
 
     def _attempt(self, transaction: EtcdTransaction) -> tuple[bool, int]:
         self._expire()
-        for key, field, revision in transaction.compares:
+        for key, revision in transaction.compares:
             row = self._rows.get(key)
-            present = getattr(row[0], field) if row else 0
-            if present != revision:
+            if (row[0].changed if row else 0) != revision:
                 return False, self._revision
         if any(put.lease and put.lease not in self._leases for put in transaction.puts):
             return False, self._revision
