@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,17 +14,21 @@ _FOREIGN = tuple(f"{_ROOT / folder}/" for folder in ("tests", "tools"))
 
 
 class Counts:
-    """Calls, while it is counting; not those of tests and tools."""
+    """Calls, while it is counting; not those of tests and tools, nor of garbage that other tests
+    have left: that is collected at any time.
+    """
 
     def __init__(self) -> None:
         self.python: Counter[str] = Counter()
         self.built_in: Counter[str] = Counter()
 
     def __enter__(self) -> None:
+        gc.disable()
         sys.setprofile(self._called)
 
     def __exit__(self, *exception: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     def _called(self, frame: FrameType, event: str, argument: object) -> None:
         if frame.f_code.co_filename.startswith(_FOREIGN):

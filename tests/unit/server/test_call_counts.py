@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -296,6 +297,20 @@ def test_one_call_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert functions["publish"]
     assert found.publish.python == before.publish.python + 1
     assert over(found, before)
+
+
+def test_garbage_of_other_tests_is_not_counted() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+            weakref.finalize(self, int)
+
+    counts = Counts()
+    Cycle()
+    with counts:
+        many: list[list[int]] = [[] for _ in range(10_000)]  # a collection is due
+    assert len(many) == 10_000
+    assert not counts.python
 
 
 def main() -> None:
