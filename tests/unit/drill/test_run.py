@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from amqpstore_tools.drill.run import DrillRun, DrillSettings
+from amqpstore_tools.drill.scenarios import SCENARIOS
 from amqpstore_tools.drill.verdict import INVARIANTS, Step, Verdict
+
+MANUAL = (Path(__file__).parents[3] / "tools" / "README.md").read_text()
+FEW = 3
+"""So many drills that do not check an invariant are named instead of those that do."""
 
 
 def settings(**others: int | str) -> DrillSettings:
@@ -92,3 +97,21 @@ def test_a_run_ends_when_it_has_found_enough(count: int) -> None:
     for number in range(count):
         run.found("I2", f"body {number}", "somewhere")
     assert run.is_over == (count == 50)
+
+
+def checked_by(invariant: str) -> str:
+    named = {name: f"`{name}`" for name in SCENARIOS}
+    others = [named.pop(name) for name, one in SCENARIOS.items() if invariant not in one.checked]
+    if len(others) > FEW:
+        return ", ".join(named.values())
+    return f"all but {', '.join(others)}" if others else "all"
+
+
+def test_the_manual_says_what_each_drill_does_and_checks() -> None:
+    section = MANUAL.partition("\n## Drill it\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    names = [row.split("`")[1] for row in rows if row.startswith("| `")]
+    assert names == list(SCENARIOS)
+    assert [row for row in rows if row.startswith("| I")] == [
+        f"| {name} | {text} | {checked_by(name)} |" for name, text in INVARIANTS.items()
+    ]

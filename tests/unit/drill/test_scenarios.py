@@ -53,6 +53,7 @@ def test_a_sound_store_holds_and_the_seed_decides_all(name: str, tmp_path: Path)
     assert first.timeline
     assert told(first.timeline) == told(second.timeline)
     assert first.checks == second.checks
+    assert first.checks.keys() <= set(SCENARIOS[name].checked)
 
 
 def test_a_sync_that_is_left_out_is_seen_and_its_round_shows_it_again(

@@ -131,5 +131,11 @@ def _numbers(store: Store, queue: Queue) -> list[int]:
         run = store.take(queue, 100)
         if not isinstance(run, Run):
             return [*found, -1]
-        found += [int(message.body.split()[0]) for message in run.messages or ()]
+        found += [_number(message.body) for message in run.messages or ()]
     return found
+
+
+def _number(body: bytes) -> int:
+    """Return the number in the body of a message that is moved; -1 if it is another one."""
+    number = body.partition(b" ")[0]
+    return int(number) if number.isdigit() else -1

@@ -6,6 +6,7 @@ the store is opened, everything it shows is decided, one way or the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amqpstore_tools.drill.observation import Observation
@@ -40,6 +41,12 @@ class PromisedQueue:
     may_be_gone: bool = False
     must_be_gone: bool = False
     entries: dict[str, PromisedMessage] = field(default_factory=dict)
+
+    def of(self, names: Iterable[str]) -> Iterator[PromisedMessage]:
+        """Yield the entries of messages, but for those that nobody published: such a message is a
+        fault of the store that has it, and may be taken and acked like any other.
+        """
+        return (self.entries[name] for name in names if name in self.entries)
 
 
 @dataclass
@@ -108,8 +115,7 @@ class Promises:
                 promised.may_be_gone = True
             elif asked.deed is Deed.PUBLISH:
                 self._published(promised, asked)
-            for message in asked.names:
-                entry = promised.entries[message]
+            for entry in promised.of(asked.names):
                 if asked.deed is Deed.TAKE:
                     entry.deliveries_asked += 1
                 else:
@@ -134,8 +140,7 @@ class Promises:
                 promised.must_be_gone = True
             for payload in asked.payloads:
                 promised.entries[payload.routing_key].is_confirmed = True
-            for message in asked.names:
-                entry = promised.entries[message]
+            for entry in promised.of(asked.names):
                 if asked.deed is Deed.TAKE:
                     entry.deliveries_promised += 1
                 else:

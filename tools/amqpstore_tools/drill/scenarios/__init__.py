@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from amqpstore_tools.drill import damaged
 from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios import (
     bit_flips,
     clock_jumps,
     cluster,
     disk,
+    failing_calls,
     failing_sync,
     full_disk,
     kill,
@@ -31,24 +33,25 @@ from amqpstore_tools.drill.scenarios import (
 
 
 class Scenario(NamedTuple):
-    """The description and function of a scenario. Each works on a store of its own or on the run's
-    copy of one.
+    """The description of a scenario, the invariants that it checks, and its function. Each works on
+    a store of its own or on the run's copy of one.
     """
 
     about: str
+    checked: tuple[str, ...]
     run: Callable[[DrillRun], None]
 
 
 SCENARIOS = {
-    "power-cut": Scenario(power_cut.ABOUT, power_cut.run),
-    "kill": Scenario(kill.ABOUT, kill.run),
-    "bit-flips": Scenario(bit_flips.ABOUT, bit_flips.run),
-    "missing-files": Scenario(missing_files.ABOUT, missing_files.run),
-    "torn-catalog": Scenario(torn_catalog.ABOUT, torn_catalog.run),
-    "full-disk": Scenario(full_disk.ABOUT, full_disk.run),
-    "failing-sync": Scenario(failing_sync.ABOUT, failing_sync.run),
-    "clock-jumps": Scenario(clock_jumps.ABOUT, clock_jumps.run),
-    "disk": Scenario(disk.ABOUT, disk.run),
-    "cluster": Scenario(cluster.ABOUT, cluster.run),
+    "power-cut": Scenario(power_cut.ABOUT, power_cut.CHECKED, power_cut.run),
+    "kill": Scenario(kill.ABOUT, kill.CHECKED, kill.run),
+    "bit-flips": Scenario(bit_flips.ABOUT, damaged.CHECKED_WITH_ACKS, bit_flips.run),
+    "missing-files": Scenario(missing_files.ABOUT, damaged.CHECKED, missing_files.run),
+    "torn-catalog": Scenario(torn_catalog.ABOUT, damaged.CHECKED_WITH_ACKS, torn_catalog.run),
+    "full-disk": Scenario(full_disk.ABOUT, failing_calls.CHECKED, full_disk.run),
+    "failing-sync": Scenario(failing_sync.ABOUT, failing_calls.CHECKED, failing_sync.run),
+    "clock-jumps": Scenario(clock_jumps.ABOUT, clock_jumps.CHECKED, clock_jumps.run),
+    "disk": Scenario(disk.ABOUT, disk.CHECKED, disk.run),
+    "cluster": Scenario(cluster.ABOUT, cluster.CHECKED, cluster.run),
 }
 """By name, in the order in which `all` runs them."""

@@ -25,7 +25,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 ABOUT = "let the clock jump back and forth while messages arrive, expire, and the process is killed"
 
-_CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I12", "I13")
+CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I12", "I13")
 _OPTIONS = OPTIONS._replace(checkpoint_bytes=1 << 60, checkpoint_ms=5000)
 _SECOND_MS = 1000
 _YEAR_MS = 365 * 24 * 3600 * _SECOND_MS
@@ -67,7 +67,7 @@ def run(run: DrillRun) -> None:
         for number in range(1, _STEPS + 1):
             did, faults = _step(world, rng)
             if did.startswith("killed"):
-                run.saw(_CHECKED)
+                run.saw(CHECKED)
             for invariant, text in faults:
                 run.found(invariant, text, f"step {number}, {did}")
             held = world.queue.ready_count

@@ -36,7 +36,7 @@ from amqpstore_tools.drill.verdict import Step
 
 ABOUT = "three replicas and an etcd on this machine: the leader or a follower is lost under load"
 
-_CHECKED = ("I1", "I2", "I5", "I9")
+CHECKED = ("I1", "I2", "I5", "I9")
 _TIMEOUT_S = 60.0
 _PUBLISHERS = (0, 1)
 _FORCED = "320 CONNECTION_FORCED"
@@ -82,7 +82,7 @@ def _round(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random
     did, confirms = _work(run, group, known, rng)
     promised = known.promised_count
     faults = [*_look(run, group.wait_for_leader().address, known)]
-    run.saw(_CHECKED)
+    run.saw(CHECKED)
     for invariant, text in faults:
         run.found(invariant, text, f"round {run.round}: {did}")
     run.account.did["confirms"] += confirms

@@ -23,6 +23,7 @@ from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.scenarios.simulated import (
     DIRECTORY,
     Base,
+    before_harm,
     keep_unknown_files,
     open_faulty_store,
     open_store,
@@ -33,7 +34,7 @@ from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
-_CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
+CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
 _STEPS = 60
 _IMAGES = 5
 
@@ -59,7 +60,9 @@ def fail_one_call(
         keep_unknown_files(outside)
         play(outside, random.Random(seed), _STEPS)  # noqa: S311 (no secret)
 
-    places = _places(base, told, verbs)
+    places = _places(run, base, told, verbs)
+    if not places:
+        return
     nth = rng.choice(places)
     faults = LastingFaults(nth, kind, verbs) if for_good else Faults(nth, kind)
     outside = base.outside(functools.partial(open_faulty_store, faults=faults))
@@ -111,12 +114,13 @@ def _is_of_the_log(call: str) -> bool:
     return path.startswith(f"{DIRECTORY}/{SEGMENTS}/") and verb in ("append", "datasync")
 
 
-def _places(base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
+def _places(run: DrillRun, base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
     """Return which calls of a history may fail: those that begin with one of `verbs`, counted from
     0.
     """
     faults = Faults(-1)
-    told(base.outside(functools.partial(open_faulty_store, faults=faults)))
+    with before_harm(run):
+        told(base.outside(functools.partial(open_faulty_store, faults=faults)))
     return [place for place, call in enumerate(faults.calls) if call.startswith(tuple(verbs))]
 
 
@@ -169,7 +173,7 @@ def _left_behind(
         if recovered.observation is not None:
             found += broken_promises(promises, recovered.observation)
             held.append(sum(len(queue.ready) for queue in recovered.observation.queues.values()))
-    run.saw(_CHECKED, len(all_recovered))
+    run.saw(CHECKED, len(all_recovered))
     least, most = min(held, default=0), max(held, default=0)
     promised = promises.promised_count
     run.step(Step(run.round, 1, did, promised, least, most, 0, is_violated or bool(found)))

@@ -21,6 +21,7 @@ from amqpstore_tools.drill.scenarios.simulated import (
     OPTIONS,
     Base,
     base_of,
+    before_harm,
     keep_unknown_files,
     open_store,
 )
@@ -31,7 +32,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 ABOUT = "let the disk be full at any write, once or from then on, and restart while it is full"
 
 _WRITES = ("append", "create", "make_directory", "commit")
-_CHECKED = ("I1", "I2", "I3", "I5", "I6", "I9", "I10", "I11", "I12")
+_CHECKED_OF_OTHERS = ("I1", "I2", "I3", "I5", "I6", "I9", "I10", "I11", "I12")
 _STEPS = 60
 _ROOM_BYTES = 8 << 20
 _OTHER = "/other"
@@ -55,13 +56,17 @@ def run(run: DrillRun) -> None:
 def _fill_by_others(run: DrillRun, rng: random.Random, base: Base) -> None:
     outside = base.outside(functools.partial(open_store, options=_OPTIONS))
     files = outside.files
-    keep_unknown_files(outside)
-    play(outside, rng, rng.randint(1, _STEPS))
-    files.capacity_bytes = sum(map(len, files.contents())) + _ROOM_BYTES
-    outside.kill()
-    outside.open()
-    # Its owner lets it check the disk now and then: here it creates its reserve, if it has none.
-    outside.housekeep()
+    with before_harm(run):
+        keep_unknown_files(outside)
+        play(outside, rng, rng.randint(1, _STEPS))
+        files.capacity_bytes = sum(map(len, files.contents())) + _ROOM_BYTES
+        outside.kill()
+        outside.open()
+        # Its owner lets it check the disk now and then: here it creates its reserve, if it has
+        # none.
+        outside.housekeep()
+    if not outside.is_open:
+        return
     faults: list[Fault] = []
     did = "another program filled the disk"
     try:
@@ -106,7 +111,7 @@ def _fill_by_others(run: DrillRun, rng: random.Random, base: Base) -> None:
     promises = Promises.before(outside.trace)
     faults += faults_at_openings(promises, outside.trace)
     faults += touched_files(promises, files)
-    run.saw(_CHECKED)
+    run.saw(_CHECKED_OF_OTHERS)
     run.account.did["disks filled by another program"] += 1
     for invariant, text in faults:
         run.found(invariant, text, did)

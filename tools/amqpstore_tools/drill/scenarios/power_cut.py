@@ -16,9 +16,15 @@ from amqpstore_tools.drill import explorer, moves
 from amqpstore_tools.drill.prover import REMEMBERED
 from amqpstore_tools.drill.random_history import play
 from amqpstore_tools.drill.run import DrillRun
-from amqpstore_tools.drill.scenarios.simulated import Base, base_of, keep_unknown_files, open_store
+from amqpstore_tools.drill.scenarios.simulated import (
+    Base,
+    base_of,
+    before_harm,
+    keep_unknown_files,
+    open_store,
+)
 from amqpstore_tools.drill.trace import Trace
-from amqpstore_tools.drill.verdict import Step
+from amqpstore_tools.drill.verdict import INVARIANTS, Step
 
 ABOUT = "cut the power at every write of a random workload, and recover what is left"
 
@@ -31,8 +37,9 @@ _IMAGES_IN_RECOVERY = 1
 _CUTS_IN_RECOVERY = 1
 _MOVES = 6
 _IMAGES_OF_MOVES = 12
-_CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
+_CHECKED_OF_HISTORIES = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
 _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
+CHECKED = tuple(sorted({*_CHECKED_OF_HISTORIES, *_CHECKED_OF_MOVES}, key=[*INVARIANTS].index))
 
 
 def run(run: DrillRun) -> None:
@@ -46,11 +53,11 @@ def run(run: DrillRun) -> None:
         if run.round % 3 == 1:
             _explore_moves(run, rng, base)
         else:
-            _Exploration(run, _history(base, rng, _STEPS)).explore()
+            _Exploration(run, _history(run, base, rng, _STEPS)).explore()
 
 
 def _explore_one(run: DrillRun, base: Base, length: int) -> None:
-    trace = _history(base, run.rng_of_all("history"), length)
+    trace = _history(run, base, run.rng_of_all("history"), length)
     chosen = [run.settings.part] if run.settings.part else [*range(1, PARTS + 1)]
     parts = [_Exploration(run, trace, part) for part in chosen]
     is_first = 1 in chosen
@@ -63,10 +70,11 @@ def _explore_one(run: DrillRun, base: Base, length: int) -> None:
                 part.explore()
 
 
-def _history(base: Base, rng: random.Random, steps: int) -> Trace:
+def _history(run: DrillRun, base: Base, rng: random.Random, steps: int) -> Trace:
     outside = base.outside(open_store)
-    keep_unknown_files(outside)
-    play(outside, rng, steps)
+    with before_harm(run):
+        keep_unknown_files(outside)
+        play(outside, rng, steps)
     return outside.trace
 
 
@@ -100,7 +108,8 @@ class _Exploration:
 
     def _go_on(self, cut: explorer.Cut) -> bool:
         run, result, counted = self._run, self._explorer.result, self._counted
-        run.saw(_CHECKED, result.images + result.kills - counted.images - counted.kills)
+        images = result.images + result.kills - counted.images - counted.kills
+        run.saw(_CHECKED_OF_HISTORIES, images)
         run.account.did["operations cut"] += 1
         run.account.did["distinct disks"] += result.distinct - counted.distinct
         used = result.distinct_used - counted.distinct_used

@@ -4,7 +4,9 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqpstore import Options, Store
@@ -79,6 +81,15 @@ def base_of(run: DrillRun) -> Base:
     )
     run.account.did["queues in the store"] = len(before.queues)
     return Base(disk, before)
+
+
+@contextlib.contextmanager
+def before_harm(run: DrillRun) -> Iterator[None]:
+    """Note what fails before anything was broken: a store that does not open, for example."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        run.found("I9", f"it failed before anything was broken: {error!r}", f"round {run.round}")
 
 
 def keep_unknown_files(outside: Outside) -> None:
