@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -115,6 +116,10 @@ class Prepared:
         self._ranges = ranges
         self.acked_queue_ids = {int(one[0]) for one in ranges}
         """The ids of the queues in which it acks."""
+        self.without_queue: Counter[int] = Counter()
+        """By the ids of queues that were deleted: how many messages were for them, as of the last
+        time they were read.
+        """
 
     @property
     def locked(self) -> list[tuple[Queue, Run]]:
@@ -151,9 +156,14 @@ class Prepared:
         yield from self._read_into(sequences, found)
         if lost := self._hidden.quarantined.count + self._hidden.unreadable_count:
             raise UndecidableError(self.label, f"{lost} of its messages cannot be read")
+        self.without_queue.clear()
         for first, length, priority, placements in self._groups:
             start, stop = (bisect_left(sequences, one) for one in (first, first + length))
             messages = found[start:stop]
+            for queue_id, _, most in placements:
+                if queue_id not in self._store.queues:
+                    count = len(messages)
+                    self.without_queue[queue_id] += count if most is None else min(most, count)
             placed = [
                 Placement(queue, expires_ms, most)
                 for queue_id, expires_ms, most in placements

@@ -183,14 +183,6 @@ class Queue:
         return self.ready.count + self.paged_count
 
     @property
-    def volatile_count(self) -> int:
-        """Ready messages that do not survive the end of the process."""
-        if not self.durable:
-            return self.ready_count
-        in_log = [run for run in self.ready if 0 < run.first_id < FIRST_TRANSIENT]
-        return self.ready.count - sum([run.count for run in in_log])
-
-    @property
     def is_head_paged(self) -> bool:
         """Whether the next message to be taken is in an index file only."""
         paged = self.paged

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from amqpstore import Store
@@ -86,6 +86,17 @@ def watermark_bytes(watermark: float, available: int) -> int:
     return int(watermark * available) if watermark <= 1 else int(watermark)
 
 
+class UnfinishedConnection(Protocol):
+    """A connection with publishes that are not finished."""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What they take in memory."""
+
+    def exhaust(self, reason: str, now: float) -> None:
+        """Close it, as it takes too much."""
+
+
 class Blocked(Protocol):
     """A connection of which publishes are held."""
 
@@ -152,6 +163,22 @@ class Alarms:
             return configured_bytes
         part = 4 if self.is_memory_low else 2
         return min(configured_bytes, self.watermark_bytes // part)
+
+    def free_unfinished(
+        self, connections: Iterable[UnfinishedConnection], configured_bytes: int, now: float
+    ) -> int:
+        """Close the clients with the most memory until unfinished publishes fit into the limit.
+
+        Returns how much is left.
+        """
+        held = {one: one.unfinished_bytes for one in connections}
+        total = sum(held.values())
+        limit = self.unfinished_bytes(configured_bytes)
+        while total > limit:
+            most = max(held, key=held.__getitem__)
+            total -= held.pop(most)
+            most.exhaust(f"the limit of all connections is {limit}", now)
+        return total
 
     def look(self, now: float) -> None:
         """Raise or clear the alarms, and let those go on who waited."""

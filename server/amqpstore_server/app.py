@@ -62,6 +62,7 @@ from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
+from amqpstore_server.statistics.volatile import VolatileFile
 from amqpstore_server.stopping import drain, one_cause, prepare_signals, say_goodbye
 from amqpstore_server.ticking import Standstill, tick_all
 from amqpstore_server.tls import certificates_of
@@ -150,6 +151,7 @@ async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
         # Now, and not while clients wait.
         import amqpstore_server.management.door  # noqa: F401
     app = App(config, store, definitions, certificates, load_config, manager, term)
+    app.volatile_file.count_lost(app.broker)
     # A queue starts by dropping expired messages, so a queue that fails there is in the report.
     app.context.run_timers()
     keep_report(store, datetime.now(UTC), app.broker.set_aside)
@@ -224,6 +226,7 @@ class App:
             self.broker, lambda: [connection.amqp for connection in self.connections]
         )
         self.statistics = Statistics(self.broker, self._sampler)
+        self.volatile_file = VolatileFile(store.directory, store.clock)
         self._holds = LoopHolds(context.work)
         if definitions is not None:
             done(self._importing(definitions, By(config.definitions, "start")))
@@ -368,6 +371,7 @@ class App:
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
             service.start_soon(self._sampler.passes, trio.sleep)
+            service.start_soon(self.volatile_file.keep, self._sampler, trio.sleep, _in_thread)
             service.start_soon(self.reloader.run)
             service.start_soon(self._service_manager.watch)
             service.start_soon(self.carry_out, self.administration.delete_rest())
@@ -390,7 +394,7 @@ class App:
                     doors.cancel_scope.cancel()
                 clients.start_soon(self._stop_clients, clients.cancel_scope)
                 clients.start_soon(self._stop_at_once, signals, clients.cancel_scope)
-            self.broker.note_lost()
+            self.volatile_file.write(self.broker.note_lost(), is_final=True)
             self.context.departures.write()
             self.committer.stop()
             if self.context.trails is not None:
@@ -536,7 +540,9 @@ class App:
             if self.broker.has_work:
                 self._turn.wake()
             await tick_all(self.connections)
-            held_bytes = self._free_memory(trio.current_time())
+            unfinished = [one.amqp for one in self.connections]
+            most_bytes = self.reloader.config.connections_bytes
+            held_bytes = self._alarms.free_unfinished(unfinished, most_bytes, trio.current_time())
             held_bytes += CLIENT_BYTES * len(self.connections)
             held_bytes += self.broker.context.store.held_bytes
             if self._trimming.is_due(held_bytes, trio.current_time()):
@@ -562,20 +568,6 @@ class App:
         for connection in self.connections:
             connection.amqp.free_caches()
 
-    def _free_memory(self, now: float) -> int:
-        """Close the clients with the most memory until unfinished publishes fit into the limit.
-
-        Returns how much is left.
-        """
-        held = {one: one.amqp.unfinished_bytes for one in self.connections}
-        total = sum(held.values())
-        limit = self._alarms.unfinished_bytes(self.reloader.config.connections_bytes)
-        while total > limit:
-            most = max(held, key=held.__getitem__)
-            total -= held.pop(most)
-            most.amqp.exhaust(f"the limit of all connections is {limit}", now)
-        return total
-
     async def _commit_lazily(self) -> None:
         while True:
             await trio.sleep(_LAZY_COMMIT_S)
@@ -598,3 +590,7 @@ class App:
                 self._turn.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    await trio.to_thread.run_sync(work, abandon_on_cancel=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amqpstore import OtherOwnerError, Store
@@ -12,7 +12,7 @@ from amqpstore.departures import Departure
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.deletion import deleting_all
-from amqpstore_server.broker.departures import Departures
+from amqpstore_server.broker.departures import Departures, QueueDepartures
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import LOOK_COST
@@ -20,6 +20,7 @@ from amqpstore_server.broker.permissions import Access, grants_any
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
+from amqpstore_server.broker.queues.message_sums import volatile_count
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.quotas import Limits, Quotas
 from amqpstore_server.broker.removals import leftovers
@@ -204,12 +205,36 @@ class Broker:
             total.add(vhost.departures)
         return total
 
-    def note_lost(self) -> None:
-        """Count the messages that do not survive: the broker stops, and its clients have gone."""
-        for vhost in self.vhosts.values():
-            for queue in vhost.queues.values():
-                lost = sum([one.volatile_count for one in queue.priorities])
-                queue.departures.note(Departure.LOST_AT_RESTART, lost)
+    def note_lost(self) -> dict[tuple[str, str], int]:
+        """Count the messages that do not survive: the broker stops, and its clients have gone.
+
+        Returns how many they are, by virtual host and queue.
+        """
+        lost = {
+            (vhost.name, queue.name): count
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            if not queue.has_copies and (count := volatile_count(queue))
+        }
+        self.note_lost_before([(vhost, name, count) for (vhost, name), count in lost.items()])
+        return lost
+
+    def note_lost_before(self, lost: Iterable[tuple[str, str, int]]) -> None:
+        """Count messages as lost with the process that they were in.
+
+        Args: lost, virtual hosts, queues, and how many messages; some may not exist any more.
+        """
+        for vhost_name, name, count in lost:
+            vhost = self.vhosts.get(vhost_name)
+            if vhost is None:
+                totals, log = self._past_departures, self.context.departures
+                gone = QueueDepartures(vhost_name, name, totals, log)
+                gone.note(Departure.LOST_AT_RESTART, count)
+                gone.closed()
+            elif queue := vhost.queues.get(name):
+                queue.departures.note(Departure.LOST_AT_RESTART, count)
+            else:
+                vhost.note_without_queue(name, Departure.LOST_AT_RESTART, count)
 
     @property
     def set_aside(self) -> list[tuple[str, str]]:

@@ -29,6 +29,9 @@ DYING = (
 )
 """The reasons for which a message may become a dead letter."""
 
+_MAX_EXCHANGES = 1000
+"""The most exchanges whose unroutable messages are told apart in a line; the rest is a sum."""
+
 _WIDTH = max(Departure) + 1
 _NONE = [0] * _WIDTH
 """Shared by all queues from which nothing has left but by acks, and never added to."""
@@ -114,7 +117,8 @@ class QueueDepartures(Departures):
 class DepartureLog:
     """What has left since the last line of the log about it: the queues that messages have left are
     `waiting`. Those that are gone are summed up at once, as clients may make up and delete any
-    number of them before the next line.
+    number of them before the next line. So are messages that no queue was bound for, by the
+    virtual host and the exchange they were published to.
     """
 
     def __init__(self) -> None:
@@ -122,6 +126,13 @@ class DepartureLog:
         self._gone: list[tuple[str, int]] = []
         """Of queues that are gone, what a line would name, the most first."""
         self._gone_reasons: Counter[str] = Counter()
+        self._unroutable: Counter[tuple[str, str]] = Counter()
+
+    def unroutable(self, vhost: str, exchange: str, count: int) -> None:
+        """Count messages that were published and never entered a queue, nor were returned."""
+        self._gone_reasons[Departure.UNROUTABLE.label] += count
+        if len(self._unroutable) < _MAX_EXCHANGES:
+            self._unroutable[vhost, exchange] += count
 
     def sum_up(self, one: QueueDepartures) -> None:
         """Count what has left a queue that is gone, and do not keep it."""
@@ -134,27 +145,38 @@ class DepartureLog:
         self._gone.sort(key=_count, reverse=True)
         del self._gone[_MAX_NAMED:]
 
-    def write(self) -> None:
-        """Write one line for all that has left since the last. To be called about once a second."""
+    def write(self, **more: object) -> None:
+        """Write one line for all that has left since the last. To be called about once a second.
+
+        Args: more, what the line says besides.
+        """
         waiting, self.waiting = self.waiting, {}
         left, self._gone = self._gone, []
         reasons, self._gone_reasons = self._gone_reasons, Counter()
+        exchanges, self._unroutable = self._unroutable, Counter()
         for one in waiting:
             for which, label, count in _named(one):
                 reasons[label] += count
                 left.append((which, count))
-        if not left:
+        if not reasons:
             return
         left.sort(key=_count, reverse=True)
         named = left[:_MAX_NAMED]
+        named_exchanges = [
+            (f"{vhost} {exchange} {Departure.UNROUTABLE.label}", count)
+            for (vhost, exchange), count in exchanges.most_common(_MAX_NAMED)
+        ]
         extra: dict[str, object] = {
             "count": reasons.total(),
             "reasons": _listed(reasons.most_common()),
-            "queues": _listed(named),
         }
-        if others := reasons.total() - sum(map(_count, named)):
+        if named:
+            extra["queues"] = _listed(named)
+        if named_exchanges:
+            extra["exchanges"] = _listed(named_exchanges)
+        if others := reasons.total() - sum(map(_count, [*named, *named_exchanges])):
             extra["others"] = others
-        _log.info("messages left their queues", extra=extra)
+        _log.info("messages left their queues", extra={**extra, **more})
 
 
 def _named(one: QueueDepartures) -> list[tuple[str, str, int]]:

@@ -139,7 +139,9 @@ class VirtualHost:
             context, self.router, own, "the copies of the firehose", COPIES_AT_ONCE, keeps_up=True
         )
         self.firehose = Firehose(name, context, self.exchanges, copies)
-        self.branches = Branches(name, context, self.dead_letters, self.firehose)
+        self.branches = Branches(
+            name, context, self.dead_letters, self.firehose, self.note_without_queue
+        )
         if exchange := self.exchanges.get(EVENT_EXCHANGE):
             events = OwnPublishes(context, self.router, own, "events", EVENTS_AT_ONCE)
             context.events.listen(exchange, EventMessages(context.clock, events).publish)
@@ -442,6 +444,12 @@ class VirtualHost:
         self.owned_queues.add(queue)
         self.router.changed()
         return queue
+
+    def note_without_queue(self, name: str, reason: Departure, count: int) -> None:
+        """Count messages as left whose queue, of that name, does not exist any more."""
+        gone = QueueDepartures(self.name, name, self.departures, self.context.departures)
+        gone.note(reason, count)
+        gone.closed()
 
     def delete_queue(
         self,

@@ -18,7 +18,7 @@ from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.counters import ExchangeCounters, OctetCounters
-from amqpstore_server.broker.queues.message_sums import MessageSums
+from amqpstore_server.broker.queues.message_sums import MessageSums, volatile_count
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.statistics.latencies import Quantiles, RecentLatency
@@ -32,6 +32,7 @@ from amqpstore_server.statistics.series import (
     CounterSeries,
     series_bytes,
 )
+from amqpstore_server.statistics.volatile import VolatileCounts
 
 MAX_BYTES = 48 << 20
 """What the samples of queues, exchanges, connections and channels may take in memory."""
@@ -217,6 +218,8 @@ class Sampler:
         self.node = CounterSeries(TOTALS, len(NODE_FIELDS))
         self.vhosts: dict[str, CounterSeries] = {}
         self.figures = QueueSums()
+        self.volatile: VolatileCounts = {}
+        """As of the last pass over the totals."""
         self._broker = broker
         self._connections = connections
         self._clock = broker.context.clock
@@ -339,6 +342,7 @@ class Sampler:
     def sample_totals(self) -> Iterator[None]:
         """Take a sample of the virtual hosts and the totals, in steps."""
         yield from self._add_octets()
+        volatile = {}
         for name, vhost in list(self._broker.vhosts.items()):
             ready = unacked = 0
             for index, queue in enumerate(list(vhost.queues.values()), 1):
@@ -346,9 +350,12 @@ class Sampler:
                     ready += queue.ready_count
                     unacked += queue.unacked_count
                     queue.consumers.note_room()
+                if not queue.has_copies and (count := volatile_count(queue)):
+                    volatile[name, queue.name] = count
                 if not index % _AT_ONCE:
                     yield
             self._lengths[name] = ready, unacked
+        self.volatile = volatile
         for known in (self.vhosts, self._lengths, self._octets_of):
             for name in [name for name in known if name not in self._broker.vhosts]:
                 del known[name]

@@ -26,6 +26,7 @@ from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.transactions import prepared_work
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.branches import XID, BranchClient
@@ -191,6 +192,33 @@ def a_branch(broker: Departing) -> None:
         (client.commit if is_committed else client.rollback)(XID)
         broker.settle()
     assert broker.vhost.departures.came_back == 1
+
+
+@way(queue_deleted=4)
+def a_branch_whose_queues_are_deleted(broker: Departing) -> None:
+    """What it was prepared to publish counts when it is committed, once for each such queue."""
+    client = prepared_fanout(broker)
+    for name in ("q", "r"):
+        broker.vhost.delete_queue(broker.vhost.queue(name))
+    client.commit()
+    broker.settle()
+    # They were in no queue, so no sum misses them.
+    assert broker.vhost.departures.left[Departure.QUEUE_DELETED] == 4
+
+
+def prepared_fanout(broker: Departing) -> BranchClient:
+    """A client that has prepared a branch with two messages to q, and one to q, r and s."""
+    for name in ("q", "r", "s"):
+        broker.queue(name)
+        broker.bind("amq.fanout", name)
+    client = BranchClient(broker)
+    client.start()
+    client.publish("", "q", "one", "two")
+    client.publish("amq.fanout", "", "three")
+    client.end()
+    client.prepare()
+    broker.settle()
+    return client
 
 
 @way(rejected=1)
@@ -509,6 +537,32 @@ def test_what_goes_with_a_virtual_host_stays_in_the_totals(simulated: Departing)
     assert simulated.left() == {}
 
 
+def test_queues_that_are_deleted_while_a_branch_is_committed_are_counted(
+    simulated: Departing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_work, "_MAX_PLACED", 1)
+    client = prepared_fanout(simulated)
+    committing = client.committing()
+    next(committing)  # The two messages have their place.
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    for _ in committing:
+        pass
+    simulated.settle()
+    assert simulated.vhost.departures.left[Departure.QUEUE_DELETED] == 3
+
+
+def test_a_branch_whose_queue_was_deleted_before_the_start_is_counted(
+    simulated: Departing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    prepared_fanout(simulated)
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    simulated.restart()
+    BranchClient(simulated).commit()
+    simulated.settle()
+    assert simulated.left() == {"queue_deleted": 3}
+
+
 def test_there_is_a_test_for_each_reason() -> None:
     tested = {label for expected, _ in WAYS for label in expected}
     assert tested == {one.label for one in Departure} - {Departure.LOST_AT_RESTART.label}
@@ -611,6 +665,37 @@ def test_queues_that_are_gone_are_told_as_others_are_and_not_kept(
     assert "/ stays maxlen=9" in queues
     assert queues.count("=") == 10
     assert vars(record)["others"] == 1 + 2 + 3 + 4
+
+
+def test_unroutable_messages_are_told_with_their_exchanges(
+    simulated: Departing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    simulated.send("one", "two", queue="nowhere")
+    for number in range(12):
+        name = f"x{number:02}"
+        simulated.exchange(name)
+        simulated.client.publish(name, "", *["one"] * (20 - number))
+    simulated.client.channel.publish(*labelled("x00", "", "returned"), Flags(mandatory=True))
+    for _ in range(2):
+        simulated.context.departures.write()
+    (record,) = [one for one in caplog.records if one.message == "messages left their queues"]
+    count = 2 + sum(range(9, 21))
+    assert vars(record)["count"] == count
+    assert vars(record)["reasons"] == f"unroutable={count}"
+    assert vars(record)["exchanges"].startswith("/ x00 unroutable=20, / x01 unroutable=19, ")
+    assert vars(record)["others"] == 10 + 9 + 2
+    assert "queues" not in vars(record)
+    simulated.send("one", queue="nowhere")
+    simulated.context.departures.write()
+    assert vars(caplog.records[-1])["exchanges"] == "/ amq.default unroutable=1"
+
+
+def test_exchanges_that_come_and_go_are_not_all_kept_for_a_line(simulated: Departing) -> None:
+    log = simulated.context.departures
+    for number in range(5000):
+        log.unroutable("/", f"x{number}", 1)
+    assert len(log._unroutable) == 1000
 
 
 def test_nothing_is_told_of_what_was_acked_and_released(

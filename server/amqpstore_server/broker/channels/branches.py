@@ -25,6 +25,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from amqpstore import Prepared
+from amqpstore.departures import Departure
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, TransactedChannel
 from amqpstore_server.broker.context import BrokerContext
@@ -165,12 +166,22 @@ class _Branch:
 
 
 class Branches:
-    """The branches of a virtual host."""
+    """The branches of a virtual host.
+
+    Args: without_queue, called with the name of a queue that was deleted, the reason, and how many
+    messages would have entered it.
+    """
 
     def __init__(
-        self, vhost: str, context: BrokerContext, dead_letters: DeadLetters, firehose: Firehose
+        self,
+        vhost: str,
+        context: BrokerContext,
+        dead_letters: DeadLetters,
+        firehose: Firehose,
+        without_queue: Callable[[str, Departure, int], None],
     ) -> None:
         self._firehose = firehose
+        self._without_queue = without_queue
         self._vhost = vhost
         self._context = context
         self._dead_letters = dead_letters
@@ -300,6 +311,8 @@ class Branches:
             with branch.doing("committed"):
                 columns = yield from branch.prepared.committing(done, or_else)
             self._forget(branch)
+            for name, count in branch.prepared.without_queue.items():
+                self._without_queue(name, Departure.QUEUE_DELETED, count)
             # Who published it may have left long ago.
             publishes = [(column.queues, column.messages) for column in columns]
             self._firehose.committed(Origin(user=branch.user), publishes)

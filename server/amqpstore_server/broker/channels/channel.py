@@ -104,6 +104,7 @@ class Channel:
         self.publisher = Publisher(
             *(vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals),
             origin=origin,
+            vhost=vhost.name,
         )
         self._unacked = UnackedDeliveries()
         self.next_delivery_tag = 1
@@ -616,6 +617,8 @@ class Channel:
                 # Otherwise it was given everything there is for it.
                 consumer.queue.touch()
 
-    def count_published(self, route: Route, count: int, flags: Flags, undelivered: int) -> None:
+    def count_published(
+        self, route: Route, exchange: str, count: int, flags: Flags, undelivered: int
+    ) -> None:
         """Count messages of one route that were published in its transaction."""
-        self.publisher.count(route, count, flags, undelivered)
+        self.publisher.count(route, exchange, count, flags, undelivered)

@@ -106,9 +106,11 @@ class TransactedChannel(Protocol):
     def forget(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Stop counting a delivery as unacked: it was acked, requeued or dropped."""
 
-    def count_published(self, route: Route, count: int, flags: Flags, undelivered: int) -> None:
-        """Count messages of one route as published. Args: undelivered, how many of them were
-        returned because no consumer could take them at once.
+    def count_published(
+        self, route: Route, exchange: str, count: int, flags: Flags, undelivered: int
+    ) -> None:
+        """Count messages of one route and exchange as published. Args: undelivered, how many of
+        them were returned because no consumer could take them at once.
         """
 
 
@@ -344,7 +346,8 @@ class LocalTransaction:
             route, flags = sent.route, sent.flags
             if route.queues and all(queue.is_deleted for queue in route.queues):
                 route, flags = Route([], route.counters), Flags()
-            channel.count_published(route, len(sent.messages), flags, sent.undelivered)
+            exchange = sent.messages[0].envelope.exchange
+            channel.count_published(route, exchange, len(sent.messages), flags, sent.undelivered)
         self._forget_sent()
         yield from self._finishing(settled, requeues)
 

@@ -17,6 +17,7 @@ from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.limits import COPY_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.permissions import DEFAULT_EXCHANGE_RESOURCE
 from amqpstore_server.broker.publish_column import Routed, WaitingConfirm
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route
@@ -58,7 +59,7 @@ class Publisher:
     its `outlet`.
 
     Args: counters, of the channel, and totals, of its virtual host, in which messages are counted;
-    origin, who publishes.
+    origin, who publishes; vhost, whose log is told of unroutable messages, if it has a name.
     """
 
     def __init__(
@@ -70,10 +71,12 @@ class Publisher:
         counters: ChannelCounters,
         totals: ChannelCounters,
         origin: Origin = NOWHERE,
+        vhost: str = "",
     ) -> None:
         self.confirms = False
         self.origin = origin
         self.outlet = outlet
+        self._vhost = vhost
         self._context = context
         self._log = context.store.log
         self._probes = context.probes
@@ -101,7 +104,7 @@ class Publisher:
         self._totals.publish += count
         self._context.spent += route.copies * COPY_COST
         if not route.is_routed:
-            self._count_unroutable(count, flags)
+            self._count_unroutable(messages[0].envelope.exchange, count, flags)
             if flags.mandatory:
                 self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
@@ -201,9 +204,11 @@ class Publisher:
         # The outlet may have changed meanwhile: the channel may be closed.
         self.outlet.failed()
 
-    def count(self, route: Route, count: int, flags: Flags, undelivered: int) -> None:
-        """Count messages of one route as published. Args: undelivered, how many of them were
-        returned because no consumer could take them at once.
+    def count(
+        self, route: Route, exchange: str, count: int, flags: Flags, undelivered: int
+    ) -> None:
+        """Count messages of one route and exchange as published. Args: undelivered, how many of
+        them were returned because no consumer could take them at once.
         """
         self._counters.return_undelivered += undelivered
         self._totals.return_undelivered += undelivered
@@ -212,14 +217,17 @@ class Publisher:
         self._counters.publish += count
         self._totals.publish += count
         if not route.is_routed:
-            self._count_unroutable(count, flags)
+            self._count_unroutable(exchange, count, flags)
 
-    def _count_unroutable(self, count: int, flags: Flags) -> None:
+    def _count_unroutable(self, exchange: str, count: int, flags: Flags) -> None:
         for counters in (self._counters, self._totals):
             if flags.mandatory:
                 counters.return_unroutable += count
             else:
                 counters.drop_unroutable += count
+        if self._vhost and not flags.mandatory:
+            name = exchange or DEFAULT_EXCHANGE_RESOURCE
+            self._context.departures.unroutable(self._vhost, name, count)
 
     def replay(self, message: Message, flags: Flags) -> Iterator[None]:
         """Carry out the replay that a message requests, in steps. Raises: PreconditionFailedError,

@@ -110,3 +110,11 @@ class MessageSums(NamedTuple):
             Amount(count - unlogged, count_bytes - unlogged_bytes if is_sized else None),
             Amount(unacked - sums.unlogged_count, unacked_bytes - sums.unlogged_bytes),
         )
+
+
+def volatile_count(queue: Queue) -> int:
+    """Return how many messages, ready and unacked ones, do not survive the end of the process."""
+    if not queue.priorities.lowest.durable:
+        return queue.ready_count + queue.unacked_count
+    ready = sum([one.unlogged_count for one in queue.priorities])
+    return ready + queue.unacked_sums.unlogged_count

@@ -6,6 +6,7 @@ A decision is made in steps, as there may be very many messages: see `Branches`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import chain
 
@@ -30,6 +31,9 @@ _Locked = tuple[amqpstore.Queue, Run]
 class PreparedWork:
     """A prepared transaction of the store, and the broker's queues that it concerns.
 
+    `without_queue`, by the name of the queue, are messages that a commit put nowhere, as their
+    queue was deleted before; its name is not known if that was before the last start. A queue that
+    is deleted after they were placed counts them itself: it expects them.
     Args: queues, by the ids of their queues in the store.
     """
 
@@ -39,6 +43,7 @@ class PreparedWork:
         self._context = context
         self._prepared = prepared
         self._queues = queues
+        self.without_queue: Counter[str] = Counter()
 
     @property
     def publish_count(self) -> int:
@@ -74,6 +79,9 @@ class PreparedWork:
             if isinstance(error, ReadLaterError | UndecidableError | DiskFullError):
                 raise ResourceExhaustedError(str(error)) from None
             raise
+        for queue_id, count in prepared.without_queue.items():
+            deleted = self._queues.get(queue_id)
+            self.without_queue[deleted.name if deleted else ""] += count
         when_moved(self._context, prepared.acked_queue_ids, columns, on_durable, or_else)
         return columns
 
