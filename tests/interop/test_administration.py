@@ -150,6 +150,10 @@ def test_the_same_commands_on_a_stopped_broker(operator: Operator) -> None:
         assert operator.types("users", "add", "anna", password="one")[0] == 0
         assert operator.types("policies", "set", "short", "^q", '{"max-length": 1}')[0] == 0
         assert operator.types("policies", "set", "bad", "^q", '{"max-length": -1}')[0] == 5
+        code, told, _ = operator.types("policies", "set", "z", "^s", '{"ha-mode": "all"}')
+        assert (code, told["done"]) == (0, "policy z in vhost / set")
+        (note,) = told["notes"]
+        assert note.startswith("policy key 'ha-mode' has no effect: there are no mirrored queues")
         assert operator.types("users", "delete", "guest")[0] == 0
         assert operator.types("users", "delete", "anna")[0] == 5
         assert operator.types("users", "list", data=str(operator.directory))[0] == 4

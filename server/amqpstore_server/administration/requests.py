@@ -24,6 +24,7 @@ from amqpstore_server.administration.message_requests import (
 from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.accepted import policy_notes
 from amqpstore_server.broker.audit import By
 from amqpstore_server.definitions import (
     Permission,
@@ -208,7 +209,10 @@ class SetPolicy(OperatorRequest, tag="policies set"):
     operator: bool = False
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        yield from administration.set_policy(by, self.policy, operator=self.operator)
+        policy = self.policy
+        yield from administration.set_policy(by, policy, operator=self.operator)
+        noted = policy_notes(policy.apply_to, dict(policy.settings), operator=self.operator)
+        return {"notes": noted}
 
 
 class ClearPolicy(OperatorRequest, tag="policies clear"):

@@ -1,10 +1,12 @@
 """What is accepted acts: the one table of the names that a declaration, a policy or a limit may
-have, for all roads by which they come (AMQP, the API, an import, the configuration's file).
+have, for all roads by which they come (AMQP, the API, an import, the configuration's file), and of
+what the broker reads in a message.
 
 A name acts, or it is taken with a note, because its absence changes nothing for any message here,
 or it is refused. One that is not in the table is refused if it looks like a misspelling of one that
 acts; otherwise an argument is taken with a note, as applications keep things of their own there,
-and a key of a policy or a limit is refused.
+and a key of a policy or a limit is refused. A message is never refused for a name in it: what the
+table does not have is the application's.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ from typing import Any, NamedTuple
 
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
+from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER
+from amqpstore_server.broker.exchanges.recent_history import NO_STORE_HEADER
+from amqpstore_server.broker.exchanges.replay import REPLAY_HEADERS
+from amqpstore_server.broker.messages.cycles import LANDMARK
+from amqpstore_server.broker.messages.envelope import KEY_HEADERS
 from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
 from amqpstore_server.broker.settings import (
     ALTERNATE_EXCHANGE,
@@ -38,6 +45,9 @@ class Place(enum.Enum):
     EXCHANGE = "argument of an exchange"
     BINDING = "argument of a binding"
     CONSUMER = "argument of a consumer"
+    GET = "argument of a get"
+    HEADER = "header of a message"
+    PROPERTY = "property of a message"
     POLICY = "policy key"
     OPERATOR_POLICY = "operator policy key"
     VHOST_LIMIT = "limit of a virtual host"
@@ -72,6 +82,7 @@ _NO_STREAMS = "there are none here"
 _STREAMS = f"it is of streams, and {_NO_STREAMS}"
 _CANCELS = "a consumer goes on, or its connection ends, when another replica leads"
 _RETRIES = "delayed retries are not supported: a queue with a TTL and a dead-letter exchange delays"
+_OURS = "the broker alone writes it, and removes one that a client has written"
 _FEDERATED = "federation is not supported"
 
 _NOTED_QUEUE = {
@@ -141,6 +152,15 @@ TABLE: Mapping[Place, Mapping[str, NameRule]] = {
         ("x-priority", "x-consumer-timeout"),
         {"x-cancel-on-ha-failover": _CANCELS, "x-stream-offset": _STREAMS},
         {"x-credit": "it is not supported: basic.qos limits what is unacked"},
+    ),
+    Place.GET: _rows(("x-wait",), {}, {}),
+    Place.HEADER: _rows(
+        (*KEY_HEADERS, DELAY_HEADER, NO_STORE_HEADER, *REPLAY_HEADERS, "x-death"),
+        {"x-stream-filter-value": _STREAMS, LANDMARK: _OURS},
+        {},
+    ),
+    Place.PROPERTY: _rows(
+        ("delivery-mode", "expiration", "headers", "priority", "reply-to", "user-id"), {}, {}
     ),
     Place.POLICY: _rows(POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, {**_RETRIED, **_OF_EXCHANGES}),
     Place.OPERATOR_POLICY: _rows(OPERATOR_POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, _RETRIED),

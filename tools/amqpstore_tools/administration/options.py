@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,9 +92,14 @@ def ask(arguments: argparse.Namespace, **request: Any) -> Any:
     return asked(arguments.data, {"do": do, **request})
 
 
-def tell(arguments: argparse.Namespace, text: str) -> None:
-    """Say what was done."""
-    write_json({"done": text}) if arguments.json else say(text)
+def tell(arguments: argparse.Namespace, text: str, notes: Sequence[str] = ()) -> None:
+    """Say what was done, and what was taken but has no effect."""
+    if arguments.json:
+        write_json({"done": text, **({"notes": list(notes)} if notes else {})})
+        return
+    say(text)
+    for note in notes:
+        say(f"note: {note}", sys.stderr)
 
 
 def show_rows(

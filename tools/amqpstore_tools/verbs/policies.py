@@ -77,8 +77,10 @@ def _set(arguments: argparse.Namespace) -> None:
         "apply-to": arguments.apply_to,
         "priority": arguments.priority,
     }
-    ask(arguments, policy=policy, operator=arguments.operator)
-    tell(arguments, f"policy {arguments.name} in vhost {arguments.vhost} set")
+    answer = ask(arguments, policy=policy, operator=arguments.operator)
+    # A broker that is older than this command answers with nothing.
+    notes: list[str] = (answer or {}).get("notes", [])
+    tell(arguments, f"policy {arguments.name} in vhost {arguments.vhost} set", notes)
 
 
 def _clear(arguments: argparse.Namespace) -> None:

@@ -14,6 +14,14 @@ from amqpstore_server.protocol.content import BasicProperties
 
 REPLAY_EXCHANGE = "amq.replay"
 
+REPLAY_TO = "x-replay-to"
+CONSUMED_FROM = "x-from"
+CONSUMED_TO = "x-to"
+REPLAY_LIMIT = "x-limit"
+REPLAY_MESSAGE_ID = "x-message-id"
+REPLAY_HEADERS = (REPLAY_TO, CONSUMED_FROM, CONSUMED_TO, REPLAY_LIMIT, REPLAY_MESSAGE_ID)
+"""The headers of a request."""
+
 
 class ReplayExchange(Exchange):
     """`amq.replay`. Nothing can be bound to it, and it routes nothing."""

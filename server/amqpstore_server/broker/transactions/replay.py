@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Envelope, Message
 from amqpstore_server.broker.errors import PreconditionFailedError
+from amqpstore_server.broker.exchanges.replay import (
+    CONSUMED_FROM,
+    CONSUMED_TO,
+    REPLAY_LIMIT,
+    REPLAY_MESSAGE_ID,
+    REPLAY_TO,
+)
 from amqpstore_server.broker.messages.cycles import LANDMARK
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
@@ -65,11 +72,11 @@ class ReplayRequest(NamedTuple):
         headers = decode_properties(envelope.properties).headers or {}
         return cls(
             envelope.routing_key,
-            _text(headers, "x-replay-to") or envelope.routing_key,
-            _number(headers, "x-from") or 0,
-            _MAX_MS if (to_ms := _number(headers, "x-to")) is None else to_ms,
-            _number(headers, "x-limit"),
-            _text(headers, "x-message-id"),
+            _text(headers, REPLAY_TO) or envelope.routing_key,
+            _number(headers, CONSUMED_FROM) or 0,
+            _MAX_MS if (to_ms := _number(headers, CONSUMED_TO)) is None else to_ms,
+            _number(headers, REPLAY_LIMIT),
+            _text(headers, REPLAY_MESSAGE_ID),
         )
 
     def wants(self, envelope: Envelope) -> bool:
