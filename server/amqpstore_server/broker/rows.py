@@ -11,6 +11,7 @@ import msgpack
 from amqpstore.catalog import Change
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.values import octets_of
 from amqpstore_server.broker.settings import ALTERNATE_EXCHANGE, CHECKS, CLASSIC, QUEUE_TYPE
 
 _MISSING: Any = object()
@@ -82,8 +83,9 @@ def check_equivalent(what: str, asked: Mapping[str, Any], present: Mapping[str, 
     """Raises: PreconditionFailedError, naming the first property that differs."""
     for field, value in asked.items():
         current = present[field]
-        # Types count: 10 and 10.0 are different, and so are 1 and true.
-        if type(value) is not type(current) or value != current:
+        # Types count: 10 and 10.0 are different, and so are 1 and true; but text may come as bytes.
+        type_, present_type = type(octets_of(value)), type(octets_of(current))
+        if type_ is not present_type or octets_of(value) != octets_of(current):
             raise PreconditionFailedError(
                 f"inequivalent arg '{field}' for {what}: received {_said(value)} but current is "
                 f"{_said(current)}"

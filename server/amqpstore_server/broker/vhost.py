@@ -566,8 +566,7 @@ class VirtualHost:
         self._define(binding_changes(self.name, exchange, [binding], add=True))
         self.router.changed()
         self._rebound("bound", "binding.created", exchange, binding)
-        if isinstance(destination, Queue):
-            self._exchange_queues.bound(exchange, destination)
+        self._exchange_queues.bound(exchange, destination)
         return True
 
     @property
@@ -592,8 +591,9 @@ class VirtualHost:
         """
         exchange = self._bindable(exchange_name)
         self._check_destination(destination)
-        binding = Binding(destination, routing_key, arguments)
-        if not self._bindings.unbind(exchange, binding):
+        # Its row has the arguments as it was bound, which may differ in their types.
+        binding = self._bindings.unbind(exchange, Binding(destination, routing_key, arguments))
+        if binding is None:
             return False
         self._rebound("unbound", "binding.deleted", exchange, binding)
         deletion = Deletion(self, binding_changes(self.name, exchange, [binding], add=False))

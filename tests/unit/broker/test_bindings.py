@@ -1,11 +1,13 @@
 """What goes with a queue or an exchange: its bindings, and the exchanges that these kept alive."""
 
+import contextlib
 import sys
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.queues.queue import Queue
 from tests.simulated_broker import SimulatedBroker
@@ -161,3 +163,67 @@ def test_a_binding_to_an_internal_exchange_is_there_after_a_restart(
     simulated.restart()
     bindings = simulated.vhost.exchange("e").bindings
     assert [one.destination.name for one in bindings] == ["inside"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "other"),
+    [
+        ("text", b"text"),
+        (b"\xff", "\udcff"),
+        (1, 1.0),
+        ([1, b"a", {"in": "b"}], [1.0, "a", {"in": b"b"}]),
+        ({"a": 1, "b": 2}, {"b": 2.0, "a": 1}),
+    ],
+)
+def test_arguments_that_match_alike_are_one_binding(
+    simulated: SimulatedBroker, bound: object, other: object
+) -> None:
+    queue = simulated.queue("q")
+    assert simulated.vhost.bind(queue, "amq.headers", "", {"a": bound})
+    assert not simulated.vhost.bind(queue, "amq.headers", "", {"a": other})
+    assert simulated.vhost.unbind(queue, "amq.headers", "", {"a": other})
+    # Its row is gone, too.
+    simulated.restart()
+    assert simulated.vhost.exchange("amq.headers").bindings == []
+
+
+@pytest.mark.parametrize(
+    ("bound", "other"),
+    [(1, True), (1, "1"), (1, 1.5), (1.0, 1.5), ([], {}), (["a"], "a"), (None, ""), ([1], [1, 1])],
+)
+def test_other_arguments_are_other_bindings(
+    simulated: SimulatedBroker, bound: object, other: object
+) -> None:
+    queue = simulated.queue("q")
+    assert simulated.vhost.bind(queue, "amq.headers", "", {"a": bound})
+    assert not simulated.vhost.unbind(queue, "amq.headers", "", {"a": other})
+    assert simulated.vhost.bind(queue, "amq.headers", "", {"a": other})
+    simulated.restart()
+    assert len(simulated.vhost.exchange("amq.headers").bindings) == 2
+
+
+@pytest.mark.parametrize(
+    ("declared", "again", "right"),
+    [
+        ({"dead_letter_exchange": "letters"}, {"dead_letter_exchange": b"letters"}, True),
+        ({"queue_type": "classic"}, {"queue_type": b"classic"}, True),
+        ({}, {"queue_type": b"classic"}, True),
+        ({"dead_letter_exchange": "letters"}, {"dead_letter_exchange": b"other"}, False),
+        ({"max_length": 10}, {"max_length": 10.0}, False),
+        ({"max_length": 10}, {"max_length": "10"}, False),
+        ({"max_length": 1}, {"max_length": True}, False),
+    ],
+)
+def test_a_redeclaration_may_have_other_types_for_the_same_values(
+    simulated: SimulatedBroker, declared: dict[str, Any], again: dict[str, Any], right: bool
+) -> None:
+    simulated.queue("q", **declared)
+    with contextlib.nullcontext() if right else pytest.raises(PreconditionFailedError):
+        simulated.queue("q", **again)
+
+
+def test_the_alternate_exchange_may_come_as_bytes(simulated: SimulatedBroker) -> None:
+    for alternate in ("other", b"other"):
+        simulated.exchange("e", alternate_exchange=alternate)
+    with pytest.raises(PreconditionFailedError):
+        simulated.exchange("e", alternate_exchange=b"others")

@@ -381,3 +381,57 @@ def test_a_slice_of_time_that_is_over_is_no_queue_of_the_store(
     assert len(simulated.store.queues) == before
     simulated.restart()
     assert len(simulated.store.queues) == before
+
+
+# Histories through exchanges.
+
+
+def with_history() -> SimulatedBroker:
+    """An exchange whose history has four messages, with keys a and b."""
+    simulated = SimulatedBroker()
+    simulated.exchange("recent", "x-recent-history")
+    client = Client(simulated)
+    for body, key in (("one", "a"), ("two", "b"), ("three", "a")):
+        client.publish("recent", key, body)
+    client.publish("recent", "a", "no", headers={"x-recent-history-no-store": True})
+    simulated.settle()
+    return simulated
+
+
+def test_a_history_goes_through_an_exchange_that_is_bound() -> None:
+    simulated = with_history()
+    simulated.exchange("next", "direct")
+    for key in ("a", "b"):
+        simulated.queue(key)
+        simulated.bind("next", key, key)
+    assert simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    simulated.settle()
+    assert simulated.ready("a") == ["one", "three"]
+    assert simulated.ready("b") == ["two"]
+    # As with a queue, the same binding once more is none.
+    assert not simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    simulated.settle()
+    assert simulated.ready("b") == ["two"]
+
+
+def test_a_history_goes_into_that_of_the_next_exchange() -> None:
+    simulated = with_history()
+    simulated.exchange("next", "x-recent-history", x_recent_history_length=2)
+    simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    simulated.settle()
+    simulated.queue("q")
+    simulated.bind("next", "q")
+    simulated.settle()
+    assert simulated.ready("q") == ["two", "three"]
+
+
+def test_a_history_without_a_route_is_no_error() -> None:
+    simulated = with_history()
+    simulated.exchange("next", "direct")
+    assert simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    simulated.queue("full", max_length=1, overflow="reject-publish")
+    simulated.exchange("last")
+    simulated.bind("last", "full")
+    assert simulated.vhost.bind(simulated.vhost.exchange("last"), "recent", "", {})
+    simulated.settle()
+    assert simulated.ready("full") == ["one"]

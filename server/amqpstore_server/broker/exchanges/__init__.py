@@ -4,6 +4,7 @@
 - `direct`, `fanout`, `topic`, `headers`: the types of the specification; `topic_patterns`: many
   topic patterns matched at once.
 - `consistent_hash`, `random_`, `recent_history`, `delayed`: types of RabbitMQ and its plug-ins.
+- `values`: which values of arguments are the same although their types differ.
 - `built_in`: the types that route at once, by name.
 - `replay`: `amq.replay`, which takes requests to replay a history.
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import msgpack
 
 from amqpstore_server.broker.counters import ExchangeCounters
+from amqpstore_server.broker.exchanges.values import comparable
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
@@ -49,8 +50,10 @@ class Binding(NamedTuple):
 
     @property
     def key(self) -> BindingKey:
-        """The key by which two bindings of one exchange are equal."""
-        return id(self.destination), self.routing_key, msgpack.packb(sorted(self.arguments.items()))
+        """The key by which two bindings of one exchange are equal, whatever types their client's
+        language has for the values of arguments.
+        """
+        return id(self.destination), self.routing_key, msgpack.packb(comparable(self.arguments))
 
 
 BindingsByKey = dict[BindingKey, Binding]
@@ -167,19 +170,19 @@ class Exchange(ABC):
         self._by_destination.setdefault(key[0], {})[key] = binding
         return True
 
-    def unbind(self, binding: Binding) -> bool:
-        """Remove a binding. Returns False if no equal one exists."""
+    def unbind(self, binding: Binding) -> Binding | None:
+        """Remove a binding. Returns the one that there was; None if no equal one exists."""
         key = binding.key
         found = self._bindings.pop(key, None)
         if found is None:
-            return False
+            return None
         to_the_same = self._by_destination[key[0]]
         del to_the_same[key]
         if not to_the_same:
             del self._by_destination[key[0]]
         # A plug-in's type may raise here; the binding is removed all the same.
         called(partial(self._remove, found))
-        return True
+        return found
 
     def unbind_deleted(self, destination: Destination) -> BindingsByKey:
         """Unbind a queue or an exchange that is deleted. Returns the bindings to it, each to be

@@ -27,12 +27,12 @@ class Bindings:
         self._sources.setdefault(binding.destination, {})[source] = None
         return is_new
 
-    def unbind(self, source: Exchange, binding: Binding) -> bool:
+    def unbind(self, source: Exchange, binding: Binding) -> Binding | None:
         """Remove a binding, as `Exchange.unbind` does."""
-        was_bound = source.unbind(binding)
+        found = source.unbind(binding)
         if not source.is_bound_to(binding.destination):
             self._forget(source, binding.destination)
-        return was_bound
+        return found
 
     def unbind_deleted(self, destination: Destination) -> dict[Exchange, BindingsByKey]:
         """Unbind a queue or an exchange that is deleted. Returns the bindings to it by their source

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from amqpstore import Message
 from amqpstore.departures import Departure
+from amqpstore_server.broker.exchanges.base import Destination, Exchange
 from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER, delay_ms
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import parse_envelope
@@ -21,7 +22,6 @@ from amqpstore_server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext
-    from amqpstore_server.broker.exchanges.base import Exchange
     from amqpstore_server.broker.routing import Router
     from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 
@@ -86,8 +86,10 @@ class ExchangeQueues:
                 arrived = self._dead_letters.add_refused(transaction, queue, refused)
             queue.departures.note(Departure.PUBLISH_REJECTED, len(refused), arrived)
 
-    def bound(self, exchange: Exchange, queue: Queue) -> None:
-        """Send the kept messages of an exchange to a queue that was just bound."""
+    def bound(self, exchange: Exchange, destination: Destination) -> None:
+        """Send the kept messages of an exchange to a queue that was just bound, or through an
+        exchange.
+        """
         history = exchange.own_queue
         if not isinstance(history, RecentHistoryQueue):
             return
@@ -98,5 +100,11 @@ class ExchangeQueues:
                 envelope.exchange, envelope.routing_key, envelope.properties, properties
             )
             messages = [Message(parsed, message.body) for message in group]
-            transaction.add(queue, parsed, messages, queue.unlimited_placement(parsed))
+            if isinstance(destination, Queue):
+                placement = destination.unlimited_placement(parsed)
+                transaction.add(destination, parsed, messages, placement)
+            elif isinstance(destination, Exchange):
+                route = self._router.through(destination, parsed, properties)
+                if route.queues:
+                    self._send(transaction, plan(route, parsed, messages))
         transaction.commit()

@@ -1,0 +1,30 @@
+"""Values of arguments, and which of them are the same although their types differ.
+
+A client's language chooses between text and bytes, between widths of integers, and often between 1
+and 1.0; another client, or the next version of the same one, may choose otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MAX_WHOLE = 1 << 53
+"""Floating-point numbers beyond this are all whole, whatever number they stood for."""
+
+
+def octets_of(value: Any) -> Any:
+    """Return text as its octets, and any other value as it is."""
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def comparable(value: Any) -> Any:
+    """Return a value that msgpack can encode, and that is the same for all values that a headers
+    exchange cannot tell apart, inside tables and arrays too.
+    """
+    if isinstance(value, dict):
+        return ["table", *((name, comparable(value[name])) for name in sorted(value))]
+    if isinstance(value, list):
+        return ["array", *map(comparable, value)]
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_WHOLE:
+        return int(value)
+    return octets_of(value)
