@@ -69,7 +69,7 @@ def test_losses_of_members_lose_nothing(tmp_path: Path) -> None:
     assert scenario["did"]["members lost"] >= 2
     assert scenario["did"]["confirms"] > 0
     held = [name for name, verdict in scenario["verdicts"].items() if verdict == "held"]
-    assert held == ["I1", "I2", "I5", "I9"]
+    assert held == ["I1", "I2", "I5", "I9", "I14"]
 
 
 def test_a_copy_is_drilled_and_the_original_stays_as_it_was(

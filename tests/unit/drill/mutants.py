@@ -15,9 +15,10 @@ import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, StoreError, Transaction
 from amqpstore.clock import SimulatedClock
-from amqpstore.filenames import index_path
+from amqpstore.filenames import INDEX, index_path
 from amqpstore_tools.drill import manual, own_disk
 from amqpstore_tools.drill.client import MOVES, key_of
+from amqpstore_tools.drill.damaged import DamagedStore
 from amqpstore_tools.drill.examiner import Examined, Examiner, examine_here
 from amqpstore_tools.drill.strangers import STRANGERS
 from amqpstore_tools.repair.apply import apply_plan
@@ -218,7 +219,8 @@ def repairs_without_a_queue(patch: pytest.MonkeyPatch) -> None:
     def careless(directory: str, plan: RepairPlan) -> None:
         apply_plan(directory, plan)
         with Store.open(directory, options=Options(reserve_bytes=0)) as store:
-            store.delete_queue(max(store.queues.values(), key=lambda queue: queue.ready_count))
+            for queue in [*_with_ready(store)][:1]:
+                store.delete_queue(queue)
 
     patch.setattr(manual, "apply_plan", careless)
 
@@ -307,3 +309,18 @@ def what_was_taken_before() -> Callable[[Drainer], None]:
         taken.extend(served)
 
     return change
+
+
+def without_an_index(mutant: Mutant) -> Mutant:
+    """Return a mutant for a drill in which no segment is missing: all acks are known."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        files = DamagedStore.record_files
+
+        def of_indices(self: DamagedStore) -> list[str]:
+            return [name for name in files(self) if name.startswith(INDEX)]
+
+        patch.setattr(DamagedStore, "record_files", of_indices)
+        mutant(patch)
+
+    return mutate

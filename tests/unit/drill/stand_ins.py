@@ -31,6 +31,10 @@ from amqpstore_tools.drill.scenarios import cluster, disk, kill
 _ENVELOPE = Envelope("", "drill", b"\x10\x00\x02")
 _MESSAGES = 10
 _BATCHES = 7
+_NO_RESERVE = Options(reserve_bytes=0, least_free_bytes=0)
+_AT_THE_END = [Key(1000, 0, place) for place in range(_MESSAGES)]
+"""Messages that are confirmed when all members of a group are killed."""
+
 _SOUND = own_disk.Syncs(200, 800e-6, 400e-6, "vda", 200, 200, has_cache=True)
 
 
@@ -47,8 +51,7 @@ class Broker:
         self.store.abandon()
 
     def start(self) -> Address:
-        options = Options(reserve_bytes=0, least_free_bytes=0)
-        self.store = Store.open(self._directory, options=options, worker=InlineWorker())
+        self.store = Store.open(self._directory, options=_NO_RESERVE, worker=InlineWorker())
         for name in (*QUEUES, *MOVES, *REJECTS) if not self.store.queues else ():
             self.store.create_queue({"name": name})
         return Address("localhost", 0, "", "", "/")
@@ -129,18 +132,37 @@ def without_a_device(patch: pytest.MonkeyPatch) -> None:
 
 
 class Member:
-    """Instead of a member of a group: what clients could take from it, if it led."""
+    """Instead of a member of a group: the store that it would leave behind."""
 
     address = Address("localhost", 0, "", "", "/")
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        with Store.open(directory, options=_NO_RESERVE, worker=InlineWorker()) as store:
+            queues = {name: store.create_queue({"name": name}) for name in QUEUES}
+            for key in _AT_THE_END:
+                message = Message(_ENVELOPE, body_of(key))
+                store.publish([queues[name] for name in routes_of(key)], [message])
+
+
+class Keys:
+    """Instead of what a group has in etcd."""
+
+    min_in_sync = 2
+
+    def view(self) -> Keys:
+        return self
 
 
 class Group:
     """Instead of the group of the drill `cluster`: its queues, in which messages wait."""
 
+    keys = Keys()
     queues: ClassVar[dict[str, list[bytes]]] = {}
 
     def __init__(self, directory: str) -> None:
-        self.members = [Member()]
+        os.makedirs(directory)
+        self.members = [Member(os.path.join(directory, name)) for name in "abc"]
         self.queues.update({name: [] for name in QUEUES})
 
     def __enter__(self) -> Self:
@@ -156,7 +178,7 @@ class Group:
         return self.members[0]
 
     def wait_until_in_sync(self) -> None:
-        """There is nobody else."""
+        """All of them are."""
 
 
 class Drainer:
@@ -188,11 +210,18 @@ def _work_in_group(
     return "leader killed", len(keys)
 
 
+def _kill_group(_run: DrillRun, group: Group, known: cluster._Known) -> Member:
+    known.sent.update(_AT_THE_END)
+    known.confirmed.update(_AT_THE_END)
+    return group.members[0]
+
+
 def without_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cluster, "DrilledGroup", Group)
     patch.setattr(cluster, "Drainer", Drainer)
     patch.setattr(cluster, "_declare", lambda _address: None)
     patch.setattr(cluster, "_work", _work_in_group)
+    patch.setattr(cluster, "_kill_group", _kill_group)
 
 
 STAND_INS = {

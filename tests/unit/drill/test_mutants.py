@@ -11,11 +11,13 @@ from amqpstore_tools.drill.damaged import DamagedStore
 from amqpstore_tools.drill.run import DrillRun, DrillSettings
 from amqpstore_tools.drill.scenarios import (
     SCENARIOS,
+    cluster,
     disk,
     failing_calls,
     full_disk,
     kill,
     power_cut,
+    simulated,
 )
 from tests.unit.drill import mutants
 from tests.unit.drill.mutants import Mutant, says, serves, whenever_opened
@@ -24,6 +26,7 @@ from tests.unit.drill.stand_ins import STAND_INS
 _DAMAGE: dict[str, Mutant] = {
     "I1": mutants.on_damaged_copies(mutants.loses_a_queue),
     "I2": mutants.on_damaged_copies(mutants.invents_a_queue),
+    "I5": mutants.on_damaged_copies(mutants.invents_a_message),
     "I6": says(mutants.in_reverse),
     "I9": mutants.on_damaged_copies(mutants.does_not_open),
     "I10": says(mutants.nothing_of_damage),
@@ -42,6 +45,7 @@ _SIMULATED: dict[str, Mutant] = {
     "I10": whenever_opened(mutants.reports_damage),
     "I11": whenever_opened(mutants.removes_unknown_files),
     "I12": whenever_opened(mutants.miscounts),
+    "I14": mutants.repairs_without_a_queue,
 }
 _LEFT: dict[str, Mutant] = {
     "I1": whenever_opened(mutants.loses_a_message, but_first=1),
@@ -70,17 +74,13 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "I8": mutants.leaves_an_index_file,
         "I11": whenever_opened(mutants.removes_unknown_files, but_first=1),
     },
-    "bit-flips": {**_DAMAGE, "I5": mutants.on_damaged_copies(mutants.invents_a_message)},
-    "missing-files": _DAMAGE,
-    "torn-catalog": {
-        **_DAMAGE,
-        "I5": mutants.on_damaged_copies(mutants.invents_a_message),
-        "I10": mutants.on_damaged_copies(mutants.loses_a_message),
-    },
+    "bit-flips": _DAMAGE,
+    "missing-files": {**_DAMAGE, "I5": mutants.without_an_index(_DAMAGE["I5"])},
+    "torn-catalog": {**_DAMAGE, "I10": mutants.on_damaged_copies(mutants.loses_a_message)},
     "full-disk": _SIMULATED,
     "failing-sync": _SIMULATED,
     "clock-jumps": {
-        **{one: _SIMULATED[one] for one in ("I1", "I2", "I6", "I9", "I10", "I12")},
+        **{one: _SIMULATED[one] for one in ("I1", "I2", "I6", "I9", "I10", "I12", "I14")},
         "I5": mutants.expires_late,
         "I13": mutants.works_by_the_wall_clock,
     },
@@ -90,6 +90,7 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "I2": serves(mutants.one_of_nobody),
         "I5": serves(mutants.what_was_taken_before()),
         "I9": serves(mutants.nothing),
+        "I14": mutants.repairs_without_a_queue,
     },
 }
 """By drill and invariant: what makes it fail."""
@@ -97,12 +98,14 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
 
 def _small(drill: str, invariant: str, patch: pytest.MonkeyPatch) -> None:
     """Leave out what another invariant is checked by, and make the histories short."""
-    patch.setattr(power_cut, "_IMAGES_AN_OPERATION", 3)
+    patch.setattr(power_cut, "_IMAGES_AN_OPERATION", 1 if invariant == "I14" else 3)
+    patch.setattr(power_cut, "_MANUAL_OPERATIONS", 20)
+    patch.setattr(power_cut, "_MANUAL_OPERATION", 0)
     for module in (power_cut, failing_calls, full_disk):
         patch.setattr(module, "_STEPS", 30)
     if invariant != "I14":
         patch.setattr(DamagedStore, "_follow_manual", lambda _self, _hit: None)
-        for module in (kill, disk):
+        for module in (kill, disk, simulated, cluster):
             patch.setattr(module, "after_crash", lambda _left, _work: iter(()))
     if drill in STAND_INS:
         STAND_INS[drill](patch)

@@ -23,8 +23,6 @@ from amqpstore_tools.drill.run import DrillRun, DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS, clock_jumps
 from amqpstore_tools.drill.scenarios.simulated import open_store
 from amqpstore_tools.drill.verdict import Account, Step
-from amqpstore_tools.repair.apply import apply_plan
-from amqpstore_tools.repair.plan import RepairPlan
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 from amqpstore_tools.transfer.exporting import ExportedQueue, export
 from amqpstore_tools.transfer.lines import LineWriter
@@ -129,18 +127,6 @@ def test_a_payload_that_is_served_unchecked_is_seen(
 def as_the_manual_says(tmp_path: Path) -> list[str]:
     found = drill("missing-files", tmp_path, images=31).findings
     return [one.text for one in found if one.invariant == "I14"]
-
-
-def test_a_repair_that_drops_a_queue_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def careless(directory: str, plan: RepairPlan) -> None:
-        apply_plan(directory, plan)
-        with Store.open(directory, options=Options(reserve_bytes=0)) as store:
-            store.delete_queue(max(store.queues.values(), key=lambda queue: queue.ready_count))
-
-    monkeypatch.setattr(manual, "apply_plan", careless)
-    assert any("repair drops" in text for text in as_the_manual_says(tmp_path))
 
 
 def test_a_repair_that_does_nothing_is_seen(

@@ -40,10 +40,11 @@ def board(name: str, settings: DrillSettings) -> Iterator[Callable[[DrillRun], N
         def show(run: DrillRun) -> None:
             nonlocal shown
             now = time.monotonic()
-            if now - shown < _INTERVAL_S:
+            if now - shown < _INTERVAL_S and not run.doing:
                 return
             shown = now
             seen = f"round {run.round}, {run.images} disks, {len(run.account.findings)} violations"
+            seen = f"{seen}, {run.doing}" if run.doing else seen
             progress.update(task, completed=run.fraction, seen=seen, refresh=True)
 
         yield show

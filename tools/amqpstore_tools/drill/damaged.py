@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,20 +18,15 @@ from amqpstore_tools.drill import run as runs
 from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.drill.examiner import Examined, Examiner, TakenMessages
 from amqpstore_tools.drill.invariants import Fault
-from amqpstore_tools.drill.manual import FOLLOWED, Manual
+from amqpstore_tools.drill.manual import DOING, FOLLOWED, Manual
 from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
 from amqpstore_tools.drill.verdict import NAMED, Step
 
-_MANUAL_ROUNDS = 10
-"""In every so many rounds all that the manual says is done, too: it takes as long as the others."""
-
 _CHECKED_IF_REFUSED = ("I9", "I11")
 _CHECKED_IF_SERVED = ("I1", "I2", "I6", "I9", "I10", "I11", "I12")
-CHECKED = (*_CHECKED_IF_SERVED, *FOLLOWED)
-"""The invariants that `DamagedStore.settle` checks, whatever is damaged."""
-
-CHECKED_WITH_ACKS = ("I1", "I2", "I5", *CHECKED[2:])
-"""With I5, which is checked where no record of an ack is damaged."""
+_CHECKED_OF_ACKS = ("I5",)
+CHECKED = (*_CHECKED_IF_SERVED, *_CHECKED_OF_ACKS, *FOLLOWED)
+"""The invariants that `DamagedStore.settle` checks."""
 
 _OPTIONS = Options(
     segment_bytes=16 << 10,
@@ -136,13 +132,13 @@ class DamagedStore:
         the manual says.
         """
         run = self._run
-        if run.round % _MANUAL_ROUNDS == 1:
+        if run.follows_manual:
             self._follow_manual(hit)
         after = self._examiner.examine(self.directory)
         faults = [*_faults(self.before, after, hit), *touched_strangers(self.directory)]
         run.saw(_CHECKED_IF_REFUSED if after.error else _CHECKED_IF_SERVED)
         if not after.error and _has_all_acks(after, hit):
-            run.account.checked(["I5"])
+            run.account.checked(_CHECKED_OF_ACKS)
         for invariant, text in faults:
             run.found(invariant, text, hit.did)
         promised = sum(len(queue.messages) for queue in self.before.queues.values())
@@ -157,16 +153,21 @@ class DamagedStore:
 
     def _follow_manual(self, hit: Hit) -> None:
         run = self._run
+        run.show(DOING)
         if self._manual is None:
             self._manual = Manual(self._whole, run.settings.work, self._examiner)
-        ids = {
-            number: digest
-            for queue in self.before.queues.values()
-            for _, number, digest in queue.messages
-        }
         gone = hit.gone | ({hit.message_id} if hit.kind is Kind.MESSAGE else set())
+        # Once each: what says in which queues a message is may be damaged.
+        intact = Counter(
+            {
+                digest: 1
+                for queue in self.before.queues.values()
+                for _, number, digest in queue.messages
+                if number not in gone
+            }
+        )
         run.account.checked(FOLLOWED)
-        for invariant, text in self._manual.follow(self.directory, gone, ids):
+        for invariant, text in self._manual.follow(self.directory, intact):
             run.found(invariant, text, hit.did)
 
 

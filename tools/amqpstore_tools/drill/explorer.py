@@ -77,7 +77,7 @@ class Result:
 @dataclass(frozen=True)
 class Cut:
     """Everything recovered from the cuts at one operation; `promised` messages had to survive, and
-    `least` to `most` were in the images.
+    `least` to `most` were in the images. `left` is the disk in one of these, if any is new.
     """
 
     number: int
@@ -86,6 +86,7 @@ class Cut:
     least: int
     most: int
     violations: int
+    left: MemoryFiles | None
 
 
 class Explorer:
@@ -185,7 +186,8 @@ class Explorer:
         ]
         least, most = min(held, default=0), max(held, default=0)
         violations = len(self.result.violations)
-        return Cut(number, operation, promises.promised_count, least, most, violations)
+        left = self._rng(number, "left").choice(images)[0].files if images else None
+        return Cut(number, operation, promises.promised_count, least, most, violations, left)
 
     def _images(
         self, files: MemoryFiles, number: int, operation: Operation

@@ -1,13 +1,14 @@
-"""A copy of a data directory on a disk in memory, everything synced."""
+"""A copy of a data directory on a disk in memory, everything synced; and the way back."""
 
 from __future__ import annotations
 
 import os
 
 from amqpstore.filenames import CATALOG, CATALOG_FILE
+from amqpstore.files import FileType
 from amqpstore_tools.drill.run import LeftOutError
-from amqpstore_tools.offline.instant import read_tables
-from amqpstore_tools.simulation.memory_catalog import put_rows
+from amqpstore_tools.offline.instant import read_tables, write_tables
+from amqpstore_tools.simulation.memory_catalog import put_rows, stored_rows
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 _MAX_BYTES = 32 << 20
@@ -51,3 +52,23 @@ def load_store(directory: str, files: MemoryFiles, target: str) -> None:
     tables = read_tables(os.path.join(directory, CATALOG))
     put_rows(files, path, {table.decode(): dict(rows) for table, rows in tables.items()})
     files.sync_directory(path)
+
+
+def save_store(files: MemoryFiles, source: str, directory: str) -> None:
+    """Copy the directory `source` of a disk in memory to `directory`, which does not exist yet;
+    the model's catalog becomes a real one.
+
+    Raises: OSError.
+    """
+    os.mkdir(directory)
+    for name in files.list_directory(source):
+        path, target = f"{source}/{name}", os.path.join(directory, name)
+        if name == CATALOG and files.exists(f"{path}/{CATALOG_FILE}"):
+            os.mkdir(target)
+            rows = stored_rows(files, path)
+            write_tables(target, {table.encode(): [*rows[table].items()] for table in rows})
+        elif files.type_of(path) is FileType.DIRECTORY:
+            save_store(files, path, target)
+        else:
+            with open(target, "wb") as file:
+                file.write(files.content(path))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from amqpstore import StoreError
 from amqpstore.filenames import MARKER
@@ -31,6 +32,12 @@ from amqpstore_tools.transfer.lines import LineWriter, MessageLine
 FOLLOWED = ("I14",)
 """The invariant that the steps are checked for."""
 
+DOING = "what the manual says"
+"""Shown while they are done."""
+
+Served = Counter[str]
+"""In how many queues each message is, by its digest."""
+
 _REFUSED = (StoreError, ToolError, OSError)
 
 
@@ -41,64 +48,63 @@ class Manual:
 
     def __init__(self, whole: str, work: str, examiner: Examiner) -> None:
         self._examiner = examiner
-        self._before = digests(examiner.examine(_linked(whole, os.path.join(work, "manual"))))
+        self._before = served_by(examiner.examine(_linked(whole, os.path.join(work, "manual"))))
         self._backup = os.path.join(work, "backup")
         self._place = os.path.join(work, "manual")
         self._file = os.path.join(work, "manual.jsonl")
         copy_store(whole, self._backup, CopyOptions())
 
-    def follow(self, damaged: str, gone: Collection[int], ids: dict[int, str]) -> Iterator[Fault]:
-        """Do all steps with a copy of a damaged store. Yields what does not come out.
+    def follow(self, left: str, intact: Served | None = None) -> Iterator[Fault]:
+        """Do all steps with a copy of a store. Yields what does not come out of them.
 
-        Args: gone, ids of messages whose bytes are lost; ids, the digest of each message by its id.
+        Args: intact, the messages of a damaged store whose bytes are intact; None if nothing was
+        damaged: then all that the whole store serves has to come out, and nothing else.
         """
-        expected = {digest for number, digest in ids.items() if number not in gone}
-        directory = _linked(damaged, self._place)
+        expected = self._before if intact is None else intact
+        directory = _linked(left, self._place)
         is_sound = self._is_sound(directory)
         exported = self._exported(directory)
         if isinstance(exported, str):
             yield "I14", f"export: {exported}"
-        elif missing := expected - exported:
-            yield "I14", f"export leaves out {len(missing)} messages that are intact"
-        if is_sound and not isinstance(exported, str) and (lost := self._before - exported):
-            yield "I14", f"check calls the store sound, and {len(lost)} messages are missing"
+        else:
+            if missing := expected - exported:
+                yield "I14", f"export leaves out {missing.total()} messages that are intact"
+            if intact is None and (extra := exported - expected):
+                yield "I14", f"export has {extra.total()} messages that the store does not serve"
+            if is_sound and (lost := self._before - exported):
+                yield "I14", f"check calls the store sound, and {lost.total()} messages are missing"
         repaired = self._repaired(directory)
         if isinstance(repaired, str):
             yield "I14", f"repair: {repaired}"
-        elif missing := expected - repaired:
-            yield "I14", f"repair drops {len(missing)} messages that are intact"
-        restored = self._restored(damaged)
+        else:
+            if missing := expected - repaired:
+                yield "I14", f"repair drops {missing.total()} messages that are intact"
+            if intact is None and (extra := repaired - expected):
+                yield "I14", f"repair adds {extra.total()} messages that the store does not serve"
+        restored = self._restored(left)
         if isinstance(restored, str):
             yield "I14", f"restore: {restored}"
-        elif restored != self._before:
-            wrong = len(self._before ^ restored)
-            yield "I14", f"a restored copy differs from the store in {wrong} messages"
+        elif wrong := (self._before - restored) + (restored - self._before):
+            yield "I14", f"a restored copy differs from the store in {wrong.total()} messages"
 
-    def _is_sound(self, directory: str) -> bool:
+    @staticmethod
+    def _is_sound(directory: str) -> bool:
         try:
             return not check(directory).is_damaged
         except _REFUSED:
             return False
 
-    def _exported(self, directory: str) -> set[str] | str:
+    def _exported(self, directory: str) -> Served | str:
         """Return the digests of what an export of all queues has, or why there is none."""
         try:
-            with StoreImage.open(directory) as image, open(self._file, "wb") as file:
-                queues: Sequence[ExportedQueue] = queues_of(image)
-                if is_damaged(image):
-                    queues = find_remains(directory, lambda *_: None).queues
-                export("", LineWriter(file, "jsonl"), queues)
-            with opened(self._file) as (read, size):
-                lines = lines_of(self._file, read, size, lambda *_: None, "reading")
-                return {
-                    digest_of(line.exchange, line.routing_key, line.properties, line.body)
-                    for line in lines
-                    if isinstance(line, MessageLine)
-                }
+            lines = exported(directory, self._file)
         except _REFUSED as error:
             return str(error)
+        return Counter(
+            digest_of(line.exchange, line.routing_key, line.properties, line.body) for line in lines
+        )
 
-    def _repaired(self, directory: str) -> set[str] | str:
+    def _repaired(self, directory: str) -> Served | str:
         """Return the digests of what a repaired store serves, or why it serves nothing."""
         try:
             apply_plan(directory, make_plan(directory, lambda *_: None).plan)
@@ -107,9 +113,9 @@ class Manual:
         except _REFUSED as error:
             return str(error)
         found = self._examiner.examine(directory)
-        return found.error or digests(found)
+        return found.error or served_by(found)
 
-    def _restored(self, damaged: str) -> set[str] | str:
+    def _restored(self, damaged: str) -> Served | str:
         """Return the digests of what is served after the backup took the damaged store's place."""
         directory = _linked(damaged, self._place)
         if not os.path.exists(os.path.join(directory, MARKER)):
@@ -122,34 +128,43 @@ class Manual:
         except _REFUSED as error:
             return str(error)
         found = self._examiner.examine(directory)
-        return found.error or digests(found)
+        return found.error or served_by(found)
 
 
 def after_crash(left: str, work: str) -> Iterator[Fault]:
     """Do the steps with what a crash has left of a store, which recovery has not touched: all that
     it serves is intact.
     """
-    whole, look = os.path.join(work, "manual-whole"), os.path.join(work, "manual-look")
+    whole = os.path.join(work, "manual-whole")
     with Examiner() as examiner:
-        found = examiner.examine(_linked(left, look))
-        ids = {
-            number: digest
-            for queue in found.queues.values()
-            for _, number, digest in queue.messages
-        }
         try:
             manual = Manual(_linked(left, whole), work, examiner)
         except _REFUSED as error:
             yield "I14", f"copy: {error}"
         else:
-            yield from manual.follow(left, (), ids)
-    for path in (whole, look, os.path.join(work, "backup"), os.path.join(work, "manual")):
+            yield from manual.follow(left)
+    for path in (whole, os.path.join(work, "backup"), os.path.join(work, "manual")):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def digests(found: Examined) -> set[str]:
+def exported(directory: str, file_path: str) -> list[MessageLine]:
+    """Export all queues of a store to a file. Returns the messages in it.
+
+    Raises: StoreError, ToolError, OSError.
+    """
+    with StoreImage.open(directory) as image, open(file_path, "wb") as file:
+        queues: Sequence[ExportedQueue] = queues_of(image)
+        if is_damaged(image):
+            queues = find_remains(directory, lambda *_: None).queues
+        export("", LineWriter(file, "jsonl"), queues)
+    with opened(file_path) as (read, size):
+        lines = lines_of(file_path, read, size, lambda *_: None, "reading")
+        return [line for line in lines if isinstance(line, MessageLine)]
+
+
+def served_by(found: Examined) -> Served:
     """Return the digests of all messages that a store serves."""
-    return {digest for queue in found.queues.values() for _, _, digest in queue.messages}
+    return Counter(digest for queue in found.queues.values() for _, _, digest in queue.messages)
 
 
 def _linked(directory: str, target: str) -> str:

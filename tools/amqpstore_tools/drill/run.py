@@ -17,6 +17,9 @@ _MAX_FINDINGS = 50
 OF_THE_STORE = ("messages in the store", "queues in the store")
 """Facts in an account that are about the store of the drill, not about what was done."""
 
+_MANUAL_ROUNDS = 10
+"""In every so many rounds all that the manual says is done, too: it takes as long as the others."""
+
 _MAX_STEPS = 5_000
 """The most steps of a timeline."""
 
@@ -62,6 +65,8 @@ class DrillRun:
         self.round = 0
         self.rounds_follow = False
         """Whether a round continues where the one before it ended, each with one disk to check."""
+        self.doing = ""
+        """What takes longer than the rest of a round, while it is done."""
         self._show = show
         self._start = time.monotonic()
 
@@ -74,6 +79,11 @@ class DrillRun:
             or (settings.seconds is not None and self.elapsed_s >= settings.seconds)
             or len(self.account.findings) >= _MAX_FINDINGS
         )
+
+    @property
+    def follows_manual(self) -> bool:
+        """Whether the steps of the manual are done in this round."""
+        return self.round % _MANUAL_ROUNDS == 1
 
     @property
     def elapsed_s(self) -> float:
@@ -150,8 +160,9 @@ class DrillRun:
             self.account.timeline.append(step)
         self.show()
 
-    def show(self) -> None:
-        """Show the progress."""
+    def show(self, doing: str = "") -> None:
+        """Show the progress. Args: doing, what is done from now on, if it takes long."""
+        self.doing = doing
         self._show(self)
 
     def end(self) -> Account:

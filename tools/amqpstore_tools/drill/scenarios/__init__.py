@@ -45,9 +45,9 @@ class Scenario(NamedTuple):
 SCENARIOS = {
     "power-cut": Scenario(power_cut.ABOUT, power_cut.CHECKED, power_cut.run),
     "kill": Scenario(kill.ABOUT, kill.CHECKED, kill.run),
-    "bit-flips": Scenario(bit_flips.ABOUT, damaged.CHECKED_WITH_ACKS, bit_flips.run),
+    "bit-flips": Scenario(bit_flips.ABOUT, damaged.CHECKED, bit_flips.run),
     "missing-files": Scenario(missing_files.ABOUT, damaged.CHECKED, missing_files.run),
-    "torn-catalog": Scenario(torn_catalog.ABOUT, damaged.CHECKED_WITH_ACKS, torn_catalog.run),
+    "torn-catalog": Scenario(torn_catalog.ABOUT, damaged.CHECKED, torn_catalog.run),
     "full-disk": Scenario(full_disk.ABOUT, failing_calls.CHECKED, full_disk.run),
     "failing-sync": Scenario(failing_sync.ABOUT, failing_calls.CHECKED, failing_sync.run),
     "clock-jumps": Scenario(clock_jumps.ABOUT, clock_jumps.CHECKED, clock_jumps.run),

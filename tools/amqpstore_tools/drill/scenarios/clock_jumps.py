@@ -16,16 +16,18 @@ from dataclasses import dataclass, field
 from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Store, tables
 from amqpstore.clock import SimulatedClock
 from amqpstore_tools.drill.invariants import Fault, reported_damage
+from amqpstore_tools.drill.manual import FOLLOWED
 from amqpstore_tools.drill.observation import ObservedQueue, observe
 from amqpstore_tools.drill.outside import NOW_MS
 from amqpstore_tools.drill.run import DrillRun
-from amqpstore_tools.drill.scenarios.simulated import OPTIONS, base_of, open_store
+from amqpstore_tools.drill.scenarios.simulated import OPTIONS, base_of, manual_faults, open_store
 from amqpstore_tools.drill.verdict import Step
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 ABOUT = "let the clock jump back and forth while messages arrive, expire, and the process is killed"
 
-CHECKED = ("I1", "I2", "I5", "I6", "I9", "I10", "I12", "I13")
+_CHECKED_EACH_KILL = ("I1", "I2", "I5", "I6", "I9", "I10", "I12", "I13")
+CHECKED = (*_CHECKED_EACH_KILL, *FOLLOWED)
 _OPTIONS = OPTIONS._replace(checkpoint_bytes=1 << 60, checkpoint_ms=5000)
 _SECOND_MS = 1000
 _YEAR_MS = 365 * 24 * 3600 * _SECOND_MS
@@ -67,7 +69,7 @@ def run(run: DrillRun) -> None:
         for number in range(1, _STEPS + 1):
             did, faults = _step(world, rng)
             if did.startswith("killed"):
-                run.saw(CHECKED)
+                run.saw(_CHECKED_EACH_KILL)
             for invariant, text in faults:
                 run.found(invariant, text, f"step {number}, {did}")
             held = world.queue.ready_count
@@ -76,6 +78,9 @@ def run(run: DrillRun) -> None:
             if faults:
                 break
         world.store.abandon()
+        if run.follows_manual:
+            for invariant, text in manual_faults(run, world.files.power_cut({}, {})):
+                run.found(invariant, text, f"after step {number}, power cut")
 
 
 def _step(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:

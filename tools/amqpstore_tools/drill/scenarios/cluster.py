@@ -3,8 +3,9 @@ while publishers wait for confirms.
 
 Each round something happens to the leader or to a follower, and in the end the leader is killed, or
 stopped in order: another one takes over. Then all messages are taken, and compared with what was
-confirmed. What happens depends on the seed; how far the members had come by then depends on the
-machine.
+confirmed. At the very end all members are killed at once, and what the manual says is done with
+what is left of them. What happens depends on the seed; how far the members had come by then depends
+on the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from amqpstore import StoreError
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.client.connection import Address, Connection
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.drill.broker import BrokerEndedError
 from amqpstore_tools.drill.client import (
     FANOUT,
@@ -31,14 +35,18 @@ from amqpstore_tools.drill.client import (
 )
 from amqpstore_tools.drill.group import DrilledGroup, DrilledMember
 from amqpstore_tools.drill.invariants import Fault
+from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash, exported
 from amqpstore_tools.drill.run import DrillRun, LeftOutError
 from amqpstore_tools.drill.verdict import Step
+from amqpstore_tools.offline.exits import ToolError
 
 ABOUT = "three replicas and an etcd on this machine: the leader or a follower is lost under load"
 
-CHECKED = ("I1", "I2", "I5", "I9")
+_CHECKED_EACH_ROUND = ("I1", "I2", "I5", "I9")
+CHECKED = (*_CHECKED_EACH_ROUND, *FOLLOWED)
 _TIMEOUT_S = 60.0
 _PUBLISHERS = (0, 1)
+_REFUSED = (StoreError, ToolError, OSError)
 _FORCED = "320 CONNECTION_FORCED"
 """What clients are told when their leader leads no longer."""
 _FAILOVER_S = 15.0
@@ -70,19 +78,19 @@ def run(run: DrillRun) -> None:
     with DrilledGroup(os.path.join(run.settings.work, "group")) as group:
         group.found()
         _declare(group.wait_for_leader().address)
-        for rng in run.rounds():
-            try:
+        try:
+            for rng in run.rounds():
                 _round(run, group, known, rng)
-            except BrokerEndedError as error:
-                run.found("I9", str(error), f"round {run.round}")
-                return
+            _end(run, group, known)
+        except BrokerEndedError as error:
+            run.found("I9", str(error), f"round {run.round}")
 
 
 def _round(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random) -> None:
     did, confirms = _work(run, group, known, rng)
     promised = known.promised_count
     faults = [*_look(run, group.wait_for_leader().address, known)]
-    run.saw(CHECKED)
+    run.saw(_CHECKED_EACH_ROUND)
     for invariant, text in faults:
         run.found(invariant, text, f"round {run.round}: {did}")
     run.account.did["confirms"] += confirms
@@ -104,38 +112,18 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
     """Let publishers work while members are lost. Returns what was done, and the confirms."""
     leader = group.wait_for_leader()
     followers = [one for one in group.members if one is not leader]
-    confirms = threading.Semaphore(0)
-    window = rng.choice([1, 20, 200])
-    publishers = [
-        DrillPublisher(leader.address, run.round, number, window, confirms)
-        for number in _PUBLISHERS
-    ]
-    for publisher in publishers:
-        publisher.start()
-
-    def wait_for_confirms(when: str) -> None:
-        for _ in range(rng.randint(1, 300)):
-            if not confirms.acquire(timeout=_TIMEOUT_S):
-                text = f"no confirm came for {_TIMEOUT_S:.0f} s: {leader.log_tail()}"
-                run.found("I9", text, when)
-                return
-
-    wait_for_confirms("before anything was lost")
+    publishers = _Publishers(run, run.round, leader, rng)
+    publishers.wait_for_confirms("before anything was lost")
     name, disturb = rng.choice(_DISTURBANCES)
     disturb(leader, followers, rng)
     if name.startswith("follower "):
-        wait_for_confirms(f"after {name}")
+        publishers.wait_for_confirms(f"after {name}")
     number = rng.choice([signal.SIGKILL, signal.SIGTERM])
     began = time.monotonic()
     leader.end(number)
     last = "killed" if number == signal.SIGKILL else "stopped in order"
     did = f"{name}, leader {last}" if name else f"leader {last}"
-    for publisher in publishers:
-        publisher.join(_TIMEOUT_S)
-        if publisher.failure and _FORCED not in publisher.failure:
-            run.found("I9", publisher.failure, did)
-        known.sent.update(publisher.sent)
-        known.confirmed |= publisher.confirmed
+    confirms = publishers.end(known, did)
     for one in followers:
         one.restart()
     group.wait_for_leader(but=leader)
@@ -144,7 +132,100 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
         run.found("I9", f"nobody led for {seconds:.1f} s", did)
     run.account.did["members lost"] += 1 + bool(name)
     leader.restart()
-    return did, sum(len(publisher.confirmed) for publisher in publishers)
+    return did, confirms
+
+
+class _Publishers:
+    """Publishers at a leader, which work until it is lost."""
+
+    def __init__(
+        self, run: DrillRun, number: int, leader: DrilledMember, rng: random.Random
+    ) -> None:
+        self._run = run
+        self._leader = leader
+        self._rng = rng
+        self._confirms = threading.Semaphore(0)
+        window = rng.choice([1, 20, 200])
+        self._publishers = [
+            DrillPublisher(leader.address, number, publisher, window, self._confirms)
+            for publisher in _PUBLISHERS
+        ]
+        for publisher in self._publishers:
+            publisher.start()
+
+    def wait_for_confirms(self, when: str) -> None:
+        """Return when some more came, or too long after the last one."""
+        for _ in range(self._rng.randint(1, 300)):
+            if not self._confirms.acquire(timeout=_TIMEOUT_S):
+                text = f"no confirm came for {_TIMEOUT_S:.0f} s: {self._leader.log_tail()}"
+                self._run.found("I9", text, when)
+                return
+
+    def end(self, known: _Known, did: str) -> int:
+        """Note what was sent and confirmed, after the leader was lost. Returns the confirms."""
+        for publisher in self._publishers:
+            publisher.join(_TIMEOUT_S)
+            if publisher.failure and _FORCED not in publisher.failure:
+                self._run.found("I9", publisher.failure, did)
+            known.sent.update(publisher.sent)
+            known.confirmed |= publisher.confirmed
+        return sum(len(publisher.confirmed) for publisher in self._publishers)
+
+
+def _end(run: DrillRun, group: DrilledGroup, known: _Known) -> None:
+    """Kill all members at once, and do what the manual says with what they leave behind."""
+    min_in_sync = group.keys.view().min_in_sync
+    leader = _kill_group(run, group, known)
+    did = "all members killed"
+    faults: list[Fault] = []
+    missing = {one: _missing(run, one, known, faults) for one in group.members}
+    if some := missing[leader]:
+        text = f"{len(some)} confirmed messages are not in an export of the leader: {some[:3]}"
+        faults.append(("I14", text))
+    if (whole := sum(not one for one in missing.values())) < min_in_sync:
+        text = f"{whole} members have all that was confirmed, with min_in_sync {min_in_sync}"
+        faults.append(("I14", text))
+    run.show(DOING)
+    copy = os.path.join(run.settings.work, "copy")
+    try:
+        copy_store(leader.directory, copy, CopyOptions())
+    except _REFUSED as error:
+        faults.append(("I14", f"copy of the leader: {error}"))
+    else:
+        faults += after_crash(copy, run.settings.work)
+    run.account.checked(FOLLOWED)
+    for invariant, text in faults:
+        run.found(invariant, text, did)
+    promised = known.promised_count
+    run.step(Step(run.round, 2, did, promised, promised, promised, is_violated=bool(faults)))
+
+
+def _kill_group(run: DrillRun, group: DrilledGroup, known: _Known) -> DrilledMember:
+    """Kill all members while publishers work. Returns which one led."""
+    rng = run.rng("end")
+    leader = group.wait_for_leader()
+    publishers = _Publishers(run, run.round + 1, leader, rng)
+    publishers.wait_for_confirms("before all members were killed")
+    for one in group.members:
+        one.end()
+    run.account.did["confirms"] += publishers.end(known, "all members killed")
+    return leader
+
+
+def _missing(run: DrillRun, member: DrilledMember, known: _Known, faults: list[Fault]) -> list[str]:
+    """Check and export a member's store. Returns what was confirmed, and is not in the export."""
+    name = os.path.basename(member.directory)
+    run.show(f"check and export of member {name}")
+    try:
+        harm = check(member.directory).findings.of_harm()
+        lines = exported(member.directory, f"{member.directory}.jsonl")
+    except _REFUSED as error:
+        faults.append(("I14", f"check and export of member {name}: {error}"))
+        return ["everything"]
+    faults += [("I14", f"check of member {name}: {finding}") for finding in harm]
+    there = {(line.key.name, key_of(line.body)) for line in lines}
+    promised = {(queue, key) for queue in QUEUES for key in known.promised(queue)}
+    return [str(one) for one in sorted(promised - there)]
 
 
 def _kill(_leader: DrilledMember, followers: list[DrilledMember], rng: random.Random) -> None:

@@ -25,7 +25,7 @@ from amqpstore.worker import InlineWorker
 from amqpstore_tools.drill import own_disk
 from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.loop_disk import KINDS, LoopDisk, NoDiskError, loop_disk
-from amqpstore_tools.drill.manual import FOLLOWED, after_crash
+from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash
 from amqpstore_tools.drill.observation import Observation, observe
 from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.syncing import ACKED, MESSAGES, QUEUES, body_of, place_of
@@ -130,6 +130,7 @@ def _cut(run: DrillRun, kind: str, rng: random.Random) -> None:
         run.account.did["batches promised"] += len(told.published)
         _copy_from(disk, copy)
         if os.path.isdir(copy):
+            run.show(DOING)
             faults += after_crash(copy, work)
     did = f"the power of {kind} was cut"
     where = f"{did} after {len(told.published)} batches"

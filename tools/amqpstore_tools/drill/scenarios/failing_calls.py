@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from amqpstore import StoreError
 from amqpstore.filenames import SEGMENTS, is_compacted, segment_number
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
+from amqpstore_tools.drill.manual import FOLLOWED
 from amqpstore_tools.drill.observation import observe
 from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.drill.promises import Promises
@@ -25,6 +26,7 @@ from amqpstore_tools.drill.scenarios.simulated import (
     Base,
     before_harm,
     keep_unknown_files,
+    manual_faults,
     open_faulty_store,
     open_store,
 )
@@ -34,7 +36,8 @@ from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
-CHECKED = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
+_CHECKED_EACH_ROUND = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
+CHECKED = (*_CHECKED_EACH_ROUND, *FOLLOWED)
 _STEPS = 60
 _IMAGES = 5
 
@@ -173,7 +176,9 @@ def _left_behind(
         if recovered.observation is not None:
             found += broken_promises(promises, recovered.observation)
             held.append(sum(len(queue.ready) for queue in recovered.observation.queues.values()))
-    run.saw(CHECKED, len(all_recovered))
+    if run.follows_manual:
+        found += manual_faults(run, run.rng("manual").choice([left, *disks]))
+    run.saw(_CHECKED_EACH_ROUND, len(all_recovered))
     least, most = min(held, default=0), max(held, default=0)
     promised = promises.promised_count
     run.step(Step(run.round, 1, did, promised, least, most, 0, is_violated or bool(found)))

@@ -23,6 +23,7 @@ from amqpstore_tools.drill.scenarios.simulated import (
     base_of,
     before_harm,
     keep_unknown_files,
+    manual_faults,
     open_store,
 )
 from amqpstore_tools.drill.verdict import Step
@@ -111,6 +112,8 @@ def _fill_by_others(run: DrillRun, rng: random.Random, base: Base) -> None:
     promises = Promises.before(outside.trace)
     faults += faults_at_openings(promises, outside.trace)
     faults += touched_files(promises, files)
+    if run.follows_manual:
+        faults += manual_faults(run, files)
     run.saw(_CHECKED_OF_OTHERS)
     run.account.did["disks filled by another program"] += 1
     for invariant, text in faults:

@@ -45,7 +45,7 @@ from amqpstore_tools.drill.client import (
 )
 from amqpstore_tools.drill.copying import copy_store, link_store
 from amqpstore_tools.drill.invariants import Fault, reported_damage
-from amqpstore_tools.drill.manual import FOLLOWED, after_crash
+from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash
 from amqpstore_tools.drill.observation import ObservedQueue, observe
 from amqpstore_tools.drill.run import DrillRun
 from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
@@ -106,7 +106,8 @@ def run(run: DrillRun) -> None:
                 put_strangers(directory)
             confirms = _work_and_kill(run, broker, address, known, rng)
         faults: list[Fault] = []
-        if run.round % 10 == 1:
+        if run.follows_manual:
+            run.show(DOING)
             faults += after_crash(directory, run.settings.work)
             run.account.checked(FOLLOWED)
         faults += _look(run, directory, known)

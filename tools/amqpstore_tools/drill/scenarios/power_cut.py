@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 
 from amqpstore_tools.drill import explorer, moves
+from amqpstore_tools.drill.manual import FOLLOWED
 from amqpstore_tools.drill.prover import REMEMBERED
 from amqpstore_tools.drill.random_history import play
 from amqpstore_tools.drill.run import DrillRun
@@ -21,6 +22,7 @@ from amqpstore_tools.drill.scenarios.simulated import (
     base_of,
     before_harm,
     keep_unknown_files,
+    manual_faults,
     open_store,
 )
 from amqpstore_tools.drill.trace import Trace
@@ -37,9 +39,16 @@ _IMAGES_IN_RECOVERY = 1
 _CUTS_IN_RECOVERY = 1
 _MOVES = 6
 _IMAGES_OF_MOVES = 12
+_MANUAL_OPERATIONS = 100
+"""Of so many operations, one has all that the manual says done with an image."""
+
+_MANUAL_OPERATION = 50
+"""Which of them: early enough for a short run, and late enough for a store that holds something."""
 _CHECKED_OF_HISTORIES = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
 _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
-CHECKED = tuple(sorted({*_CHECKED_OF_HISTORIES, *_CHECKED_OF_MOVES}, key=[*INVARIANTS].index))
+CHECKED = tuple(
+    sorted({*_CHECKED_OF_HISTORIES, *_CHECKED_OF_MOVES, *FOLLOWED}, key=[*INVARIANTS].index)
+)
 
 
 def run(run: DrillRun) -> None:
@@ -117,6 +126,10 @@ class _Exploration:
         run.account.did["stores opened"] += result.opened - counted.opened
         is_violated = len(result.violations) > len(counted.violations)
         self._note(result.violations)
+        if cut.left and cut.number % _MANUAL_OPERATIONS == _MANUAL_OPERATION:
+            for invariant, text in manual_faults(run, cut.left):
+                run.found(invariant, text, f"operation {cut.number} ({cut.operation})")
+                is_violated = True
         counted.images, counted.kills = result.images, result.kills
         counted.distinct, counted.opened = result.distinct, result.opened
         counted.distinct_used = result.distinct_used

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqpstore import Options, Store
 from amqpstore.clock import Clock
-from amqpstore_tools.drill.invariants import reported_damage
-from amqpstore_tools.drill.loading import load_store
+from amqpstore.filenames import MARKER
+from amqpstore_tools.drill.invariants import Fault, reported_damage
+from amqpstore_tools.drill.loading import load_store, save_store
+from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash
 from amqpstore_tools.drill.observation import Observation, observe
 from amqpstore_tools.drill.outside import OpenStore, Outside
 from amqpstore_tools.drill.run import DrillRun, LeftOutError
@@ -100,3 +103,19 @@ def keep_unknown_files(outside: Outside) -> None:
         if not outside.files.exists(path):
             outside.keep_file(path, content)
     outside.close()
+
+
+def manual_faults(run: DrillRun, left: MemoryFiles) -> list[Fault]:
+    """Do what the manual says with a store that was left on a simulated disk, in a directory."""
+    if not left.exists(f"{DIRECTORY}/{MARKER}"):
+        # The store was not created yet.
+        return []
+    run.show(DOING)
+    directory = os.path.join(run.settings.work, "left")
+    save_store(left, DIRECTORY, directory)
+    try:
+        faults = [*after_crash(directory, run.settings.work)]
+    finally:
+        shutil.rmtree(directory)
+    run.account.checked(FOLLOWED)
+    return faults
