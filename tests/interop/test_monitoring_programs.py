@@ -19,7 +19,9 @@ NODE = "rabbit@127"
 
 FIELDS = {
     # Telegraf, Datadog's agent, the exporter for Prometheus and Terraform's client, together.
-    "/overview": "object_totals.channels object_totals.connections object_totals.consumers "
+    "/overview": "node message_stats.deliver_details.rate "
+    "message_stats.deliver_no_ack_details.rate "
+    "object_totals.channels object_totals.connections object_totals.consumers "
     "object_totals.exchanges object_totals.queues queue_totals.messages "
     "queue_totals.messages_ready queue_totals.messages_unacknowledged cluster_name "
     "message_stats.publish message_stats.publish_details.rate message_stats.confirm "
@@ -42,15 +44,19 @@ FIELDS = {
     "message_bytes_ready message_bytes_unacknowledged message_bytes_ram message_bytes_persistent "
     "head_message_timestamp slave_nodes synchronised_slave_nodes garbage_collection reductions "
     "message_stats.ack message_stats.deliver_get_details.rate message_stats.publish "
-    "message_stats.publish_details.rate message_stats.redeliver backing_queue_status",
+    "message_stats.publish_details.rate message_stats.redeliver backing_queue_status "
+    "type effective_policy_definition message_stats.deliver_details.rate message_stats.get "
+    "message_stats.deliver_no_ack_details.rate message_stats.get_no_ack "
+    "message_stats.ack_details.rate message_stats.redeliver_details.rate disk_reads disk_writes",
     "/exchanges/%2F/amq.topic": "name type durable message_stats.publish_in "
     "message_stats.publish_in_details.rate message_stats.publish_out",
-    "/connections": "name user vhost state channels recv_oct recv_oct_details.rate send_oct "
+    "/connections": "name user vhost node state channels recv_oct recv_oct_details.rate send_oct "
     "send_oct_details.rate recv_cnt send_cnt send_pend peer_host peer_port connected_at "
     "client_properties user_provided_name reductions garbage_collection",
-    "/channels": "name user vhost number state consumer_count messages_unacknowledged "
-    "messages_unconfirmed messages_uncommitted acks_uncommitted prefetch_count "
-    "connection_details.name message_stats.publish garbage_collection",
+    "/channels": "name user vhost node number state confirm transactional consumer_count "
+    "messages_unacknowledged messages_unconfirmed messages_uncommitted acks_uncommitted "
+    "prefetch_count connection_details.name message_stats.publish garbage_collection",
+    "/aliveness-test/%2F": "status",
     "/consumers": "queue.name consumer_tag channel_details.connection_name ack_required "
     "prefetch_count active arguments exclusive",
 }

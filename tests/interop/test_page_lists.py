@@ -177,3 +177,4 @@ def test_the_node_has_the_name_that_it_is_given(api: ManagementClient) -> None:
         name: memory[name] for name in ("total", "queue_procs", "other_proc")
     }
     assert api.get("/shovels") == api.get("/shovels/%2F") == []
+    assert api.get("/federation-links") == api.get("/federation-links/%2F") == []

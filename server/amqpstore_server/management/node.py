@@ -149,7 +149,7 @@ _MEMORY_PARTS = (
 
 def _memory_parts(context: ManagementContext, used: int) -> dict[str, int]:
     store = context.broker.context.store
-    messages = min(sum(one.memory_bytes for one in list(store.queues.values())), used)
+    messages = min(store.held_bytes, used)
     return {
         **dict.fromkeys(_MEMORY_PARTS, 0),
         "queue_procs": messages,

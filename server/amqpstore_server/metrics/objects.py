@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.departures import labelled, reasons_of_queue
-from amqpstore_server.broker.queues.message_sums import Amount, MessageSums
+from amqpstore_server.broker.queues.message_sums import Amount, MessageSums, memory_bytes
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.metrics.exposition import MetricsFormat, label, line
@@ -149,10 +149,9 @@ def amounts(sums: MessageSums) -> list[int]:
 
 
 def _queue_metrics(queue: Queue) -> Sequence[float]:
-    memory_bytes = sum([one.memory_bytes for one in queue.priorities])
     capacity = round(queue.consumers.room_share, 3)
     of_consumers = [len(queue.consumers), capacity, capacity]
-    return [*of_consumers, memory_bytes, *amounts(MessageSums.of(queue))]
+    return [*of_consumers, memory_bytes(queue), *amounts(MessageSums.of(queue))]
 
 
 _DELIVERIES = {
@@ -197,7 +196,7 @@ GROUPS: dict[str, _Group] = {
             **_CONSUMERS,
             "queue_consumer_capacity": "Share of the time in which a consumer has room",
             "queue_consumer_utilisation": "The same",
-            "queue_process_memory_bytes": "Memory of ready messages",
+            "queue_process_memory_bytes": "Memory of messages",
             **amount_metrics(),
         },
         _queue_metrics,

@@ -135,11 +135,14 @@ class QueueSums(NamedTuple):
         return self.queues - self.in_memory
 
 
-class _Seen(NamedTuple):
-    """What the last pass found: the values, and a series if they have ever changed."""
+class LastSample(NamedTuple):
+    """What the last pass found: the values, a series if they have ever changed, and which pass was
+    the first to find these values.
+    """
 
     values: tuple[int, ...]
     series: CounterSeries | None
+    changed_ms: int
 
 
 class _Objects(Generic[T]):
@@ -163,12 +166,16 @@ class _Objects(Generic[T]):
         self._all_of = all_of
         self._counters_of = counters_of
         self._values_of = values_of
-        self._seen: dict[object, _Seen] = {}
-        self._before: dict[object, _Seen] = {}
+        self._seen: dict[object, LastSample] = {}
+        self._before: dict[object, LastSample] = {}
+
+    def seen(self, counters: object) -> LastSample | None:
+        """Return what the last pass found of an object; None if it came after that."""
+        return self._seen.get(counters) or self._before.get(counters)
 
     def series(self, counters: object) -> CounterSeries | None:
         """Return the series of an object, if its counters have changed lately."""
-        seen = self._seen.get(counters) or self._before.get(counters)
+        seen = self.seen(counters)
         return seen.series if seen else None
 
     def sample(self, now_ms: int, share: float) -> Iterator[None]:
@@ -183,9 +190,10 @@ class _Objects(Generic[T]):
             counters, values = self._counters_of(one), self._values_of(one)
             seen = self._before.pop(counters, None)
             if seen is None or (seen.series is None and seen.values == values):
-                seen = seen or _Seen(values, None)
+                seen = seen or LastSample(values, None, now_ms)
             else:
-                seen = _Seen(values, self._added(seen, now_ms, values, share))
+                changed_ms = seen.changed_ms if seen.values == values else now_ms
+                seen = LastSample(values, self._added(seen, now_ms, values, share), changed_ms)
             self._seen[counters] = seen
             active += seen.series is not None
             if not index % _AT_ONCE:
@@ -194,7 +202,7 @@ class _Objects(Generic[T]):
         self.active = active
 
     def _added(
-        self, seen: _Seen, now_ms: int, values: tuple[int, ...], share: float
+        self, seen: LastSample, now_ms: int, values: tuple[int, ...], share: float
     ) -> CounterSeries | None:
         """Return the series with one more sample; None if there is none any more."""
         series = seen.series

@@ -100,6 +100,16 @@ class Statistics:
             "message_stats": report.messages(("publish", *DELIVER), ranges.msg_rates),
         }
 
+    def idle_since_ms(self, queue: Queue) -> int | None:
+        """Return since when nothing has happened in a queue, on the wall clock, as far as samples
+        tell; None if something has since the last one.
+        """
+        seen = self._sampler.queues.seen(queue.counters)
+        if seen is None or seen.values != queue_values(queue):
+            return None
+        clock = self._broker.context.clock
+        return clock.wall_ms() - (clock.monotonic_ms() - seen.changed_ms)
+
     def queue_number(self, path: Sequence[str]) -> Callable[[Queue], float] | None:
         """Return what reads one number of `queue`, without the others; None if there is none at the
         path, such as `message_stats.publish_details.rate`.

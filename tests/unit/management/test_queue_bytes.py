@@ -62,6 +62,7 @@ def check(server: SimulatedServer, queue: Queue, unacked: list[str]) -> None:
         assert read(queue) == value
     group = GROUPS["queue_metrics"]
     metrics = dict(zip(group.metrics, group.values(queue), strict=True))
+    assert metrics["queue_process_memory_bytes"] >= told["message_bytes_ram"]
     assert metrics["queue_messages_bytes"] == size
     assert metrics["queue_messages_persistent"] == persistent[0]
 

@@ -37,6 +37,7 @@ MONITORING = (
     "store",
     "latencies",
     "shovels",
+    "federation-links",
 )
 OF_ADMINISTRATORS = (
     "/permissions",

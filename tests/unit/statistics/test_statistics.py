@@ -69,6 +69,25 @@ def test_rates_of_a_queue_of_its_virtual_host_and_in_total(observed: Observed) -
     assert statistics.queue(observed.queue)["message_stats"]["publish_details"] == {"rate": 0.0}
 
 
+def test_a_queue_is_idle_since_the_sample_that_was_the_first_to_find_it_so(
+    observed: Observed,
+) -> None:
+    clock = observed.server.broker.context.clock
+    idle_since_ms = observed.statistics.idle_since_ms
+    made_ms = clock.wall_ms()
+    assert idle_since_ms(observed.server.queue("new")) is None
+    observed.pass_five_seconds()
+    assert idle_since_ms(observed.queue) == made_ms
+    observed.client.publish("", "q", "a")
+    assert idle_since_ms(observed.queue) is None
+    observed.pass_five_seconds()
+    seen_ms = clock.wall_ms()
+    observed.pass_five_seconds()
+    observed.pass_five_seconds()
+    # It is no less idle for having messages, or a consumer that gets none.
+    assert idle_since_ms(observed.queue) == seen_ms == clock.wall_ms() - 10_000
+
+
 def test_a_number_that_is_read_alone_is_that_of_the_row(observed: Observed) -> None:
     observed.client.consume("q", "tag", no_ack=True)
     observed.pass_five_seconds(10)

@@ -44,6 +44,14 @@ class UnackedSums:
             self.unlogged_bytes += sign * run.body_bytes
 
 
+def memory_bytes(queue: Queue) -> int:
+    """Return the memory that a queue's messages take: those that are ready with all that belongs to
+    them, of those that are unacked the bodies.
+    """
+    ready = sum([one.memory_bytes for one in queue.priorities])
+    return ready + (MessageSums.of(queue).unacked_in_memory.body_bytes or 0)
+
+
 class MessageSums(NamedTuple):
     """What is ready in a queue, and what is unacked: all of it, what is `in_memory` with its
     bodies, and what is `persistent`, in the log.

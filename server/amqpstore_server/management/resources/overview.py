@@ -276,10 +276,12 @@ ROUTES = (
     ),
     # Monitoring asks for them, as they may be stuck: there are none.
     *(
-        ApiRoute("GET", path, list_nothing, "Shovels", needs, is_list=True)
-        for path, needs in (
-            ("/api/shovels", _MONITORING),
-            ("/api/shovels/{vhost}", Needs.VHOST),
+        ApiRoute("GET", path, list_nothing, summary, needs, is_list=True)
+        for path, summary, needs in (
+            ("/api/shovels", "Shovels", _MONITORING),
+            ("/api/shovels/{vhost}", "Shovels", Needs.VHOST),
+            ("/api/federation-links", "Links of federation", _MONITORING),
+            ("/api/federation-links/{vhost}", "Links of federation", Needs.VHOST),
         )
     ),
     ApiRoute(

@@ -11,6 +11,7 @@ import msgspec
 from amqpstore_server.administration.tables import shown_table
 from amqpstore_server.broker.accepted import Place, notes
 from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_queue
+from amqpstore_server.broker.queues.message_sums import memory_bytes
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE, is_quorum
 from amqpstore_server.broker.vhost import VirtualHost
@@ -85,13 +86,13 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
         "policy": lambda found: _policy_name(found, operator=False),
         "operator_policy": lambda found: _policy_name(found, operator=True),
         "effective_policy_definition": effective_definition,
-        "memory": lambda found: sum(one.memory_bytes for one in found[1].priorities),
+        "memory": lambda found: memory_bytes(found[1]),
         "messages_left": lambda found: labelled(
             reasons_of_queue(found[1].departures, found[1].counters)
         ),
         "messages_dead_lettered": lambda found: labelled(dead_lettered(found[1].departures)),
         "messages_came_back": lambda found: found[1].departures.came_back,
-        "idle_since": lambda found: _idle_since(call, found),
+        "idle_since": lambda found: _idle_since(context.statistics, found[1]),
         "head_message_timestamp": lambda found: head_timestamp(
             context.broker.context.store, found[1]
         ),
@@ -121,12 +122,11 @@ def _of_quorum(found: Found, value: Any) -> Any:
     return ABSENT if value is None or not is_quorum(found[1].arguments) else value
 
 
-def _idle_since(call: Call, found: Found) -> Any:
-    queue = found[1]
-    if queue.ready_count or queue.unacked_count or queue.consumers:
+def _idle_since(statistics: Statistics, queue: Queue) -> Any:
+    since_ms = statistics.idle_since_ms(queue)
+    if since_ms is None:
         return ABSENT
-    now_ms = call.context.broker.context.clock.wall_ms()
-    return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _consumer_capacity(found: Found) -> float:
