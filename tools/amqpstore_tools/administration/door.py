@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import select
 import socket
 import sys
 from datetime import UTC, datetime
 from functools import partial
+from multiprocessing.connection import wait
 from typing import Any
 
 import msgspec
@@ -76,8 +76,7 @@ def asked(directory: str, request: dict[str, Any]) -> Any:
 
 def _by_broker(connection: socket.socket, content: bytes) -> Any:
     connection.sendall(framed(content))
-    answered, _, _ = select.select([connection], [], [], _PATIENCE_S)
-    if not answered:
+    if not wait([connection], _PATIENCE_S):
         sys.stderr.write(
             f"amqpstore: the broker has not answered for {_PATIENCE_S:.0f} s. It may be busy, or "
             "hang: look at its log. After Ctrl-C it may still do what it was asked for.\n"

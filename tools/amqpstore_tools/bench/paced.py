@@ -5,8 +5,8 @@ messages that should have been sent meanwhile count their whole wait, which avoi
 omission. How late the generator itself was is reported beside it as `send_lag`.
 """
 
-import select
 import struct
+from multiprocessing.connection import wait
 
 from amqpstore_tools.bench.board import FOREVER_NS, now_ns
 from amqpstore_tools.bench.histogram import Histogram
@@ -99,8 +99,7 @@ def produce_paced(worker: BenchWorker, routes: list[Route], rate: int, quota: in
 
 def _read_confirms(connection: Connection, ledger: ConfirmLedger, wait_s: float) -> None:
     """Read once if something arrives within `wait_s`."""
-    readable, _, _ = select.select([connection.socket], [], [], wait_s)
-    if not readable:
+    if not wait([connection.socket], wait_s):
         return
     ledger.received(receive(connection.socket))
     if ledger.answer:

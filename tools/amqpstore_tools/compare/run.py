@@ -1,7 +1,6 @@
 """All workloads on all brokers, by turns."""
 
 import datetime
-import os
 import sys
 from typing import Any
 
@@ -41,10 +40,11 @@ def run(settings: CompareSettings) -> CompareReport:
                 rounds.failures[broker] = failure or rounds.failures[broker]
     report = CompareReport(settings, started.isoformat(), brokers, found)
     if settings.page:
-        new = f"{settings.page}.new"
-        with open(new, "w", encoding="utf-8") as file:
-            file.write(page(report))
-        os.replace(new, settings.page)
+        # Imported here, so that the generator of the load does not load the engine.
+        from amqpstore_tools.offline.output import output_file
+
+        with output_file(settings.page) as file:
+            file.write(page(report).encode())
     return report
 
 

@@ -11,6 +11,6 @@
   `bulk_reading`: many messages at a time;
   `provenance`: where a message came from, and what became of it.
 - `reports`: what a tool leaves in the data directory of a broker, for its pages; `places`: where
-  else a tool may write, and how on a full disk.
+  else a tool may write, and how on a full disk; `output`: the file that a user named.
 - `progress`, `exits`, `json_output`, `terminal`, `times`: the command line of all these tools.
 """

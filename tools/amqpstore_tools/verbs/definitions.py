@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import sys
 from typing import Any
 
-from amqpstore.files import naming
 from amqpstore_tools.administration.options import (
     add_action,
     add_actions,
@@ -20,6 +17,7 @@ from amqpstore_tools.administration.options import (
 )
 from amqpstore_tools.offline.exits import LEFT_OUT, OK, UsageError
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.output import output_file
 from amqpstore_tools.offline.terminal import counted, say
 
 _STANDARD = "-"
@@ -60,34 +58,15 @@ def _export(arguments: argparse.Namespace) -> None:
         sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
         sys.stdout.buffer.flush()
         return
-    _write(arguments.file, text)
+    # It has password hashes.
+    with output_file(arguments.file, is_private=True) as file:
+        file.write(text.encode(errors="backslashreplace"))
     counts = {kind: len(entries) for kind, entries in found.items() if entries}
     if arguments.json:
         write_json({"output": arguments.file, **counts})
     else:
         said = ", ".join(f"{kind.replace('_', ' ')}: {count}" for kind, count in counts.items())
         say(f"{arguments.file}: {said or 'nothing'}")
-
-
-def _write(path: str, text: str) -> None:
-    """Write a file that gets its name only once it is complete, and that nobody else may read: it
-    has password hashes.
-    """
-    partial = f"{path}.partial"
-    try:
-        opened = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        raise UsageError(f"{partial} exists: another export is writing it, or has failed") from None
-    try:
-        with naming(partial), open(opened, "wb") as file:
-            file.write(text.encode(errors="backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
 
 
 def _import(arguments: argparse.Namespace) -> int:

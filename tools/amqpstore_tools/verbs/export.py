@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from amqpstore.files import naming
 from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.output import output_file
 from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
@@ -94,22 +94,13 @@ def _export(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name only once it is complete; or standard output."""
+    """Open the file of that name; or standard output."""
     if path == STANDARD:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    partial = f"{path}.partial"
-    try:
-        with naming(partial), open(partial, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
+    with output_file(path) as file:
+        yield file
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from amqpstore.files import naming
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.output import output_file
 from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import say
@@ -60,10 +59,8 @@ def _report(arguments: argparse.Namespace) -> None:
 
         figures = gather(arguments.directory, spread, is_local=spark.is_local)
         seconds = time.monotonic() - started
-    new = f"{arguments.out}.new"
-    with naming(new), open(new, "w", encoding="utf-8") as file:
-        file.write(page(figures))
-    os.replace(new, arguments.out)
+    with output_file(arguments.out) as file:
+        file.write(page(figures).encode())
     if not arguments.json:
         say(f"{arguments.out}, in {seconds:.1f} s")
         return

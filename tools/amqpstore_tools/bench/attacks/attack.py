@@ -95,9 +95,10 @@ def push(sock: socket.socket, octets: bytes, patience_s: float = _PATIENCE_S) ->
     """
     waiting = memoryview(octets)
     sock.setblocking(False)
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
     while waiting:
-        _, writable, _ = select.select([], [sock], [], patience_s)
-        if not writable:
+        if not poll.poll(patience_s * 1000):
             return True
         try:
             waiting = waiting[sock.send(waiting) :]

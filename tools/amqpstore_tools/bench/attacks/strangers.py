@@ -3,10 +3,10 @@
 import contextlib
 import os
 import resource
-import select
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import wait
 
 from amqpstore_tools.bench.attacks.attack import MIB, Attack, push, push_all
 from amqpstore_tools.client import wire
@@ -76,7 +76,7 @@ class WrongLogins(Attack):
     def step(self) -> None:
         """Have that many under way: each that was answered is followed by another."""
         self.keep_open(self._log_in, self.times)
-        select.select(self._open, [], [], 0.05)
+        wait(self._open, 0.05)
 
     def _log_in(self) -> socket.socket:
         self._tried += 1

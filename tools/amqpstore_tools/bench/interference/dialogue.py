@@ -33,16 +33,19 @@ class Dialogue:
         """
         socket = self.connection.socket
         socket.setblocking(False)
+        poll = select.poll()
+        poll.register(socket)
         waiting = memoryview(octets)
         unread = bytearray()
         deadline_ns = now_ns() + int(self._timeout_s * 1e9)
         while count or waiting:
             if now_ns() > deadline_ns:
                 raise BenchError(f"{count} answers did not come in {self._timeout_s:g} s")
-            readable, writable, _ = select.select([socket], [socket] if waiting else [], [], 0.05)
-            if writable:
+            poll.modify(socket, select.POLLIN | (select.POLLOUT if waiting else 0))
+            events = dict(poll.poll(50)).get(socket.fileno(), 0)
+            if events & select.POLLOUT:
                 waiting = waiting[socket.send(waiting) :]
-            if readable:
+            if events & ~select.POLLOUT:
                 unread += receive(socket, _RECEIVE_BYTES)
                 end = 0
                 for frame in frames.whole_frames(unread, 0, len(unread)):

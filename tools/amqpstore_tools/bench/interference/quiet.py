@@ -6,13 +6,13 @@ when they were due, whether or not earlier ones were answered, so that a stall c
 fall into it.
 """
 
-import select
 import signal
 import socket
 import struct
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
 
 from amqpstore_tools.bench.board import now_ns
 from amqpstore_tools.bench.forked import ForkedProcess
@@ -106,7 +106,7 @@ def _stay(address: Address, queue: str, pipe: Pipe) -> Waits:
             due_ns += INTERVAL_NS
         wait_s = 0.05 if stopping else max(0, due_ns - now_ns()) / 1e9
         watched: list[socket.socket | Pipe] = [publishing.socket, asking.socket, pipe]
-        readable, _, _ = select.select(watched, [], [], wait_s)
+        readable = wait(watched, wait_s)
         if publishing.socket in readable:
             ledger.received(receive(publishing.socket))
         if asking.socket in readable:

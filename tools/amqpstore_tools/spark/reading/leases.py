@@ -22,13 +22,13 @@ import contextlib
 import fcntl
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterable
+from multiprocessing.connection import wait
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -264,8 +264,7 @@ def watch(path: str, lease: int, follow: str = "") -> None:
         left = idle_s - (time.monotonic() - touched_at)
         if left <= 0:
             break
-        ended, _, _ = select.select([watched], [], [], min(left, _FOLLOW_S if follow else _LOOK_S))
-        if ended:
+        if wait([watched], min(left, _FOLLOW_S if follow else _LOOK_S)):
             break
         if follow:
             with contextlib.suppress(FileNotFoundError):
