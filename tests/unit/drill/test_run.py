@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from amqpstore_tools.drill.board import _seen
 from amqpstore_tools.drill.run import DrillRun, DrillSettings
 from amqpstore_tools.drill.scenarios import SCENARIOS
-from amqpstore_tools.drill.verdict import INVARIANTS, Step, Verdict
+from amqpstore_tools.drill.verdict import INVARIANTS, NAMED, Step, Verdict
 
 MANUAL = (Path(__file__).parents[3] / "tools" / "README.md").read_text()
 FEW = 3
@@ -89,6 +90,37 @@ def test_what_was_done_is_shown_as_it_is_done(tmp_path: Path) -> None:
     run.saw(["I1"], 3)
     run.step(Step(1, 1, "kill -9", 1, 1, 1))
     assert shown == [3]
+
+
+def test_what_takes_long_is_shown_instead_of_the_counts() -> None:
+    shown: list[str] = []
+    run = DrillRun("cluster", settings(rounds=1), lambda run: shown.append(_seen(run)))
+    run.show("the group starts")
+    for _ in run.rounds():
+        run.show("what the manual says")
+        run.step(Step(1, 1, "kill -9", 1, 1, 1))
+    assert shown == [
+        "the group starts",
+        "round 1: what the manual says",
+        "round 1, 0 disks, 0 violations",
+    ]
+
+
+def test_the_time_of_a_run_begins_when_all_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    run = DrillRun("cluster", settings(seconds=2))
+    now += 10
+    assert run.is_over
+    run.begin()
+    assert not run.is_over
+
+
+def test_one_message_is_one() -> None:
+    run = DrillRun("bit-flips", settings())
+    for expected in ("1 message was not served", "2 messages were not served"):
+        run.account.did[NAMED] += 1
+        assert expected in run.account.summary
 
 
 @pytest.mark.parametrize("count", [49, 50])

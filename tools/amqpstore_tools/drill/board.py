@@ -43,8 +43,13 @@ def board(name: str, settings: DrillSettings) -> Iterator[Callable[[DrillRun], N
             if now - shown < _INTERVAL_S and not run.doing:
                 return
             shown = now
-            seen = f"round {run.round}, {run.images} disks, {len(run.account.findings)} violations"
-            seen = f"{seen}, {run.doing}" if run.doing else seen
-            progress.update(task, completed=run.fraction, seen=seen, refresh=True)
+            progress.update(task, completed=run.fraction, seen=_seen(run), refresh=True)
 
         yield show
+
+
+def _seen(run: DrillRun) -> str:
+    """Return what fits beside the bar of a narrow terminal: what takes long now, or the counts."""
+    if run.doing:
+        return f"round {run.round}: {run.doing}" if run.round else run.doing
+    return f"round {run.round}, {run.images} disks, {len(run.account.findings)} violations"

@@ -6,12 +6,16 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from amqpstore.files import naming
 from amqpstore_tools.drill.page import page
 from amqpstore_tools.drill.verdict import INVARIANTS, NAMED, Account, Verdict
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.reports import is_data_directory, leave_drill_report
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _BUT_NAMED = ", except for what the damage took, which is named"
 
@@ -24,7 +28,7 @@ def print_account(account: Account) -> None:
 
     console = terminal.console(soft_wrap=True)
     if account.left_out:
-        console.print(Text(account.summary, "bold"))
+        _print_last(console, account.summary, "bold")
         return
     did = ", ".join(f"{count:,} {what}" for what, count in sorted(account.did.items()))
     console.print(
@@ -50,13 +54,11 @@ def print_account(account: Account) -> None:
         console.print(Text(f"    reproduce: {finding.reproduce}"))
     if more := len(account.findings) - len(firsts):
         console.print(Text(f"  and {more} more violations"))
-    console.print(Text(account.summary, "bold" if account.is_passed else "bold red"))
+    _print_last(console, account.summary, "bold" if account.is_passed else "bold red")
 
 
 def print_last(accounts: Sequence[Account]) -> None:
     """Print the verdict on all scenarios of a drill, as its last line."""
-    from rich.text import Text
-
     failed = [one.scenario for one in accounts if one.findings]
     untried = [one.scenario for one in accounts if not (one.findings or one.is_passed)]
     text = f"drill failed: {', '.join(failed)}" if failed else "drill passed"
@@ -64,7 +66,14 @@ def print_last(accounts: Sequence[Account]) -> None:
         text = "drill: nothing was checked"
     elif untried:
         text += f"; not exercised: {', '.join(untried)}"
-    terminal.console(soft_wrap=True).print(Text(text, "bold red" if failed else "bold"))
+    _print_last(terminal.console(), text, "bold red" if failed else "bold")
+
+
+def _print_last(console: Console, text: str, style: str) -> None:
+    """Print a line that is read, and not copied: a terminal has it wrapped between words."""
+    from rich.text import Text
+
+    console.print(Text(text, style), soft_wrap=False)
 
 
 def as_json(accounts: Sequence[Account]) -> str:

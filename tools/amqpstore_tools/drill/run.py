@@ -103,6 +103,10 @@ class DrillRun:
             done.append(self.account.did["rounds"] / settings.rounds)
         return min(1.0, max(done))
 
+    def begin(self) -> None:
+        """Let the time of the run begin now, after what a scenario has to prepare first."""
+        self._start = time.monotonic()
+
     def rounds(self) -> Iterator[random.Random]:
         """Yield a random generator for each round, from the seed and the round's number alone."""
         number = self.settings.round or 1

@@ -112,7 +112,8 @@ class Account:
         if not (self.checks or broken):
             parts = ["nothing was checked"]
         if named := self.did[NAMED]:
-            parts.append(f"{named:,} messages were not served because of the damage, and named")
+            what = "message was" if named == 1 else "messages were"
+            parts.append(f"{named:,} {what} not served because of the damage, and named")
         if untried or self.unknown:
             parts.append("; ".join(["not exercised: " + ", ".join(untried), *self.unknown]))
         return f"{self.scenario}: {'; '.join(parts)}"

@@ -18,7 +18,7 @@ from amqpstore_tools.drill import report
 from amqpstore_tools.drill.board import board
 from amqpstore_tools.drill.run import DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS
-from amqpstore_tools.drill.scenarios.rounds import TaskExecutor, drill
+from amqpstore_tools.drill.scenarios.rounds import ON_ONE_MACHINE, TaskExecutor, drill
 from amqpstore_tools.drill.verdict import Account
 from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, exit_codes, run_tool
 from amqpstore_tools.spark.engine import SPARK, add_engine
@@ -80,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--work", metavar="DIR", help="directory for copies (default: a temporary one)"
     )
-    add_engine(parser, "all rounds except those of kill are distributed over a cluster")
+    here = ", ".join(ON_ONE_MACHINE)
+    add_engine(parser, f"all rounds except those of {here} are distributed over a cluster")
 
 
 def run(arguments: argparse.Namespace) -> int:

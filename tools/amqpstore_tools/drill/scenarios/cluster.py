@@ -76,8 +76,10 @@ def run(run: DrillRun) -> None:
     run.rounds_follow = run.settings.round is None
     known = _Known()
     with DrilledGroup(os.path.join(run.settings.work, "group")) as group:
+        run.show("the group starts")
         group.found()
         _declare(group.wait_for_leader().address)
+        run.begin()
         try:
             for rng in run.rounds():
                 _round(run, group, known, rng)
@@ -96,6 +98,7 @@ def _round(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random
     run.account.did["confirms"] += confirms
     survived = promised - sum(len(known.promised(name)) for name in QUEUES)
     run.step(Step(run.round, 1, did, promised, survived, survived, is_violated=bool(faults)))
+    run.show("all join again")
     group.wait_until_in_sync()
 
 
@@ -115,14 +118,16 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
     publishers = _Publishers(run, run.round, leader, rng)
     publishers.wait_for_confirms("before anything was lost")
     name, disturb = rng.choice(_DISTURBANCES)
+    run.show(name or "publishers work")
     disturb(leader, followers, rng)
     if name.startswith("follower "):
         publishers.wait_for_confirms(f"after {name}")
     number = rng.choice([signal.SIGKILL, signal.SIGTERM])
-    began = time.monotonic()
-    leader.end(number)
     last = "killed" if number == signal.SIGKILL else "stopped in order"
     did = f"{name}, leader {last}" if name else f"leader {last}"
+    run.show(did)
+    began = time.monotonic()
+    leader.end(number)
     confirms = publishers.end(known, did)
     for one in followers:
         one.restart()
