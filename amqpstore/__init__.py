@@ -100,6 +100,7 @@ from amqpstore.errors import (
     StoreLockedError,
     TransactionEndedError,
     UndecidableError,
+    UnfinishedRepairError,
     UnreadableFileError,
     UnreadableLogError,
 )
@@ -165,6 +166,7 @@ __all__ = [
     "Transaction",
     "TransactionEndedError",
     "UndecidableError",
+    "UnfinishedRepairError",
     "UnreadableFileError",
     "UnreadableLogError",
 ]

@@ -68,7 +68,7 @@ def renew_copy(files: Files, directory: str, copy: DefinitionsCopy) -> None:
     content = _content(copy)
     # Its bytes are compared: to read the rows of a large copy is one call, during which no other
     # thread runs.
-    if not files.exists(path) or _read(files, path) != content:
+    if _read(files, path) != content:
         _write(files, directory, content)
 
 
@@ -117,8 +117,12 @@ def _write(files: Files, directory: str, content: bytes) -> None:
     sync_directory(files, os.path.join(directory, CATALOG))
 
 
-def _read(files: Files, path: str) -> bytes:
-    file = files.open(path)
+def _read(files: Files, path: str) -> bytes | None:
+    """Return the content of a copy; None if there is none."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return None
     try:
         return file.read(0, file.size())
     finally:
@@ -128,9 +132,9 @@ def _read(files: Files, path: str) -> bytes:
 def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
     """Return the copy; None if there is none. Raises: DamageError, OSError."""
     path = os.path.join(directory, CATALOG, DEFINITIONS)
-    if not files.exists(path):
-        return None
     content = _read(files, path)
+    if content is None:
+        return None
     payload = content[HEADER.size :]
     if len(content) < HEADER.size:
         raise DamageError(path, 0, "it is shorter than its header")

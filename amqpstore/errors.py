@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 
 class PicklableError(Exception):
     """An exception that can be pickled and copied, whatever its subclass is built from.
@@ -34,6 +36,29 @@ class NotAStoreError(StoreError):
         super().__init__(f"{path} is not an amqpstore data directory: {reason}. {hint}")
         self.path = path
         self.reason = reason
+
+
+class UnfinishedRepairError(StoreError):
+    """A repair of the store, or its undo, stopped half-way: files of two states are in it.
+
+    Args: path, of the store; name, of the directory of the repair in it; is_undo, whether it was
+    being undone, so that it can only be undone.
+    """
+
+    def __init__(self, path: str, name: str, *, is_undo: bool) -> None:
+        directory = shlex.quote(path)
+        plan = shlex.quote(f"{path}/{name}/plan.json")
+        undo = f"`amqpstore repair {directory} --undo`"
+        what = "the undo of a repair" if is_undo else "a repair"
+        how = f"`amqpstore repair {directory} --apply {plan}`, or undo it with {undo}"
+        super().__init__(
+            f"{path}: {what} stopped half-way ({name}), unless it is running now. Finish it with "
+            f"{undo if is_undo else how}. Nothing is lost, but until then files of two states are "
+            "there, and the store is not opened."
+        )
+        self.path = path
+        self.name = name
+        self.is_undo = is_undo
 
 
 class FormatVersionError(StoreError):

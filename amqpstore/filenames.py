@@ -40,6 +40,9 @@ TRAILS = "trails"
 FIRST_COMPACTED = 1 << 31
 """Numbers from here on are those of compacted segments."""
 
+REPAIR_JOURNAL = "journal.json"
+"""In the directory of a repair, whose name `repair_number` knows."""
+
 DEFINITIONS = "definitions"
 """In the catalog's directory: a copy of the tables that only the catalog has."""
 

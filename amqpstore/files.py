@@ -10,6 +10,8 @@ What is durable is part of the contract of each call, and the store relies on no
 
 What is created on the real file system belongs to whom the store belongs, also if root creates it
 (see `ownership`).
+
+Past 600 lines because this is one contract: each call, and what the real file system does for it.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ except ImportError as missing:  # on Windows
 # Linux takes at most 1024 buffers (IOV_MAX) in one call.
 _BUFFERS_A_CALL = 1024
 _LARGE_READ_BYTES = 1 << 20
+_SPARE_DESCRIPTORS = 8
 
 # A file is filled a page a call. What one call writes to new pages, Linux keeps as one unit (a
 # large folio: XFS from 5.18, ext4 from 6.16), and each small write later makes all of it dirty. So
@@ -45,8 +48,6 @@ _LARGE_READ_BYTES = 1 << 20
 # disk as well.
 _PAGE_OF_ZEROS = bytes(mmap.PAGESIZE)
 
-
-_SPARE_DESCRIPTORS = 8
 
 _FEW_FILES = 64
 """Publishers are refused while a file system has no more inodes than this: a checkpoint creates a
@@ -99,7 +100,7 @@ class FileType(enum.Enum):
     """What a name in a directory leads to. The value is text for people.
 
     A link counts as what it leads to; only one that leads nowhere, or in a circle, is of a type of
-    its own.
+    its own. So is a file or a directory that this process may not read.
     """
 
     MISSING = "missing"
@@ -109,6 +110,23 @@ class FileType(enum.Enum):
     SOCKET = "a socket"
     DEVICE = "a device"
     BROKEN_LINK = "a link that leads nowhere"
+    FORBIDDEN = "something that this user may not read"
+
+    @property
+    def not_a_file(self) -> str:
+        """What is wrong with it in the place of a file, as text for people."""
+        return f"it is {self.value}, not a regular file"
+
+
+class NotAFileError(FileNotFoundError):
+    """There is no file of this name, but something else has the name: a directory, a pipe, a link
+    that leads nowhere. Whoever can do without the file can do without this one.
+    """
+
+    @classmethod
+    def of(cls, path: str, found: FileType) -> NotAFileError:
+        """Return the error for what a path leads to."""
+        return cls(errno.ENOENT, found.not_a_file, path)
 
 
 def name_file(error: OSError, path: str) -> None:
@@ -217,7 +235,10 @@ class Files(Protocol):
         """Create a new file to append to. Raises: FileExistsError."""
 
     def open(self, path: str) -> File:
-        """Open an existing file, to read and to `datasync`."""
+        """Open an existing file, to read and to `datasync`. Never waits, whatever has the name.
+
+        Raises: FileNotFoundError; NotAFileError, which is one; OSError.
+        """
 
     def recycle(self, old: str, new: str) -> File:
         """Give a file that nobody needs any more a new name, and open it to be written from its
@@ -253,7 +274,7 @@ class Files(Protocol):
         """Lock the file `path`, created if missing, and write `holder` into it for others to read.
 
         Raises: BlockingIOError, with the present holder's text, when it is locked already;
-        OwnLockError, by this process.
+        OwnLockError, by this process; NotAFileError.
         """
 
 
@@ -359,16 +380,58 @@ def create_file(path: str) -> int:
     return descriptor
 
 
+_TYPES = {
+    stat.S_IFREG: FileType.FILE,
+    stat.S_IFDIR: FileType.DIRECTORY,
+    stat.S_IFIFO: FileType.PIPE,
+    stat.S_IFSOCK: FileType.SOCKET,
+}
+
+_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
+"""Errors of opening what is not a file: sockets and devices cannot be opened, and links may lead
+nowhere, or in a circle.
+"""
+
+
 def open_regular(path: str) -> int:
     """Open an existing regular file for reading, and return its descriptor.
 
-    Raises: OSError, also for a pipe, which may never end, a directory or a device.
+    Raises: FileNotFoundError; NotAFileError, also for a pipe, which may never end; OSError.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        # Without O_NONBLOCK this waits for somebody to write into a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        found = type_of(path)
+        if found in (FileType.MISSING, FileType.FILE):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+        raise NotAFileError.of(path, found) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
+        raise NotAFileError.of(path, _TYPES.get(stat.S_IFMT(mode), FileType.DEVICE))
     return descriptor
+
+
+def type_of(path: str) -> FileType:
+    """Return what a path leads to, without opening it. Raises: OSError."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return FileType.FORBIDDEN
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return FileType.BROKEN_LINK if os.path.islink(path) else FileType.MISSING
+    found = _TYPES.get(stat.S_IFMT(mode), FileType.DEVICE)
+    needed = os.R_OK | os.X_OK if found is FileType.DIRECTORY else os.R_OK
+    if found in (FileType.FILE, FileType.DIRECTORY) and not os.access(
+        path, needed, effective_ids=True
+    ):
+        return FileType.FORBIDDEN
+    return found
 
 
 def _open_alone(path: str) -> int:
@@ -389,6 +452,27 @@ def _open_alone(path: str) -> int:
     except OSError:
         os.close(descriptor)
         raise
+    return descriptor
+
+
+def _open_lock(path: str) -> int:
+    """Open the file of a lock, or create it, and return its descriptor. Raises: NotAFileError,
+    OSError.
+    """
+    # Not where a link leads to: root writes into this file, in a directory of another user.
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o640)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotAFileError(errno.ENOENT, "it is a link, not a regular file", path) from None
+        if error.errno not in (errno.EISDIR, *_NO_FILE) or not os.path.lexists(path):
+            raise
+        raise NotAFileError.of(path, type_of(path)) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise NotAFileError.of(path, _TYPES.get(stat.S_IFMT(mode), FileType.DEVICE))
     return descriptor
 
 
@@ -428,14 +512,6 @@ def is_locked_here(descriptor: int) -> bool:
     return _LOCKED.get(_file_id(descriptor)) == os.getpid()
 
 
-_TYPES = {
-    stat.S_IFREG: FileType.FILE,
-    stat.S_IFDIR: FileType.DIRECTORY,
-    stat.S_IFIFO: FileType.PIPE,
-    stat.S_IFSOCK: FileType.SOCKET,
-}
-
-
 class OsFiles:
     """The real file system. Raises: OSError, where nothing written to it could be made durable."""
 
@@ -458,13 +534,7 @@ class OsFiles:
         return os.path.exists(path)
 
     def type_of(self, path: str) -> FileType:
-        try:
-            mode = os.stat(path).st_mode
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise
-            return FileType.BROKEN_LINK if os.path.islink(path) else FileType.MISSING
-        return _TYPES.get(stat.S_IFMT(mode), FileType.DEVICE)
+        return type_of(path)
 
     def is_link(self, path: str) -> bool:
         return os.path.islink(path)
@@ -520,9 +590,7 @@ class OsFiles:
             os.close(descriptor)
 
     def lock(self, path: str, holder: str) -> Lock:
-        # Not where a link leads to: root writes into this file, in a directory of another user.
-        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, 0o640)
+        descriptor = _open_lock(path)
         try:
             ownership.give(descriptor, os.path.dirname(path))
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 from amqpstore.errors import DamageError
-from amqpstore.files import File, OsFiles
+from amqpstore.files import File, NotAFileError, OsFiles
 
 _PAGE_HEADER = struct.Struct("=QHHHH")
 """page number, padding, flags, then where free space begins and ends (overflow: pages, u32)."""
@@ -89,6 +89,8 @@ def check_pages(path: str, look: LookAtRow | None = None) -> None:
     """Check the pages of the LMDB file at `path`. Raises: DamageError, OSError, as `look`."""
     try:
         file = OsFiles().open(path)
+    except NotAFileError as error:
+        raise DamageError(path, 0, error.strerror or "") from None
     except FileNotFoundError:
         raise DamageError(path, 0, "the file is missing") from None
     try:

@@ -1,7 +1,8 @@
 """The marker, the file that makes a directory a store, and the rules for creating one.
 
 It is written last, under another name, synced and then renamed: a directory with a marker is a
-store from that moment on, and what a crash leaves before that is not a store yet.
+store from that moment on, and what a crash leaves before that is not a store yet. A repair moves
+the marker away while it replaces files, and brings the new one last.
 """
 
 from __future__ import annotations
@@ -11,18 +12,27 @@ import re
 import uuid
 from typing import NamedTuple
 
-from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
+from amqpstore.errors import (
+    DamageError,
+    FormatVersionError,
+    NotAStoreError,
+    UnfinishedRepairError,
+    UnreadableFileError,
+)
 from amqpstore.filenames import (
     CATALOG,
     INDEX,
     LOCK,
     MARKER,
     NEW_MARKER,
+    QUARANTINE,
+    REPAIR_JOURNAL,
     SEGMENTS,
     is_of_system,
+    repair_number,
     segment_numbers,
 )
-from amqpstore.files import Files
+from amqpstore.files import Files, FileType, NotAFileError
 from amqpstore.records import FORMAT_VERSION, READ_VERSIONS, checksum_seed
 from amqpstore.replacing import replace_file
 
@@ -48,8 +58,37 @@ class Marker(NamedTuple):
         return self.version < FORMAT_VERSION
 
 
+_REPAIR_STATE = re.compile(rb'^ "state": "(applying|undoing)"', re.MULTILINE)
+"""In the journal of a repair. Names of files are further to the right."""
+
+_TAIL_BYTES = 256
+"""The state is the last line but one of a journal, which lists all files."""
+
+
+def refuse_unfinished_repair(files: Files, directory: str) -> None:
+    """Make sure that no repair of a store stopped half-way. Raises: UnfinishedRepairError,
+    OSError.
+    """
+    quarantine = os.path.join(directory, QUARANTINE)
+    if files.type_of(quarantine) is not FileType.DIRECTORY:
+        return
+    for name in filter(repair_number, files.list_directory(quarantine)):
+        try:
+            file = files.open(os.path.join(quarantine, name, REPAIR_JOURNAL))
+        except FileNotFoundError:
+            continue  # it has changed nothing yet
+        try:
+            tail = file.read(max(file.size() - _TAIL_BYTES, 0), _TAIL_BYTES)
+        finally:
+            file.close()
+        if found := _REPAIR_STATE.search(tail):
+            is_undo = found[1] == b"undoing"
+            raise UnfinishedRepairError(directory, f"{QUARANTINE}/{name}", is_undo=is_undo)
+
+
 def check_directory(files: Files, directory: str) -> None:
-    """Raises: NotAStoreError, when `directory` is a file, or neither a store nor empty.
+    """Raises: NotAStoreError, when `directory` is a file, or neither a store nor empty;
+    UnfinishedRepairError.
 
     The remains of a store whose creation was interrupted by a crash count as empty, and so does
     what the file system has put there.
@@ -60,12 +99,17 @@ def check_directory(files: Files, directory: str) -> None:
         names = set(files.list_directory(directory))
     except NotADirectoryError:
         raise NotAStoreError(directory, "it is a file") from None
+    refuse_unfinished_repair(files, directory)
     if MARKER in names:
         return
     foreign = sorted(names - {LOCK, NEW_MARKER, CATALOG, SEGMENTS, INDEX})
     has_segments = False
     for name in sorted(names & {SEGMENTS, INDEX}):
-        within = files.list_directory(os.path.join(directory, name))
+        path = os.path.join(directory, name)
+        if files.type_of(path) is not FileType.DIRECTORY:
+            foreign.append(name)
+            continue
+        within = files.list_directory(path)
         has_segments |= name == SEGMENTS and bool(segment_numbers(within))
         foreign += [os.path.join(name, one) for one in within if not is_of_system(one)]
     foreign = [name for name in foreign if not is_of_system(name)]
@@ -78,9 +122,13 @@ def check_directory(files: Files, directory: str) -> None:
 def read(files: Files, directory: str) -> Marker | None:
     """Read the marker; None if there is none. Raises: FormatVersionError, DamageError, OSError."""
     path = os.path.join(directory, MARKER)
-    if not files.exists(path):
+    try:
+        file = files.open(path)
+    except NotAFileError as error:
+        # A marker may lie where a link leads: so this is not a directory for a new store.
+        raise UnreadableFileError(path, error.strerror or "") from None
+    except FileNotFoundError:
         return None
-    file = files.open(path)
     try:
         text = file.read(0, 4096).decode("utf-8", "replace")
     finally:
@@ -93,7 +141,10 @@ def read(files: Files, directory: str) -> Marker | None:
 
 
 def require(files: Files, directory: str) -> Marker:
-    """Return the marker. Raises: NotAStoreError (there is none), and as `read`."""
+    """Return the marker. Raises: NotAStoreError (there is none), UnfinishedRepairError, and as
+    `read`.
+    """
+    refuse_unfinished_repair(files, directory)
     found = read(files, directory)
     if found is None:
         raise NotAStoreError(directory, f"it has no file {MARKER}")

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from amqpstore import identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
-from amqpstore.errors import MembershipError, StoreLockedError
+from amqpstore.errors import MembershipError, StoreLockedError, UnreadableFileError
+from amqpstore.evidence import refuse_wrong_kinds
 from amqpstore.filenames import (
     CATALOG,
     CATALOG_FILE,
@@ -19,7 +20,7 @@ from amqpstore.filenames import (
     REPLACEMENT,
     SEGMENTS,
 )
-from amqpstore.files import Files, Lock, OwnLockError
+from amqpstore.files import Files, Lock, NotAFileError, OwnLockError
 from amqpstore.measures import StoreMeasures
 from amqpstore.options import Options
 from amqpstore.queue import Queue
@@ -45,9 +46,17 @@ class OpenedStore(NamedTuple):
 
 
 def lock_directory(files: Files, directory: str) -> Lock:
-    """Lock a store's directory for this process. Raises: StoreLockedError, OSError."""
+    """Lock a store's directory for this process.
+
+    Raises: UnreadableFileError (something else is in the place of a file or a directory that a
+    store needs), StoreLockedError, OSError.
+    """
+    refuse_wrong_kinds(files, directory)
+    path = os.path.join(directory, LOCK)
     try:
-        return files.lock(os.path.join(directory, LOCK), f"process {os.getpid()}")
+        return files.lock(path, f"process {os.getpid()}")
+    except NotAFileError as error:
+        raise UnreadableFileError(path, f"{error.strerror}: remove it") from None
     except BlockingIOError as error:
         is_own = isinstance(error, OwnLockError)
         raise StoreLockedError(directory, str(error.strerror), is_own=is_own) from None

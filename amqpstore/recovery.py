@@ -32,7 +32,8 @@ from amqpstore.catalog import Catalog, Change
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, enqueued
 from amqpstore.enqueue_order import EnqueueOrder, not_enqueued
 from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
-from amqpstore.evidence.absence import find_absent
+from amqpstore.evidence.absence import find_absent, size_of
+from amqpstore.evidence.wrong_kinds import only_files, replaced_segments
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
 from amqpstore.filenames import (
     CATALOG,
@@ -242,11 +243,7 @@ class _Recovery:
         if account.ids is not None or account.references is not None or count <= _FEW_MESSAGES:
             return True
         path = segment_path(self._directory, account.number)
-        size = 0
-        if self._files.exists(path):
-            file = self._files.open(path)
-            size = file.size()
-            file.close()
+        size = size_of(self._files, path)
         if count <= size:
             return True
         reason = f"its {size} bytes cannot hold the {count} messages that its row counts"
@@ -262,10 +259,12 @@ class _Recovery:
         unfinished = [name for name in others if is_unfinished(name)]
         self._report.unknown_files = sorted({*others}.difference(spare, unfinished))
         numbers = segment_numbers(names)
-        self._numbers_there = set(numbers)
         self._numbers = {*numbers, *self._moved_numbers()}
+        self._replaced = replaced_segments(self._files, self._directory, numbers, self._start)
+        self._numbers_there = {*numbers}.difference(self._replaced)
+        ends = {*self._noted_ends, *self._replaced}
         self._expected = expected = ExpectedSegments.of(
-            numbers, self._start.segment, self._rows.keys(), self._noted_ends.keys()
+            self._numbers_there, self._start.segment, self._rows.keys(), ends
         )
         self._name_missing()
         self._name_absent()
@@ -280,7 +279,8 @@ class _Recovery:
         self._out.quarantined = [number for number in left if number in self._quarantine]
         removed = [segment_name(number) for number in left if number not in self._quarantine]
         removed += spare if self._is_follower else [*spare, *unfinished]
-        self._out.leftovers = [*left_index, *(f"{directory}/{name}" for name in removed)]
+        left_index += [f"{directory}/{name}" for name in removed]
+        self._out.leftovers = only_files(self._files, left_index)
 
     def _moved_numbers(self) -> list[int]:
         """Return the numbers of the segments in quarantine."""
@@ -310,7 +310,7 @@ class _Recovery:
         """Report the segments that should exist and do not."""
         for found in self._expected.missing():
             path = segment_path(self._directory, found.number)
-            self._damage(path, Gap(0, 0, found.reason))
+            self._damage(path, Gap(0, 0, self._replaced.get(found.number, found.reason)))
             if is_of_log(found.number, self._start.segment):
                 self._unknown_bytes += self._size_of_unknown(found.number)
                 self._unknown_bytes += found.others * _MAX_SEGMENT_BYTES

@@ -20,7 +20,7 @@ from amqpstore.catalog import Catalog, Change, Value
 from amqpstore.definitions import COPIED
 from amqpstore.errors import DiskFullError
 from amqpstore.filenames import RESERVE
-from amqpstore.files import Files
+from amqpstore.files import Files, FileType
 from amqpstore.measures import BucketHistogram
 
 _PLENTY_BYTES = 256 << 20
@@ -54,7 +54,7 @@ class Space:
         self._path = os.path.join(directory, RESERVE)
         self._least_free_bytes = least_free_bytes
         self._reserve_bytes = reserve_bytes
-        self._has_reserve = files.exists(self._path)
+        self._has_reserve = files.type_of(self._path) is FileType.FILE
         # For publishers, when the disk was last checked.
         self._spare_bytes = 0
         # What was free then, without what was written since.

@@ -44,11 +44,16 @@ class TransientLog:
         self._decoder = MessageDecoder({}, lambda body: body)
 
     def wipe(self) -> None:
-        """Remove the files of an earlier process. Raises: OSError."""
+        """Remove the files of an earlier process. What cannot be removed, such as a directory of
+        that name, is left alone. Raises: OSError.
+        """
         if self._files.exists(self._directory):
             for name in self._files.list_directory(self._directory):
-                if segment_number(name) is not None:
-                    self._files.remove(f"{self._directory}/{name}")
+                if number := segment_number(name):
+                    try:
+                        self._files.remove(f"{self._directory}/{name}")
+                    except OSError:
+                        self._next_number = max(self._next_number, number + 1)
 
     def write(self, messages: Sequence[Message]) -> int:
         """Write messages. Returns the first of their contiguous ids. Raises: OSError."""

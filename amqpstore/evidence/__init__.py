@@ -7,11 +7,13 @@ another part often knows what is missing. Nothing here changes a file, or decide
 - `absence`: which messages the files of segments do not have, although the catalog counts them.
 - `identification`: what a file is, whatever its name and its directory; `misplaced`: files that the
   store needs and that lie under another name.
+- `wrong_kinds`: directories, pipes and the like in the place of files.
 """
 
 from amqpstore.evidence.absence import AbsentIds, AbsentMessages, absent_messages
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
 from amqpstore.evidence.misplaced import Misplaced, find_misplaced
+from amqpstore.evidence.wrong_kinds import WrongKind, find_wrong_kinds, refuse_wrong_kinds
 
 __all__ = [
     "AbsentIds",
@@ -19,9 +21,12 @@ __all__ = [
     "FileKind",
     "IdentifiedFile",
     "Misplaced",
+    "WrongKind",
     "absent_messages",
     "find_files",
     "find_misplaced",
+    "find_wrong_kinds",
     "identify",
+    "refuse_wrong_kinds",
 ]
 """What others use."""

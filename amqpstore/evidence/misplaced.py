@@ -10,7 +10,7 @@ from amqpstore import tables
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files
 from amqpstore.expected_segments import is_of_log
 from amqpstore.filenames import INDEX, KEPT, QUARANTINE, index_key, rejoin_number, repair_number
-from amqpstore.files import Files
+from amqpstore.files import Files, FileType
 from amqpstore.keys import IndexKey
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
@@ -38,7 +38,7 @@ def find_misplaced(
     indexed = {
         f"{directory}/{INDEX}/{name}"
         for name in files.list_directory(f"{directory}/{INDEX}")
-        if index_key(name)
+        if index_key(name) and files.type_of(f"{directory}/{INDEX}/{name}") is FileType.FILE
     }
     found = list(find_files(files, directory, store_id, but=indexed))
     at_home = {one.path for one in found if one.path == one.home(directory)} | indexed

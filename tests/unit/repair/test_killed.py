@@ -4,14 +4,18 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from amqpstore import Store, StoreError
+from amqpstore import Store, UnfinishedRepairError
 from amqpstore_tools.check.engine import check
+from amqpstore_tools.copying.copier import CopyOptions, copy_store
+from amqpstore_tools.copying.restoring import restore
+from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.errors import NothingToUndoError
 from amqpstore_tools.repair.journal import State, repairs
@@ -118,21 +122,53 @@ def test_an_undo_that_is_killed_is_finished(
     assert State.UNDOING in met
 
 
+def open_and_close(directory: str) -> None:
+    Store.open(directory).close()
+
+
+def read(directory: str) -> None:
+    StoreImage.open(directory).close()
+
+
+def copy(directory: str) -> None:
+    shutil.rmtree(f"{directory}.copy", ignore_errors=True)
+    copy_store(directory, f"{directory}.copy", CopyOptions())
+
+
+VERBS: list[Callable[[str], object]] = [
+    *(open_and_close, read, check, copy, plan_of, require_store),
+    lambda directory: restore(str(GOLDEN), directory, links=True, accept_damage=False),
+]
+"""What the start of the broker, and each verb, begins with."""
+
+
 def look_at(directory: str) -> set[State | None]:
-    """Return how far it came. While files are being moved, no broker starts on it."""
+    """Return how far it came. While files are being moved, every verb says so and how to go on."""
     found: set[State | None] = {
         one.journal.state if one.journal else None for one in repairs(directory)
     }
-    if found & {State.APPLYING, State.UNDOING} and not Path(directory, "STORE").exists():
-        with pytest.raises(StoreError):
-            Store.open(directory)
+    if found & {State.APPLYING, State.UNDOING}:
+        for verb in VERBS:
+            with pytest.raises(UnfinishedRepairError) as caught:
+                verb(directory)
+            assert f"amqpstore repair {directory} --undo`" in str(caught.value)
+            assert ("--apply" in str(caught.value)) == (State.APPLYING in found)
     return found
+
+
+def named_plan(directory: str, plan: str) -> str:
+    """Return the plan that the error names for going on, or the one that it was begun with."""
+    try:
+        check(directory)
+    except UnfinishedRepairError as error:
+        return str(error).partition("--apply ")[2].partition("`")[0]
+    return plan
 
 
 def apply_again(directory: str, plan: str, *, was_killed: bool) -> None:
     is_done = any(one.journal and one.journal.state is State.APPLIED for one in repairs(directory))
     if was_killed and not is_done:
-        apply_plan(directory, read_plan(plan))
+        apply_plan(directory, read_plan(named_plan(directory, plan)))
 
 
 def take_back(directory: str) -> None:

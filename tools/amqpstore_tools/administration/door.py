@@ -5,7 +5,6 @@ it is done on the store, with the same functions.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import sys
@@ -16,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from amqpstore import DiskFullError, NotAStoreError, Store
-from amqpstore.filenames import MARKER
+from amqpstore import DiskFullError, Store
 from amqpstore_server.administration.framing import LENGTH, MAX_BYTES, address_in, framed
 from amqpstore_server.administration.operations import (
     STOPPED,
@@ -36,6 +34,7 @@ from amqpstore_server.definitions import DefinitionsError
 from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.users import Users
 from amqpstore_tools.offline.exits import NotFoundError, ToolError
+from amqpstore_tools.offline.places import require_store
 
 _CONNECT_S = 5.0
 _PATIENCE_S = 10.0
@@ -51,8 +50,7 @@ def asked(directory: str, request: dict[str, Any]) -> Any:
 
     Raises: RefusedError, NotFoundError, StoreError, OSError.
     """
-    if not os.path.isfile(os.path.join(directory, MARKER)):
-        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    require_store(directory)
     content = json.dumps(request).encode()
     if len(content) > MAX_BYTES:
         raise RefusedError(f"too large: more than {MAX_BYTES >> 20} MiB")

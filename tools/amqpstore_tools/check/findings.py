@@ -39,6 +39,7 @@ CODES = {
     "row-orphaned": _WARNING,
     "table-unknown": _WARNING,
     "file-unreadable": _ERROR,
+    "file-wrong-kind": _ERROR,
     "file-unknown": _WARNING,
     "file-misplaced": _ERROR,
     "file-left-over": _NOTE,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.evidence import find_misplaced
+from amqpstore.evidence import find_misplaced, find_wrong_kinds
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
@@ -26,6 +26,7 @@ from amqpstore.filenames import (
     NEW_MEMBER,
     NEW_REPLACEMENT,
     QUARANTINE,
+    REPAIR_JOURNAL,
     REPLACEMENT,
     RESERVE,
     SEGMENTS,
@@ -160,12 +161,16 @@ class PreparedStore:
         self._findings = self._out.findings
         self._rows: Rows | None = None
         self._left_over: set[int] = set()
+        self._wrong_kinds: set[str] = set()
+        self._replaced: set[int] = set()
 
     def prepare(self) -> None:
         """Check the marker, the catalog and names.
 
-        Raises: NotAStoreError, FormatVersionError, OSError.
+        Raises: NotAStoreError, UnfinishedRepairError, FormatVersionError, OSError.
         """
+        marker.refuse_unfinished_repair(ReadOnlyFiles(), self._directory)
+        self._find_wrong_kinds()
         marked = self._read_marker()
         self._numbers = self._list_segments()
         if marked is None and not self._numbers and not list(self._findings):
@@ -232,8 +237,22 @@ class PreparedStore:
     def _list(self, name: str) -> list[str]:
         return self._files.list_directory(f"{self._directory}/{name}")
 
+    def _find_wrong_kinds(self) -> None:
+        """Find directories, pipes and the like in the place of files: those files are missing."""
+        for found in find_wrong_kinds(self._files, self._directory):
+            self._findings.add("file-wrong-kind", found.name, found.reason)
+            self._wrong_kinds.add(found.name)
+
+    def _right_kinds(self, directory: str) -> list[str]:
+        """Return the names in a directory of the store without those of the wrong kind."""
+        wrong = self._wrong_kinds
+        return [name for name in self._list(directory) if f"{directory}/{name}" not in wrong]
+
     def _list_segments(self) -> list[int]:
-        return segment_numbers(self._list(SEGMENTS))
+        """Return the numbers of the segments that are files; the others are `_replaced`."""
+        numbers = segment_numbers(self._list(SEGMENTS))
+        self._replaced = {one for one in numbers if segment_name(one) in self._wrong_kinds}
+        return [one for one in numbers if one not in self._replaced]
 
     def _check_names(self) -> None:
         misplaced = set()
@@ -245,10 +264,9 @@ class PreparedStore:
         findings = self._findings
         for directory in (SEGMENTS, QUARANTINE, INDEX):
             known = index_key if directory == INDEX else segment_number
-            for name in self._list(directory):
+            for name in self._right_kinds(directory):
                 if directory == QUARANTINE and repair_number(name):
-                    text = "files that a repair replaced are kept here for an undo"
-                    findings.add("repair-kept", f"{directory}/{name}", text)
+                    findings.add("repair-kept", f"{directory}/{name}", self._why_kept(name))
                 elif directory == QUARANTINE and rejoin_number(name):
                     text = "what a follower discarded, as nobody had committed it, is kept here"
                     findings.add("rejoin-kept", f"{directory}/{name}", text)
@@ -270,19 +288,26 @@ class PreparedStore:
             self._check_quarantine(self._rows)
             self._check_unrowed(self._rows)
 
+    def _why_kept(self, repair: str) -> str:
+        """Return what the directory of a repair is for."""
+        if os.path.exists(os.path.join(self._directory, QUARANTINE, repair, REPAIR_JOURNAL)):
+            return "files that a repair replaced are kept here for an undo"
+        return "a repair stopped before it had changed anything: the next one removes this"
+
     def _check_top(self, misplaced: set[str]) -> None:
         findings = self._findings
         for name in ReadOnlyFiles().list_directory(self._directory):
             if name not in _OURS and not is_of_system(name) and name not in misplaced:
                 findings.add("file-unknown", name, "a store has no file or directory of this name")
-        if not self._is_live and os.path.exists(os.path.join(self._directory, NEW_MARKER)):
+        new_marker = os.path.join(self._directory, NEW_MARKER)
+        if not self._is_live and os.path.isfile(new_marker):
             findings.add("file-left-over", NEW_MARKER, "an unfinished marker")
         if os.path.exists(os.path.join(self._directory, REPLACEMENT)):
             text = "its leader's store is to take the place of this one: start this member first"
             findings.add("file-left-over", REPLACEMENT, text)
 
     def _check_quarantine(self, rows: Rows) -> None:
-        moved = segment_numbers(self._list(QUARANTINE))
+        moved = segment_numbers(self._right_kinds(QUARANTINE))
         noted = tables.QUARANTINE.read(rows.__getitem__)
         for number in moved:
             places = len(noted.get(number, ()))
@@ -315,7 +340,7 @@ class PreparedStore:
             does = "moves it to quarantine" if number in quarantined else "removes it"
             text = f"nothing in it is live: the next start {does}"
             self._findings.add("file-left-over", segment_name(number), text)
-        for name in self._list(INDEX):
+        for name in self._right_kinds(INDEX):
             found = index_key(name)
             key = tables.INDEX.key(IndexKey(*found)) if found else ""
             if found and key not in rows["index"] and ("index", key) not in self._damaged_rows:
@@ -366,7 +391,8 @@ class PreparedStore:
             self._numbers,
             self._position(rows)[0],
             tables.SEGMENTS.read_keys(rows.__getitem__),
-            tables.SEGMENT_ENDS.read_keys(rows.__getitem__),
+            # A segment in whose place something else is has existed.
+            tables.SEGMENT_ENDS.read_keys(rows.__getitem__) | self._replaced,
         )
 
     def _segment_jobs(self) -> list[SegmentJob]:

@@ -192,7 +192,7 @@ class _Copy:
 
     def run(self) -> Copied:
         self._out.damage += [
-            DamagedBytes(path, 0, 0, "it is missing") for path in self._source.missing
+            DamagedBytes(path, 0, 0, reason) for path, reason in self._source.missing
         ]
         self._total = sum(self._work(one) for one in self._source.placed)
         for one in sorted(self._source.placed, key=lambda one: one.how is not How.COPIED):

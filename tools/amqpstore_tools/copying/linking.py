@@ -17,7 +17,7 @@ from enum import Enum
 from amqpstore import marker
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.filenames import CATALOG, CATALOG_FILE
-from amqpstore.files import OsFiles
+from amqpstore.files import FileType, OsFiles, type_of
 from amqpstore.marker import Marker
 from amqpstore.ownership import ROOT, owner_in
 from amqpstore_tools.copying.errors import CopyError
@@ -57,14 +57,16 @@ class Placed:
 
 @dataclass
 class Source:
-    """The state of a store at the instant of the copy; `missing` are files that are lost."""
+    """The state of a store at the instant of the copy; `missing` are files that are lost, each with
+    the reason.
+    """
 
     directory: str
     marker: Marker
     was_running: bool
     inventory: Inventory
     placed: list[Placed] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    missing: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -114,7 +116,8 @@ def open_source(
             snapshot = _snapshot(directory)
             stack.callback(snapshot.close)
         inventory = Inventory(snapshot, found)
-        source = Source(directory, found, was_running, inventory, missing=[*inventory.missing])
+        source = Source(directory, found, was_running, inventory)
+        source.missing += [(path, _why_missing(directory, path)) for path in inventory.missing]
         placing = _Placing(directory, target, links=links, earlier=earlier)
         for part in inventory.parts:
             path = f"{directory}/{part.found_as or part.path}"
@@ -123,7 +126,7 @@ def open_source(
             if file := snapshot.files.find(path):
                 source.placed.append(placing.place(part, file))
             elif not part.is_optional:
-                source.missing.append(part.path)
+                source.missing.append((part.path, _why_missing(directory, part.path)))
         yield source
 
 
@@ -132,9 +135,18 @@ def _snapshot(directory: str) -> Snapshot:
     try:
         return Snapshot(directory)
     except FileNotFoundError as error:
-        raise DamageError(catalog, 0, "the file is missing") from error
+        raise DamageError(
+            catalog, 0, _why_missing(directory, f"{CATALOG}/{CATALOG_FILE}")
+        ) from error
     except DamageError as error:
         raise DamageError(catalog, error.offset, error.reason) from error
+
+
+def _why_missing(directory: str, path: str) -> str:
+    """Return why there is no file of a path in a store."""
+    found = type_of(os.path.join(directory, path))
+    is_gone = found in (FileType.FILE, FileType.MISSING)
+    return "it is missing" if is_gone else found.not_a_file
 
 
 class _Placing:

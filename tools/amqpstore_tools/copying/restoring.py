@@ -23,6 +23,7 @@ from crc32c import crc32c
 
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import MARKER
+from amqpstore.marker import refuse_unfinished_repair
 from amqpstore.ownership import owner_in
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.copier import CATALOG_PATH, Copied, CopyOptions, copy_store
@@ -32,6 +33,7 @@ from amqpstore_tools.copying.swapping import replace
 from amqpstore_tools.copying.target import INCOMPLETE, names_in
 from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.progress import Progress
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 _TAG = "amqpstore-work"
 """Marks a temporary directory of this module."""
@@ -73,6 +75,7 @@ def restore(
     )
     if not os.path.lexists(directory) or is_free(directory):
         return Restored(copy_store(copy, directory, options, progress), None)
+    refuse_unfinished_repair(ReadOnlyFiles(), directory)
     if not os.path.isfile(os.path.join(directory, MARKER)):
         reason = f"it has no file {MARKER}, and is not empty: move away what is left of a store"
         raise NotAStoreError(directory, reason)

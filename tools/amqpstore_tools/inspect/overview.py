@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from amqpstore.evidence import find_wrong_kinds
+from amqpstore.files import open_regular
 from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.contents import plain
 from amqpstore_tools.offline.image import StoreImage
@@ -62,6 +64,10 @@ def store_facts(image: StoreImage) -> Facts:
         "taken_ms": image.taken_ms,
         "marker_reason": image.marker_reason,
         "catalog_reason": image.catalog_reason,
+        "wrong_kinds": [
+            {"name": one.name, "reason": one.reason}
+            for one in find_wrong_kinds(image.files, image.directory)
+        ],
         "bad_rows": [
             {"table": row.table, "key": plain(row.key), "reason": row.reason}
             for row in image.catalog.bad_rows
@@ -120,7 +126,7 @@ def last_recovery(directory: str) -> Facts | None:
     for name in reversed(names):
         path = os.path.join(reports, name)
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(open_regular(path), encoding="utf-8") as file:
                 content = json.load(file)
         except (OSError, ValueError, RecursionError) as error:
             return {"path": path, "reason": str(error)}

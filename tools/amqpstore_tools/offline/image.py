@@ -112,27 +112,31 @@ class StoreImage:
         """Read the store in a directory. Nothing in it is created, changed or locked to readers.
 
         Args: live, a broker runs on it: read a snapshot.
-        Raises: NotAStoreError, FormatVersionError, StoreLockedError (a broker runs on it, without
-        `live`), SnapshotError, OSError.
+        Raises: NotAStoreError, UnfinishedRepairError, FormatVersionError, StoreLockedError (a
+        broker runs on it, without `live`), SnapshotError, OSError.
         """
         directory = absolute_path(directory)
-        _check_directory(directory)
-        plain = may_be_plain(directory)
+        if not os.path.isdir(directory):
+            reason = "it is a file" if os.path.exists(directory) else "it is not there"
+            raise NotAStoreError(directory, reason)
         with ExitStack() as stack:
+            is_live = False
             try:
                 stack.enter_context(shared_lock(directory))
             except StoreLockedError:
                 if not live:
                     raise
+                is_live = True
+            _check_directory(directory)
+            plain = may_be_plain(directory)
+            if is_live:
                 snapshot = Snapshot(directory)
                 stack.callback(snapshot.close)
                 files: Files = snapshot.files
                 catalog = CatalogImage(snapshot.catalog_path, plain=plain)
-                is_live = True
             else:
                 files = ReadOnlyFiles()
                 catalog = CatalogImage(os.path.join(directory, CATALOG), plain=plain)
-                is_live = False
             stack.callback(catalog.close)
             image = cls(directory, files, catalog, is_live=is_live)
             image._exit.push(stack.pop_all())
@@ -363,10 +367,8 @@ class StoreImage:
 
 
 def _check_directory(directory: str) -> None:
-    """Raises: NotAStoreError, when a directory has no files of a store."""
-    if not os.path.isdir(directory):
-        reason = "it is a file" if os.path.exists(directory) else "it is not there"
-        raise NotAStoreError(directory, reason)
+    """Raises: NotAStoreError, when a directory has no files of a store; UnfinishedRepairError."""
+    marker.refuse_unfinished_repair(ReadOnlyFiles(), directory)
     if os.path.exists(os.path.join(directory, MARKER)):
         return
     segments = ReadOnlyFiles().list_directory(os.path.join(directory, SEGMENTS))

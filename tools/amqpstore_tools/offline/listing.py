@@ -45,9 +45,9 @@ class Listing:
         """Yield the index files in `index/`, without the catalog."""
         directory = f"{self._directory}/{INDEX}"
         for name in self._files.list_directory(directory):
-            if key := index_key(name):
-                path = f"{directory}/{name}"
-                yield IndexImage(self._files, path, *key, self._seed, self._size(path), None)
+            path = f"{directory}/{name}"
+            if (key := index_key(name)) and (size := self._size(path)) is not None:
+                yield IndexImage(self._files, path, *key, self._seed, size, None)
 
     def segments(
         self, recovered: Recovered, rows: Rows, *, is_counted: bool
@@ -95,17 +95,20 @@ class Listing:
     def _segments_in(self, folder: str, state: SegmentState) -> Iterator[SegmentImage]:
         directory = f"{self._directory}/{folder}"
         for name in self._files.list_directory(directory):
-            if (number := segment_number(name)) is not None:
-                path = f"{directory}/{name}"
-                size = self._size(path)
+            path = f"{directory}/{name}"
+            if (number := segment_number(name)) and (size := self._size(path)) is not None:
                 yield SegmentImage(self._files, path, number, self._seed, size, state)
 
     def _missing_segment(self, number: int) -> SegmentImage:
         path = segment_path(self._directory, number)
         return SegmentImage(self._files, path, number, self._seed, 0, SegmentState.MISSING)
 
-    def _size(self, path: str) -> int:
-        file = self._files.open(path)
+    def _size(self, path: str) -> int | None:
+        """Return the size of a file; None if something else has its name."""
+        try:
+            file = self._files.open(path)
+        except FileNotFoundError:
+            return None
         try:
             return file.size()
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from amqpstore.errors import StoreLockedError
 from amqpstore.filenames import LOCK
-from amqpstore.files import OsFiles, OwnLockError, is_locked_here
+from amqpstore.files import OsFiles, OwnLockError, is_locked_here, open_regular
 
 
 @contextlib.contextmanager
@@ -17,11 +17,11 @@ def shared_lock(directory: str) -> Iterator[None]:
     """Keep brokers out of a store while it is read; other readers can come in. Changes nothing.
 
     If the lock's file is missing, no broker has run here since the store was copied, and nothing is
-    created.
+    created. If something else is in its place, no broker starts.
     Raises: StoreLockedError, OSError.
     """
     try:
-        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(os.path.join(directory, LOCK))
     except FileNotFoundError:
         yield
         return
@@ -56,12 +56,11 @@ def exclusive_lock(directory: str, verb: str) -> Iterator[None]:
     """Lock a store exclusively, as a broker does: readers stay out too.
 
     Args: verb, which others are told of.
-    Raises: StoreLockedError, OSError.
+    Raises: StoreLockedError, NotAFileError (something else is in the place of the lock), OSError.
     """
+    holder = f"process {os.getpid()}, amqpstore {verb}"
     try:
-        lock = OsFiles().lock(
-            os.path.join(directory, LOCK), f"process {os.getpid()}, amqpstore {verb}"
-        )
+        lock = OsFiles().lock(os.path.join(directory, LOCK), holder)
     except BlockingIOError as error:
         is_own = isinstance(error, OwnLockError)
         raise StoreLockedError(directory, str(error.strerror), is_own=is_own) from None
@@ -69,6 +68,23 @@ def exclusive_lock(directory: str, verb: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextlib.contextmanager
+def directory_lock(directory: str, verb: str) -> Iterator[None]:
+    """Lock the directory of a store whose lock is not a file, against others that do the same.
+
+    Raises: StoreLockedError, OSError.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLockedError(directory, f"another amqpstore {verb}") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _holder(descriptor: int) -> str:

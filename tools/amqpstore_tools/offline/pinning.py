@@ -15,7 +15,7 @@ import os
 from amqpstore.batches import written_end
 from amqpstore.expected_segments import log_segments
 from amqpstore.filenames import SEGMENTS, is_spare, segment_number
-from amqpstore.files import File, OsFile, OsFiles, open_regular
+from amqpstore.files import File, FileType, NotAFileError, OsFile, OsFiles, open_regular
 from amqpstore_tools.offline.instant import allow_descriptors
 from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
 
@@ -98,12 +98,11 @@ class PinnedFiles(ReadOnlyFiles):
             path = f"{directory}/{name}"
             try:
                 descriptor = open_regular(path)
+            except (NotAFileError, PermissionError):
+                # Such as the directories that repairs leave in quarantine: listed, and not read.
+                pass
             except FileNotFoundError:
                 continue
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                # A directory, such as a repair leaves in quarantine: it is listed, and not read.
             else:
                 is_last = segment_number(name) == last
                 file = OsFile(path, descriptor)
@@ -129,6 +128,9 @@ class PinnedFiles(ReadOnlyFiles):
 
     def exists(self, path: str) -> bool:
         return path in self._files
+
+    def type_of(self, path: str) -> FileType:
+        return FileType.FILE if path in self._files else super().type_of(path)
 
     def descriptors(self) -> dict[str, tuple[int, int]]:
         """Return the descriptor and the size of every file, by its path."""

@@ -7,7 +7,15 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from amqpstore.files import File, Lock, OsFile, OsFiles, open_regular
+from amqpstore.files import (
+    File,
+    FileType,
+    Lock,
+    NotAFileError,
+    OsFile,
+    OsFiles,
+    open_regular,
+)
 
 
 class ReadOnlyFile(OsFile):
@@ -40,17 +48,26 @@ class ReadOnlyFile(OsFile):
 
 
 class ReadOnlyFiles(OsFiles):
-    """The real file system, read-only. A directory that does not exist is empty."""
+    """The real file system, read-only.
+
+    A file that this user may not read is a missing one (`NotAFileError`). A directory that does not
+    exist, is something else, or may not be read, is empty. `find_wrong_kinds` names all of these.
+    """
 
     def open(self, path: str) -> File:
-        return ReadOnlyFile(path, open_regular(path))
+        try:
+            return ReadOnlyFile(path, open_regular(path))
+        except PermissionError:
+            raise NotAFileError.of(path, FileType.FORBIDDEN) from None
 
     def list_directory(self, path: str) -> list[str]:
         try:
             return super().list_directory(path)
-        except FileNotFoundError:
+        except OSError as error:
             # A copy may lack the directories that were empty.
-            return []
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+                return []
+            raise
 
     def sync_directory(self, path: str) -> None:
         """Do nothing: nothing was written."""

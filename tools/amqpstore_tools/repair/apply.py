@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from amqpstore import ownership
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
-from amqpstore.files import OsFiles
+from amqpstore.files import NotAFileError, OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.findings import Severity
 from amqpstore_tools.check.store import Checked
-from amqpstore_tools.offline.locks import exclusive_lock
+from amqpstore_tools.offline.locks import directory_lock, exclusive_lock
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.repair.build import Builder, build_marker
 from amqpstore_tools.repair.errors import (
     NotCleanError,
     OtherStoreError,
     StateDiffersError,
-    UnfinishedError,
 )
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.journal import (
@@ -32,6 +31,7 @@ from amqpstore_tools.repair.journal import (
     Repair,
     State,
     clear_remains,
+    next_repair,
     repairs,
     unfinished,
     write_durably,
@@ -46,12 +46,18 @@ _TRIAL = "trial"
 def locked(directory: str) -> Iterator[None]:
     """Lock the store exclusively; readers are kept out too.
 
+    If something else is in the place of the lock, no broker starts: then other repairs are kept
+    out.
     Raises: NotAStoreError, StoreLockedError, OSError.
     """
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)
-    with exclusive_lock(directory, "repair"):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive_lock(directory, "repair"))
+        except NotAFileError:
+            stack.enter_context(directory_lock(directory, "repair"))
         yield
 
 
@@ -59,15 +65,15 @@ def apply_plan(directory: str, plan: RepairPlan, tell: Progress = lambda *_: Non
     """Carry out a plan; None if it has no step. It is durable on return.
 
     If an earlier call was interrupted, this finishes it.
-    Raises: OtherStoreError, StateDiffersError, UnfinishedError (with another plan), NotCleanError,
-    NotAStoreError, FormatVersionError, StoreLockedError, OSError. Nothing was changed then; except
-    after an OSError, after which it may be called again, or undone.
+    Raises: OtherStoreError, StateDiffersError, UnfinishedRepairError (with another plan),
+    NotCleanError, NotAStoreError, FormatVersionError, StoreLockedError, OSError. Nothing was
+    changed then; except after an OSError, after which it may be called again, or undone.
     """
     with locked(directory):
         if repair := unfinished(directory):
             journal = repair.journal
             if journal is None or (journal.state, journal.plan) != (State.APPLYING, plan.digest):
-                raise UnfinishedError(directory, repair.name)
+                raise repair.unfinished_error()
             repair.go_on()
             return repair
         clear_remains(repairs(directory))
@@ -93,10 +99,9 @@ def _compare(directory: str, plan: RepairPlan, now: RepairPlan) -> None:
 def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> Repair:
     """Build everything new, check it, and write the journal."""
     plan = planned.plan
-    number = max((one.number for one in repairs(directory)), default=0) + 1
-    repair = Repair(directory, number)
+    repair = next_repair(directory)
     to = os.path.join(repair.path, NEW)
-    OsFiles().make_directory(to)
+    repair.create()
     try:
         if planned.truth is not None and planned.layout is not None:
             Builder(facts, planned.truth, planned.layout, to, plan.made_ms, tell).run()
@@ -109,7 +114,7 @@ def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> 
         repair.remove()
         raise
     directories = sorted(
-        name for name, row in new.items() if row[0] == "directory" and name not in plan.files
+        name for name, row in new.items() if row[0] == "directory" and plan.files.get(name) != row
     )
     write_durably(os.path.join(repair.path, "plan.json"), _text(plan))
     OsFiles().make_directory(os.path.join(repair.path, OLD))

@@ -69,18 +69,6 @@ class OtherStoreError(RepairError):
         self.planned = planned
 
 
-class UnfinishedError(RepairError):
-    """An earlier repair, or its undo, was interrupted."""
-
-    def __init__(self, directory: str, name: str) -> None:
-        super().__init__(
-            f"{directory} is in the middle of a repair that was interrupted ({name}). Finish it "
-            "with --apply and the same plan, or undo it with --undo."
-        )
-        self.directory = directory
-        self.name = name
-
-
 class UsedSinceError(RepairError):
     """The store was used since it was repaired: an undo would lose what it received."""
 

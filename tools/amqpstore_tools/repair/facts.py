@@ -97,7 +97,8 @@ class LogBatch(NamedTuple):
 class Facts:
     """Everything sound. `rows` are the catalog's, None if it is lost; `damaged_rows` have table and
     key of those that are not sound, with an empty key for a table that may lack rows. `codes` are
-    the findings of a check; `copy` is that of the definitions, if there is one of this store.
+    the findings of a check; `copy` is that of the definitions, if there is one of this store;
+    `replaced` are the numbers of segments in whose places something other than a file is.
 
     Of a segment, or an index file, there may be several files: those under another name come
     behind the one that has its own.
@@ -111,6 +112,7 @@ class Facts:
     copy: DefinitionsCopy | None
     rows: Rows | None
     damaged_rows: set[tuple[str, str]]
+    replaced: frozenset[int] = frozenset()
 
     @property
     def seed(self) -> int:
@@ -187,14 +189,14 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
         rows, damaged_rows = salvaged
     files = StoreFiles.of(directory, store_id, is_catalog_lost=rows is None)
     index = _index_images(directory, files, store_id)
-    facts = Facts(directory, checked, store_id, [], index, copy, rows, damaged_rows)
+    facts = Facts(directory, checked, store_id, [], index, copy, rows, damaged_rows, files.replaced)
     dictionaries = tables.DICTIONARIES.read(facts.table)
     measure = Decompressor(dictionaries).measure
     numbers = {number for number, _ in files.segments}
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     position = StoreRows.read(facts.table).position or START
     rowed = tables.SEGMENTS.read_keys(facts.table)
-    expected = ExpectedSegments.of(numbers, position.segment, rowed, ends)
+    expected = ExpectedSegments.of(numbers, position.segment, rowed, {*ends, *files.replaced})
     done = 0
     sizes = [os.path.getsize(os.path.join(directory, name)) for _, name in files.segments]
     for (number, name), size in zip(files.segments, sizes, strict=True):

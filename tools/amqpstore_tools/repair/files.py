@@ -17,6 +17,7 @@ from amqpstore.filenames import (
     segment_name,
     segment_number,
 )
+from amqpstore.files import FileType
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 
@@ -25,11 +26,13 @@ class StoreFiles:
     """The files to read, with names relative to the store's directory.
 
     `segments` have their number, `index` files their queue and number. Each file comes as what its
-    name says, and as what its records say, if that is something else.
+    name says, and as what its records say, if that is something else. `replaced` are the numbers of
+    segments in whose places something other than a file is.
     """
 
     segments: list[tuple[int, str]]
     index: list[tuple[int, int, str]]
+    replaced: frozenset[int]
 
     @classmethod
     def of(cls, directory: str, store_id: bytes, *, is_catalog_lost: bool) -> StoreFiles:
@@ -38,16 +41,22 @@ class StoreFiles:
         Args: is_catalog_lost, so that nothing says which messages of old segments were acked.
         """
         files = ReadOnlyFiles()
-        segments = {
+
+        def is_file(name: str) -> bool:
+            return files.type_of(os.path.join(directory, name)) is FileType.FILE
+
+        named = {
             (number, f"{SEGMENTS}/{name}")
             for name in files.list_directory(os.path.join(directory, SEGMENTS))
             if (number := segment_number(name))
         }
+        segments = {(number, name) for number, name in named if is_file(name)}
         index = {
             (*key, f"{INDEX}/{name}")
             for name in files.list_directory(os.path.join(directory, INDEX))
-            if (key := index_key(name))
+            if (key := index_key(name)) and is_file(f"{INDEX}/{name}")
         }
+        replaced = frozenset(number for number, _ in named - segments)
         for found in find_files(files, directory, store_id):
             name = os.path.relpath(found.path, directory)
             if not _may_be_needed(name, is_catalog_lost=is_catalog_lost):
@@ -59,6 +68,7 @@ class StoreFiles:
         return cls(
             sorted(segments, key=lambda one: (one[0], not _is_segment(*one), one[1])),
             sorted(index, key=lambda one: (*one[:2], not _is_index(*one), one[2])),
+            replaced,
         )
 
 

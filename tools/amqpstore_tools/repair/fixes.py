@@ -19,6 +19,7 @@ FIXES = {
     "row-orphaned": _DROP,
     "table-unknown": _DROP,
     "file-unreadable": "its readable part is kept, the file goes to quarantine",
+    "file-wrong-kind": "it goes to quarantine",
     "file-unknown": "it goes to quarantine",
     "file-misplaced": "it is read as what it is, and its live messages are kept",
     "file-left-over": "a segment or an index file goes to quarantine, any other file stays",
@@ -59,7 +60,7 @@ FIXES = {
 }
 """What is done, by code; findings with any other code do not cause a repair."""
 
-NAMES_ONLY = frozenset({"file-unknown"})
+NAMES_ONLY = frozenset({"file-unknown", "file-wrong-kind"})
 """Findings that are fixed by moving files away."""
 
 MARKER_ONLY = frozenset({"marker-missing", "marker-damaged"})

@@ -26,21 +26,25 @@ from dataclasses import asdict, dataclass, field
 import msgspec
 
 from amqpstore import ownership
+from amqpstore.errors import UnfinishedRepairError
 from amqpstore.filenames import (
     CATALOG,
     CATALOG_LOCK,
+    LOCK,
     MARKER,
     QUARANTINE,
+    REPAIR_JOURNAL,
     repair_number,
     repair_path,
 )
-from amqpstore.files import OsFiles, naming
+from amqpstore.files import NotAFileError, OsFiles, naming, open_regular
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadJournalError
 from amqpstore_tools.repair.listing import Listing
 
-JOURNAL = "journal.json"
 OLD = "old"
 NEW = "new"
+_ASIDE = "quarantine.aside"
 
 
 class State(enum.StrEnum):
@@ -93,10 +97,31 @@ class Repair:
         """Whether some files may have been moved and others not."""
         return self.journal is not None and self.journal.state in (State.APPLYING, State.UNDOING)
 
+    def unfinished_error(self) -> UnfinishedRepairError:
+        """Return the error for a store whose repair `is_unfinished`."""
+        is_undo = self.journal is not None and self.journal.state is State.UNDOING
+        return UnfinishedRepairError(self.directory, self.name, is_undo=is_undo)
+
+    def create(self) -> None:
+        """Create the directory, with its `new/`. Raises: OSError.
+
+        What has the name of `quarantine/` and is not a directory goes to `old/`; if this is killed
+        before that, it is called `quarantine.aside`, which a check names as an unknown file.
+        """
+        quarantine = os.path.dirname(self.path)
+        aside = self._place(_ASIDE)
+        if is_other := os.path.lexists(quarantine) and not os.path.isdir(quarantine):
+            os.rename(quarantine, aside)
+        OsFiles().make_directory(os.path.join(self.path, NEW))
+        if is_other:
+            self._move(aside, self._path(OLD, QUARANTINE))
+
     def write(self, journal: Journal) -> None:
         """Make the journal durable, with everything in the directory. Raises: OSError."""
         self.journal = journal
-        write_durably(os.path.join(self.path, JOURNAL), json.dumps(asdict(journal), indent=1))
+        # `refuse_unfinished_repair` reads the state from its last lines.
+        text = json.dumps(asdict(journal), indent=1)
+        write_durably(os.path.join(self.path, REPAIR_JOURNAL), text)
         for path in (self.path, os.path.dirname(self.path), self.directory):
             OsFiles().sync_directory(path)
 
@@ -140,13 +165,17 @@ class Repair:
             if name == MARKER:
                 self._sync()
         self._forget_lock()
+        # Before the rest: something else may have had the name of one of them.
+        for name in sorted(journal.directories, reverse=True):
+            with contextlib.suppress(OSError):
+                os.rmdir(self._place(name))
+        if os.path.lexists(self._path(OLD, LOCK)):
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                os.unlink(self._place(LOCK))
         for name in sorted(journal.moves, key=lambda name: name == MARKER):
             if name == MARKER:
                 self._sync()
             self._move(self._path(OLD, name), self._place(name))
-        for name in sorted(journal.directories, reverse=True):
-            with contextlib.suppress(OSError):
-                os.rmdir(self._place(name))
         self._sync()
 
     def remove(self) -> None:
@@ -154,10 +183,15 @@ class Repair:
 
         Only for a repair that was not begun, or that is undone.
         """
+        replaced, aside = self._path(OLD, QUARANTINE), self._place(_ASIDE)
+        if os.path.lexists(replaced) and not os.path.isdir(replaced):
+            os.rename(replaced, aside)
         for name in (NEW, OLD, "trial"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
         shutil.rmtree(self.path)
         remove_empty_quarantine(self.directory)
+        if os.path.lexists(aside) and not os.path.lexists(self._place(QUARANTINE)):
+            os.rename(aside, self._place(QUARANTINE))
 
     def _begun(self) -> Journal:
         if self.journal is None:
@@ -174,7 +208,7 @@ class Repair:
         """Remove LMDB's lock file, which it recreates: it must not find that of another
         environment.
         """
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(os.path.join(self.directory, CATALOG, CATALOG_LOCK))
 
     @staticmethod
@@ -199,24 +233,35 @@ def repairs(directory: str) -> list[Repair]:
 
     Raises: BadJournalError, OSError.
     """
-    path = os.path.join(directory, QUARANTINE)
-    try:
-        names = os.listdir(path)
-    except FileNotFoundError:
-        return []
     found = []
-    for number in sorted(number for name in names if (number := repair_number(name))):
+    for number in _numbers(directory):
         repair = Repair(directory, number)
-        with contextlib.suppress(FileNotFoundError):
-            repair.journal = _read(os.path.join(repair.path, JOURNAL))
+        if not os.path.isdir(repair.path):
+            continue
+        repair.journal = _read(os.path.join(repair.path, REPAIR_JOURNAL))
         found.append(repair)
     return found
 
 
-def _read(path: str) -> Journal:
-    """Raises: BadJournalError, OSError."""
-    with open(path, "rb") as file:
-        content = file.read()
+def next_repair(directory: str) -> Repair:
+    """Return the next repair of a store, which does not exist yet. Raises: OSError."""
+    return Repair(directory, max(_numbers(directory), default=0) + 1)
+
+
+def _numbers(directory: str) -> list[int]:
+    names = ReadOnlyFiles().list_directory(os.path.join(directory, QUARANTINE))
+    return sorted(number for name in names if (number := repair_number(name)))
+
+
+def _read(path: str) -> Journal | None:
+    """Return a journal; None if there is none. Raises: BadJournalError, OSError."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            content = file.read()
+    except NotAFileError as error:
+        raise BadJournalError(path, error.strerror or "") from None
+    except FileNotFoundError:
+        return None
     try:
         # json.loads: names of files may be no UTF-8, and msgspec's decoder takes only text that is.
         journal = msgspec.convert(json.loads(content), Journal)

@@ -95,6 +95,7 @@ def _overlapping(segments: Iterable[SegmentFacts]) -> list[list[SegmentFacts]]:
 def _known_numbers(facts: Facts) -> set[int]:
     """Return the numbers of segments that exist or, if the catalog is plausible, existed."""
     known = {one.number for one in facts.segments if one.number < _NUMBERS}
+    known |= {number for number in facts.replaced if number < _NUMBERS}
     rows = facts.rows
     if rows is None:
         return known

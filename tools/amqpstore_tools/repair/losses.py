@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amqpstore import tables
+from amqpstore.filenames import is_compacted
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 
 Place = tuple[int, int]
@@ -41,7 +42,8 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
             # After a crash, the LSN of the torn batch may have been left out.
             lsn = 0
         wanted = segment.number + 1
-    if wanted <= max([start[0], *(one for one in ends if one < wanted + 1024)]):
+    known = {*ends, *(one for one in facts.replaced if not is_compacted(one))}
+    if wanted <= max([start[0], *(one for one in known if one < wanted + 1024)]):
         found = wanted, 0
     return found
 

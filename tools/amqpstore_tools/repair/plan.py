@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -12,14 +13,17 @@ from typing import Any
 import msgspec
 
 from amqpstore.errors import NotAStoreError
+from amqpstore.evidence import find_wrong_kinds
 from amqpstore.filenames import CATALOG, DEFINITIONS, INDEX, MARKER, QUARANTINE, SEGMENTS
+from amqpstore.files import FileType
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.executor import Executor
 from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.check.store import Checked, queue_name
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.repair.errors import BadPlanError, UnfinishedError, UnknownStoreError
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.repair.errors import BadPlanError, UnknownStoreError
 from amqpstore_tools.repair.facts import Facts, gather
 from amqpstore_tools.repair.fixes import FIXES, MARKER_ONLY, NAMES_ONLY
 from amqpstore_tools.repair.journal import unfinished
@@ -86,13 +90,14 @@ def make_plan(
     """Check a store that the caller keeps brokers out of, and plan its repair.
 
     Args: executor, of the check, if not this process.
-    Raises: NotAStoreError, FormatVersionError, UnfinishedError, UnknownStoreError, OSError.
+    Raises: NotAStoreError, FormatVersionError, UnfinishedRepairError, UnknownStoreError, OSError.
     """
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
         raise NotAStoreError(directory, reason)
     if repair := unfinished(directory):
-        raise UnfinishedError(directory, repair.name)
+        raise repair.unfinished_error()
+    _refuse_what_may_not_be_read(directory)
     files = listing(directory, tell)
     checked = check(directory, is_locked=True, executor=executor, tell=tell)
     if checked.store_id is None:
@@ -107,7 +112,7 @@ def make_plan(
     plan.steps = [_step(one) for one in _in_order(wrong)]
     codes = {one.code for one in wrong}
     foreign = [one.file for one in wrong if one.code in NAMES_ONLY or _is_in_the_way(one)]
-    plan.moves = [name for name in foreign if name in files]
+    plan.moves = [name for name in foreign if _may_be_moved(directory, name)]
     plan.is_rebuild = not codes <= NAMES_ONLY | MARKER_ONLY
     if codes - NAMES_ONLY:
         plan.makes = [MARKER]
@@ -123,6 +128,21 @@ def make_plan(
         plan.moves.append(MARKER)
     plan.moves = sorted(set(plan.moves))
     return planned
+
+
+def _refuse_what_may_not_be_read(directory: str) -> None:
+    """Make sure that no messages are given up which another user can read. Raises: OSError."""
+    for found in find_wrong_kinds(ReadOnlyFiles(), directory):
+        if found.found is FileType.FORBIDDEN:
+            path = os.path.join(directory, found.name)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def _may_be_moved(directory: str, name: str) -> bool:
+    """Tell whether a repair moves something to its own directory: all but what is in the place of
+    `quarantine/`, which it has to replace before it has one.
+    """
+    return name != QUARANTINE and os.path.lexists(os.path.join(directory, name))
 
 
 def _is_in_the_way(finding: Finding) -> bool:

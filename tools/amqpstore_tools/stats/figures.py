@@ -202,5 +202,5 @@ def _allocated(path: str) -> Iterator[int]:
     for one in paths:
         try:
             yield os.stat(one).st_blocks * 512
-        except FileNotFoundError:
-            continue  # It does not exist, or a broker has just removed it.
+        except OSError:
+            continue  # It does not exist, leads nowhere, or a broker has just removed it.

@@ -15,7 +15,6 @@ from typing import Any
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, ownership
 from amqpstore.catalog import Change
-from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import (
     DEFINITIONS,
     LOCK,
@@ -36,6 +35,7 @@ from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import beside, keep_mode, take_place
 from amqpstore_tools.copying.target import FOLDERS
 from amqpstore_tools.offline.locks import exclusive_lock
+from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.queues import name_of
 from amqpstore_tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError
 
@@ -64,8 +64,7 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
     DamageError, DiskFullError, OSError; the store is unchanged then.
     """
     directory = os.path.realpath(directory)
-    if not os.path.isfile(os.path.join(directory, MARKER)):
-        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    require_store(directory)
     with exclusive_lock(directory, "import"), beside(directory, "importing") as new:
         # The new directory belongs to whom the old one belongs; so does what is created in it.
         copy_store(directory, new, CopyOptions(verify="none", manifest=False, is_locked=True))

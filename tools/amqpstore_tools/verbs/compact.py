@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 from amqpstore import Options, Store
-from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import INDEX, MARKER, SEGMENTS
+from amqpstore.filenames import INDEX, SEGMENTS
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
 
@@ -52,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:
     """Raises: StoreError, OSError."""
-    if not os.path.isfile(os.path.join(directory, MARKER)):
-        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    require_store(directory)
     started = time.monotonic()
     before = _sizes(directory)
     options = Options(segment_bytes=segment_bytes, reserve_bytes=0, least_free_bytes=0)

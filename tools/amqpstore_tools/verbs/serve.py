@@ -18,6 +18,7 @@ from amqpstore import (
     OtherOwnerError,
     StoreError,
     StoreLockedError,
+    UnfinishedRepairError,
     UnreadableLogError,
 )
 from amqpstore.durability import is_of_failed_disk
@@ -67,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _fail(EXIT_LOCKED, error)
     except (NotAStoreError, OtherOwnerError, FormatVersionError, MembershipError) as error:
         return _fail(EXIT_NOT_A_STORE, error)
+    except UnfinishedRepairError as error:
+        return _fail(EXIT_DAMAGED, error)
     except (DamageError, UnreadableLogError) as error:
         return _fail(EXIT_DAMAGED, error, _what_to_do(effective.config.data))
     except DurabilityError as error:

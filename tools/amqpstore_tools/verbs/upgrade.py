@@ -23,6 +23,7 @@ from amqpstore.records import FORMAT_VERSION
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import exclusive_lock
+from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.terminal import say
 
 Step = Callable[[str], None]
@@ -86,8 +87,7 @@ def upgrade(
     Raises: NotAStoreError; StoreLockedError; FormatVersionError, if it is newer, or no step leads
     from it; DamageError (the marker); what a step raises. Earlier steps stay done.
     """
-    if not os.path.isfile(os.path.join(directory, MARKER)):
-        raise NotAStoreError(directory, f"it has no file {MARKER}")
+    require_store(directory)
     found = format_version(directory)
     _check(directory, found, steps, newest)
     if found == newest:

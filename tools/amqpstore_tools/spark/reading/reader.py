@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from amqpstore.errors import StoreError
+from amqpstore.files import NotAFileError
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import batches_of
 from amqpstore_tools.spark.reading.leases import renew
@@ -77,6 +78,8 @@ class StoreReader(DataSourceReader):
             if partition.lease:
                 renew(partition.lease)
             file = ReadOnlyFiles().open(segment.path)
+        except NotAFileError:
+            raise
         except FileNotFoundError:
             raise GoneError(segment.path, was_leased=bool(partition.lease)) from None
         wanted = self._wanted
