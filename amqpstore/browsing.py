@@ -7,7 +7,6 @@ queue may change between two steps, in any way: a step sees it as it is then.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import NamedTuple
@@ -19,8 +18,6 @@ from amqpstore.message import Message
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.stored_runs import StoredRuns
-
-_log = logging.getLogger(__name__)
 
 _STEP_BYTES = 1 << 20
 """About how many bytes of bodies a step returns."""
@@ -172,7 +169,7 @@ class Browser:
         except (DamageError, OSError) as error:
             if is_shortage(error):
                 raise ReadLaterError(f"index file {file.number}", str(error)) from error
-            _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
+            self._stored.note_file(self._queue, file, error)
             return [], file.end
         sequences = entries.sequences
         place = bisect_left(sequences, start) + most

@@ -208,16 +208,28 @@ class CatalogDamageError(DamageError):
 
 
 class MessageDamagedError(StoreError):
-    """A message that its queue still holds cannot be read back from its segment.
+    """A message that its queue still holds cannot be read back from its segment; or with an index
+    file `message_count` of them.
 
-    `body_bytes` are the bytes of ready bodies that cannot be read, as far as known.
+    `path` is that of the file, empty if unknown; `body_bytes` are the bytes of ready bodies that
+    cannot be read, as far as known.
     """
 
-    def __init__(self, message_id: int, reason: str, body_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        message_id: int,
+        reason: str,
+        body_bytes: int = 0,
+        *,
+        path: str = "",
+        message_count: int = 1,
+    ) -> None:
         super().__init__(f"message {message_id} cannot be read: {reason}")
         self.message_id = message_id
         self.reason = reason
         self.body_bytes = body_bytes
+        self.path = path
+        self.message_count = message_count
 
 
 class ReadLaterError(StoreError):

@@ -465,8 +465,14 @@ class Maintenance:
         self._detach(replaced)
         files, directory, *_ = self._backing
         self._removals.append(partial(remove_compacted, files, directory, result, self._damaged))
-        for path, offset, size, reason in result.damage:
-            _log.error("damage in %s at %d, %d bytes: %s", path, offset, size, reason)
+        if result.damage:
+            path, offset, _, reason = result.damage[0]
+            _log.error(
+                "compaction met damage in %d places of %d segments, %d bytes; the first in %s at "
+                "%d: %s. The segments are moved to quarantine",
+                *(len(result.damage), len({one[0] for one in result.damage})),
+                *(sum(size for *_, size, _ in result.damage), path, offset, reason),
+            )
         pause_ms = 1000 * result.moved_bytes // self._options.compaction_bytes_s
         self._compaction_ms = self._clock.monotonic_ms() + pause_ms
 

@@ -2,23 +2,31 @@
 
 A message that cannot be read is in quarantine, so that those after it are served; once it can be
 read again it is ready in its old place. Retries take a few reads a second in all, however much is
-damaged.
+damaged, and so do the lines of the log about it.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 
+from amqpstore.catalog import Value
 from amqpstore.clock import Clock
-from amqpstore.errors import ReadLaterError
+from amqpstore.errors import MessageDamagedError, ReadLaterError
 from amqpstore.index import PagedFile
 from amqpstore.message import Message
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.segments import Unread
 
+_log = logging.getLogger(__name__)
+
 _PAUSE_MS = 1000
-"""The time between two tries."""
+"""The time between two tries, and between two lines of the log."""
+
+_MAX_NAMED = 10
+"""How many queues, and how many files, a line of the log names; the others are summed up."""
 
 _MAX_READS = 64
 _MAX_FAILED = 4
@@ -28,6 +36,55 @@ _MAX_INDEX_FILES = 16
 
 _FORGET_MS = 10_000
 """How long the result of a scan of a damaged segment is used."""
+
+
+class UnreadLog:
+    """Sums up for the log what could not be read, by queue and by file: it gets at most one line a
+    second, however many messages, queues and files they are.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due_ms = 0
+        self._queues: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
+        self._reason = ""
+
+    def note(self, definition: Value, error: MessageDamagedError) -> None:
+        """Note that messages of a queue could not be read. Args: definition, of the queue."""
+        self._reason = self._reason or error.reason
+        self._queues[_label(definition)] += error.message_count
+        self._files[error.path or "unknown"] += error.message_count
+        self.write()
+
+    def write(self) -> None:
+        """Write a line, if anything was noted, and the last line was at least a second ago."""
+        now_ms = self._clock.monotonic_ms()
+        if not self._queues or now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + _PAUSE_MS
+        _log.error(
+            "some messages cannot be read; the others are served: %d; queues: %s; files: %s; the "
+            "first: %s",
+            *(self._queues.total(), _listed(self._queues), _listed(self._files), self._reason),
+        )
+        self._queues.clear()
+        self._files.clear()
+        self._reason = ""
+
+
+def _label(definition: Value) -> str:
+    """Return the name of a queue for people, as far as its definition has one."""
+    if not isinstance(definition, dict):
+        return str(definition) if definition else "without a name"
+    return f"{definition.get('vhost', '')} {definition.get('name', 'without a name')}".lstrip()
+
+
+def _listed(counts: Counter[str]) -> str:
+    named = counts.most_common(_MAX_NAMED)
+    text = ", ".join(f"{name}={count}" for name, count in named)
+    others = counts.total() - sum(count for _, count in named)
+    return f"{text}, others={others}" if others else text
 
 
 class Rereading:

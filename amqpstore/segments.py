@@ -285,7 +285,8 @@ class Segment:
         self._survey = None
 
     def _damaged(self, message_id: int, reason: str) -> MessageDamagedError:
-        return MessageDamagedError(message_id, f"segment {self.number} ({self.path}): {reason}")
+        reason = f"segment {self.number} ({self.path}): {reason}"
+        return MessageDamagedError(message_id, reason, path=self.path)
 
     def file(self) -> File:
         """Return the segment's file, to be read before another one's is. Raises: OSError."""

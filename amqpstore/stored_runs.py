@@ -17,6 +17,7 @@ from operator import attrgetter
 
 from amqpstore.backing import Backing
 from amqpstore.body_sizes import BodySizes
+from amqpstore.catalog import Value
 from amqpstore.clock import Clock
 from amqpstore.descriptors import is_shortage
 from amqpstore.errors import DamageError, MessageDamagedError, PartlyReadError, ReadLaterError
@@ -27,7 +28,7 @@ from amqpstore.log import Log
 from amqpstore.memory import Memory
 from amqpstore.message import Message
 from amqpstore.queue import Queue
-from amqpstore.rereading import Rereading
+from amqpstore.rereading import Rereading, UnreadLog
 from amqpstore.runs import Run, body_bytes
 from amqpstore.segments import Unread
 from amqpstore.transient import FIRST_TRANSIENT, TransientLog
@@ -63,6 +64,7 @@ class StoredRuns:
         self._measured_messages = backing.limits.measured_messages
         self._large = LargeReads(backing.limits.read_part_bytes, clock)
         self._rereading = Rereading(self.read_back, self._forget_damage, clock)
+        self.unread_log = UnreadLog(clock)
 
     def bring_back(
         self, queue: Queue, run: Run, *, in_parts: bool = False
@@ -89,7 +91,7 @@ class StoredRuns:
             part.delivery_count = max(part.delivery_count, 1)
             if rest is not None:
                 queue.unloaded.add(rest)
-            self.quarantine(queue, part)
+            self.set_aside(queue, part, found)
             return found, rest
         if rest is not None:
             queue.unloaded.add(rest)
@@ -106,7 +108,7 @@ class StoredRuns:
         while place < run.count:
             found = self.read_back(run, place, run.count - place)
             if not isinstance(found, list):
-                _log.error("%s", found)
+                self._note_skipped(None, found)
                 place += 1
             else:
                 place += len(found)
@@ -176,7 +178,7 @@ class StoredRuns:
             try:
                 runs = self.runs_of(queue, file)
             except (DamageError, OSError) as error:
-                _log.warning("%d messages cannot be read and are skipped: %s", file.live, error)
+                self.note_file(queue, file, error)
                 continue
             total += sum(map(self.run_bytes, runs))
         return total
@@ -237,21 +239,20 @@ class StoredRuns:
                 try:
                     paged = self.runs_of(queue, files[0])
                 except (DamageError, OSError) as error:
-                    live = files[0].live
-                    _log.warning("%d messages cannot be read and are skipped: %s", live, error)
+                    self.note_file(queue, files[0], error)
             # Those of the queue may grow, shrink, or leave memory.
             in_memory = [
                 _copy_of(run) for run in queue.ready.between(position, end) if run.end > position
             ]
             # Messages in memory only may lie between those in an index file.
             for run in sorted([*paged, *in_memory], key=attrgetter("first_sequence")):
-                for sequence, part in self._bodies_of(run):
+                for sequence, part in self._bodies_of(queue, run):
                     gone = max(queue.first_sequence - sequence, 0)
                     if gone < len(part):
                         yield part[gone:] if gone else part
             position = max(end, in_memory[-1].end if in_memory else 0)
 
-    def _bodies_of(self, run: Run) -> Iterator[tuple[int, list[Message]]]:
+    def _bodies_of(self, queue: Queue, run: Run) -> Iterator[tuple[int, list[Message]]]:
         """Yield the messages of a ready run in parts, each with its first sequence."""
         first = run.first_sequence
         if run.messages is not None:
@@ -262,7 +263,7 @@ class StoredRuns:
         while place < run.count:
             found = self.read_back(run, place, min(run.count - place, _MAX_BROWSED))
             if not isinstance(found, list):
-                _log.warning("1 message cannot be read and is skipped: %s", found)
+                self._note_skipped(queue.definition, found)
                 place += 1
             else:
                 yield first + place, found
@@ -287,6 +288,7 @@ class StoredRuns:
         """Read what can be read of what could not: see `Store.read_again`."""
         found: dict[Queue, int] = {}
         self._large.drop_abandoned()
+        self.unread_log.write()
         if not self._rereading.is_due():
             return found
         for queue, run in self._rereading.messages():
@@ -453,10 +455,33 @@ class StoredRuns:
                 return ReadLaterError(path, str(error) or "out of memory")
             queue.cannot_read(file)
             self._rereading.add(queue)
-            reason = f"{file.live} messages of its queue: {error}"
-            return MessageDamagedError(0, reason, file.body_bytes or 0)
+            return self.note_file(queue, file, error)
         queue.paged_in(file, runs)
         return None
+
+    def set_aside(self, queue: Queue, run: Run, error: MessageDamagedError) -> None:
+        """Put a run that cannot be read into quarantine, and note it for the log."""
+        self.unread_log.note(queue.definition, error)
+        self.quarantine(queue, run)
+
+    def note_file(self, queue: Queue, file: PagedFile, error: Exception) -> MessageDamagedError:
+        """Note for the log that an index file cannot be read. Returns the messages' error."""
+        path = index_path(self._directory, queue.id, file.number)
+        found = MessageDamagedError(
+            0,
+            f"{file.live} messages of its queue: {error}",
+            file.body_bytes or 0,
+            path=path,
+            message_count=file.live,
+        )
+        self.unread_log.note(queue.definition, found)
+        return found
+
+    def _note_skipped(self, definition: Value, found: Unread) -> None:
+        """Note for the log that a message is left out. One that can be read later is, too."""
+        if isinstance(found, ReadLaterError):
+            found = MessageDamagedError(0, str(found))
+        self.unread_log.note(definition, found)
 
     def release_transient(self, run: Run) -> None:
         """Release the messages of a run that are in `transient/`."""

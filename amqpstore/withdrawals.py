@@ -232,7 +232,7 @@ class Withdrawals:
             self._stored.measure(queue, run)
             queue.count_out(run, was_stored=True)
             found.body_bytes = run.body_bytes
-            self._stored.quarantine(queue, run)
+            self._stored.set_aside(queue, run, found)
             return found
         run = self._cut(queue, run, skipped, len(found))
         self._stored.fill(run, found)

@@ -95,8 +95,6 @@ class History:
                 break
             if isinstance(found, Run):
                 store.ack(queue, found)
-            else:
-                _log.error("part of a queue's history is lost: %s", found)
         most = self._limits.history_length
         while most is not None and (excess := queue.ready_count - most) > 0:
             paged = queue.is_head_paged
@@ -139,7 +137,6 @@ class History:
             if isinstance(found, ReadLaterError):
                 raise found
             if isinstance(found, MessageDamagedError):
-                _log.error("part of a queue's history is lost: %s", found)
                 continue
             messages = found.messages or []
             # They are on disk, as a copy is ready once it is durable.

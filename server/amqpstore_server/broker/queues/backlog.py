@@ -121,8 +121,6 @@ class Backlog:
                     self.read_later(run)
                 return None
             if isinstance(run, MessageDamagedError):
-                extra = {**queue.log_fields, "reason": str(run)}
-                _log.error("some messages cannot be read; the others are served", extra=extra)
                 self.ready_bytes -= run.body_bytes
                 continue
             self._left(run)

@@ -10,7 +10,6 @@ is in its queue, marked as delivered.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,8 +21,6 @@ from amqpstore_server.broker.queues.parts import weakly
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.backlog import Taken
     from amqpstore_server.broker.queues.queue import Queue
-
-_log = logging.getLogger(__name__)
 
 ENVELOPE_COST = 35
 _PROPERTY_BYTES_OF_ONE = 16
@@ -103,8 +100,6 @@ class Leaving:
                 self._queue().backlog.read_later(part)
                 return
             if isinstance(part, MessageDamagedError):
-                extra = {**self._queue().log_fields, "reason": str(part)}
-                _log.error("some messages cannot be read; the others are served", extra=extra)
                 continue
             most = (context.limits.max_turn_cost - context.spent) / context.move_ratio
             count, cost = affordable(part.messages or (), most)

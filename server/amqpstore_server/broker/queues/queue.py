@@ -540,8 +540,6 @@ class Queue:
             return None, None
         left = None if rest is None else taken._replace(run=rest)
         if isinstance(part, MessageDamagedError):
-            extra = {**self.log_fields, "reason": str(part)}
-            _log.error("some messages cannot be read; the others are served", extra=extra)
             return None, left
         return taken._replace(run=part), left
 
