@@ -274,15 +274,21 @@ class Topology:
     def queue_delete(self, method: methods.QueueDelete) -> None:
         vhost = self._vhost
         name = self._named(method.queue)
-        count = 0
         self._access.check("configure", "queue", name)
+
+        def answer(count: int) -> None:
+            if not method.no_wait:
+                self._send(methods.QueueDeleteOk(message_count=count))
+
         # Also a queue that was set aside can be deleted.
         if queue := vhost.existing_queue(name):
             queue.check_owner(self._owner)
             queue.catch_up()
-            count = vhost.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
-        if not method.no_wait:
-            self._send(methods.QueueDeleteOk(message_count=count))
+            vhost.delete_queue(
+                queue, if_unused=method.if_unused, if_empty=method.if_empty, answer=answer
+            )
+        else:
+            answer(0)
 
 
 TOPOLOGY_HANDLERS: dict[type[methods.Method], Callable[[Topology, Any], None]] = {

@@ -40,7 +40,7 @@ class DeletingHost(Protocol):
     router: Router
     branches: Branches
 
-    def delete_queue(self, queue: Queue, reason: Departure) -> int:
+    def delete_queue(self, queue: Queue, reason: Departure) -> None:
         """Delete a queue that is not the broker's own."""
 
     def happened(self, line: str, key: str, headers: Mapping[str, Any], **said: str) -> None:

@@ -6,7 +6,7 @@ Past 600 lines because these are declared, found and deleted in terms of each ot
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -458,11 +458,13 @@ class VirtualHost:
         *,
         if_unused: bool = False,
         if_empty: bool = False,
-    ) -> int:
+        answer: Callable[[int], None] | None = None,
+    ) -> None:
         """Delete a queue, its bindings and messages; its consumers are told.
 
-        Args: reason, why its messages leave.
-        Returns the number of ready messages.
+        Args: reason, why its messages leave. answer, takes the number of ready messages once that
+        is durable, before consumers are told: a client that waits for the answer may take the
+        cancel of its own consumer for a failure.
         Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
         """
         self.check_usable(queue)
@@ -476,8 +478,9 @@ class VirtualHost:
         deletion = Deletion(self, reason=reason)
         deletion.add_queue(queue)
         deletion.commit()
+        if answer is not None:
+            answer(count)
         _end_consumers(queue)
-        return count
 
     def existing_queue(self, name: str) -> Queue | None:
         """Return the queue of that name, unless its connection has ended: then it is deleted. An

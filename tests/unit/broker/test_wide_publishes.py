@@ -108,7 +108,9 @@ def purge(simulated: SimulatedBroker, client: Client) -> None:
 
 
 def delete(simulated: SimulatedBroker, client: Client) -> None:
-    assert simulated.vhost.delete_queue(simulated.vhost.queue(QUEUES[-1])) == 1
+    counts: list[int] = []
+    simulated.vhost.delete_queue(simulated.vhost.queue(QUEUES[-1]), answer=counts.append)
+    assert counts == [1]
 
 
 def count(simulated: SimulatedBroker, client: Client) -> None:
