@@ -14,7 +14,8 @@ compared in that form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -53,11 +54,14 @@ class HeadersExchange(Exchange):
         self._filed: dict[_Place, dict[_Key, _Rule]] = {}
         """The rules by a header without which they do not match, so that a message is compared
         with few of many thousands."""
+        self._names: Counter[str] = Counter()
+        """The names of these headers, with the number of places, so that few of a message's many
+        thousand headers are looked at."""
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         headers = properties.headers or {}
         found: dict[_Key, _Rule] = {}
-        for place in _places_of(headers):
+        for place in _places_of(headers, self._names):
             if rules := self._filed.get(place):
                 found.update(rules)
         return [rule.destination for rule in found.values() if rule.matches(headers)]
@@ -72,7 +76,10 @@ class HeadersExchange(Exchange):
             # One is enough: the one with the fewest others.
             places = [min(places, key=lambda place: len(self._filed.get(place, ())))]
         for place in places:
-            self._filed.setdefault(place, {})[binding.key] = rule
+            if place not in self._filed:
+                self._filed[place] = {}
+                self._names[place[0]] += 1
+            self._filed[place][binding.key] = rule
         rule.filed = places
 
     def _remove(self, binding: Binding) -> None:
@@ -81,6 +88,9 @@ class HeadersExchange(Exchange):
             del rules[binding.key]
             if not rules:
                 del self._filed[place]
+                self._names[place[0]] -= 1
+                if not self._names[place[0]]:
+                    del self._names[place[0]]
 
 
 class _Rule:
@@ -140,10 +150,14 @@ def _place_of(name: str, value: Any) -> _Place:
     return name, value if is_plain else None
 
 
-def _places_of(headers: dict[str, Any]) -> list[_Place]:
-    """Return where rules are filed that may match a message."""
+def _places_of(headers: dict[str, Any], names: Collection[str]) -> list[_Place]:
+    """Return where rules are filed that may match a message. Args: names, of headers that any rule
+    is filed under.
+    """
     places = [_ALWAYS]
     for name, value in headers.items():
+        if name not in names:
+            continue
         places.append((name, None))
         place = _place_of(name, str(value) if isinstance(value, Decimal) else value)
         if place[1] is not None:
