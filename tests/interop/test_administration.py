@@ -188,7 +188,8 @@ def test_what_is_exported_can_be_imported(operator: Operator) -> None:
             assert operator.types("definitions", "export", str(of_one), "--vhost", "/")[0] == 0
     assert stat.S_IMODE(exported.stat().st_mode) == 0o600
     content = json.loads(exported.read_text())
-    assert [queue["name"] for queue in content["queues"]] == ["q"]
+    durable = {queue["name"]: queue["durable"] for queue in content["queues"]}
+    assert durable == {"q": True, "passing": False}
     assert content["users"][0]["limits"] == {"max-channels": 7}
     assert {"max-queues": 99} in [one["value"] for one in content["parameters"]]
     assert len(content["bindings"]) == 2

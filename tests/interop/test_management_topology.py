@@ -408,7 +408,8 @@ def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
         exported = api.get("/parameters")
         api.expect(404, "DELETE", path)
         api.expect(404, "GET", path)
-    assert api.get("/operator-policies") == api.get("/vhost-limits") == []
+    assert api.get("/operator-policies") == []
+    assert api.get("/vhost-limits") == [{"vhost": "/", "value": {}}]
 
 
 def test_a_global_parameter_is_set_and_cleared(api: ManagementClient) -> None:
@@ -441,5 +442,56 @@ def test_what_rabbitmq_refuses_is_refused(api: ManagementClient) -> None:
     api.put("/operator-policies/%2F/p", policy, 201)
     api.delete("/operator-policies/%2F/p")
     api.expect(404, "PUT", "/policies/none/p", json=policy)
-    api.put("/feature-flags/quorum_queue/enable", {}, 204)
+    for flag in api.get("/feature-flags"):
+        assert (flag["state"], flag["stability"]) == ("enabled", "required")
+        api.put(f"/feature-flags/{flag['name']}/enable", {}, 204)
     assert "unsupported" in api.put("/feature-flags/nope/enable", {}, 400)["reason"]
+
+
+def test_the_default_virtual_host_always_has_an_entry_of_limits(api: ManagementClient) -> None:
+    """Clients of RabbitMQ expect it, as that keeps one once limits were set and removed."""
+    empty = [{"vhost": "/", "value": {}}]
+    for path in ("/vhost-limits", "/vhost-limits/%2F"):
+        assert api.get(path) == empty
+        api.put("/vhost-limits/%2F/max-queues", {"value": 300}, 204)
+        assert api.get(path) == [{"vhost": "/", "value": {"max-queues": 300}}]
+        api.delete("/vhost-limits/%2F/max-queues")
+        assert api.get(path) == empty
+
+
+def test_definitions_have_what_is_transient_too(api: ManagementClient) -> None:
+    api.put("/queues/%2F/passing", {"durable": False})
+    api.put("/exchanges/%2F/passing", {"type": "fanout", "durable": False})
+    api.post("/bindings/%2F/e/passing/q/passing", {"routing_key": "k"}, 201)
+    for path in ("/definitions", "/definitions/%2F"):
+        exported = api.get(path)
+        for kind in ("queues", "exchanges"):
+            (one,) = [row for row in exported[kind] if row["name"] == "passing"]
+            assert one["durable"] is False
+        (binding,) = [row for row in exported["bindings"] if row["source"] == "passing"]
+        assert binding["destination"] == "passing"
+    api.delete("/queues/%2F/passing")
+    api.delete("/exchanges/%2F/passing")
+    api.post("/definitions", api.get("/definitions") | exported_with_vhost(exported), 204)
+    assert [row["routing_key"] for row in api.get("/queues/%2F/passing/bindings")] == [
+        "passing",
+        "k",
+    ]
+    api.delete("/queues/%2F/passing")
+    api.delete("/exchanges/%2F/passing")
+
+
+def exported_with_vhost(exported: dict[str, Any]) -> dict[str, Any]:
+    """Definitions of one virtual host as those of all have them."""
+    return {
+        kind: [{**row, "vhost": "/"} for row in exported[kind]]
+        for kind in ("queues", "exchanges", "bindings")
+    }
+
+
+def test_the_node_answers_to_the_name_that_rabbitmq_would_have(api: ManagementClient) -> None:
+    (node,) = api.get("/nodes")
+    alias = f"rabbit@{node['name'].partition('@')[2]}"
+    for path in ("", "/memory", "/memory/relative"):
+        assert set(api.get(f"/nodes/{alias}{path}")) == set(api.get(f"/nodes/{node['name']}{path}"))
+    api.expect(404, "GET", "/nodes/rabbit@elsewhere")

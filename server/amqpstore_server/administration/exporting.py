@@ -1,8 +1,8 @@
 """Exporting definitions: as `rabbitmqctl export_definitions` writes them.
 
-What is durable and was declared by somebody: neither exclusive nor the broker's own queues, nor
-exchanges whose names begin with `amq.`. Argon2 hashes of passwords have `hashing_algorithm`
-"argon2", which RabbitMQ does not know: their users need a new password there.
+What was declared by somebody, transient queues and exchanges too: neither exclusive nor the
+broker's own queues, nor exchanges whose names begin with `amq.`. Argon2 hashes of passwords have
+`hashing_algorithm` "argon2", which RabbitMQ does not know: their users need a new password there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.names import RESERVED_PREFIX
+from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.password_hashes import hash_and_algorithm
 from amqpstore_server.users import Users
@@ -94,15 +95,20 @@ def _users(users: Users) -> Iterator[dict[str, Any]]:
 # out, so that steps are as long as what is looked at.
 
 
+def _is_exported(queue: Queue | None) -> bool:
+    """Whether a queue outlives the connection that declared it."""
+    return queue is not None and queue.is_listed and queue.owner is None and not queue.is_deleted
+
+
 def _queues(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
     for queue in list(vhost.queues.values()):
-        if not queue.durable or not queue.is_listed or queue.owner is not None or queue.is_deleted:
+        if not _is_exported(queue):
             yield None
         else:
             yield {
                 "name": queue.name,
                 "vhost": vhost.name,
-                "durable": True,
+                "durable": queue.durable,
                 "auto_delete": queue.auto_delete,
                 "arguments": dict(queue.arguments),
             }
@@ -110,14 +116,14 @@ def _queues(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
 
 def _exchanges(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
     for exchange in list(vhost.exchanges.values()):
-        if not exchange.durable or exchange.name.startswith(RESERVED_PREFIX):
+        if exchange.name.startswith(RESERVED_PREFIX):
             yield None
         else:
             yield {
                 "name": exchange.name,
                 "vhost": vhost.name,
                 "type": exchange.type,
-                "durable": True,
+                "durable": exchange.durable,
                 "auto_delete": exchange.auto_delete,
                 "internal": exchange.internal,
                 "arguments": dict(exchange.arguments),
@@ -127,10 +133,10 @@ def _exchanges(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
 def _bindings(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
     for exchange in list(vhost.exchanges.values()):
         for destination, routing_key, arguments in list(exchange.bindings):
-            if not exchange.durable or not destination.durable:
+            is_exchange = isinstance(destination, Exchange)
+            if not is_exchange and not _is_exported(vhost.queues.get(destination.name)):
                 yield None
             else:
-                is_exchange = isinstance(destination, Exchange)
                 yield {
                     "source": exchange.name,
                     "vhost": vhost.name,

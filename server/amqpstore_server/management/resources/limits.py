@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.broker.accepted import Place, refusal
+from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
@@ -22,12 +23,14 @@ class LimitBody(msgspec.Struct):
 
 
 async def list_vhost_limits(call: Call) -> Answer:
-    """Return the limits of virtual hosts that have any."""
+    """Return the limits of virtual hosts that have any, and of the default one: RabbitMQ keeps an
+    entry for it, which may be empty, once its limits were set and removed, and clients expect it.
+    """
     names = [call.path["vhost"]] if "vhost" in call.path else call.identity.visible_vhosts()
     rows = [
         {"vhost": name, "value": dict(limits)}
         for name in names
-        if (limits := call.context.broker.vhosts[name].limits)
+        if (limits := call.context.broker.vhosts[name].limits) or name == DEFAULT_VHOST
     ]
     return await call.listed(rows, MADE, ("vhost",))
 
