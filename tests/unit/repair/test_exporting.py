@@ -13,10 +13,13 @@ import pytest
 
 from amqpstore import Envelope, Message, Options, Store
 from amqpstore.catalog import Change
+from amqpstore.descriptors import MAX_OPEN_TO_READ
 from amqpstore.filenames import CATALOG, CATALOG_FILE, DEFINITIONS, INDEX, SEGMENTS, segment_name
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.repair.exporting import find_remains
+from amqpstore_tools.transfer.exporting import export
 from amqpstore_tools.transfer.importing import import_lines
-from amqpstore_tools.transfer.lines import MessageLine, read_lines
+from amqpstore_tools.transfer.lines import LineWriter, MessageLine, read_lines
 
 ENVELOPE = Envelope("", "q", b"\x10\x00\x02")
 NAMES = ("a", "b", "c")
@@ -117,3 +120,14 @@ def test_one_queue_of_what_is_left(store: Path) -> None:
     out = store.parent / "b.jsonl"
     assert run("export", store, out, "--queue", "b", "--vhost", "shop").returncode == 1
     assert numbers(out.read_bytes()) == {"b": [*range(COUNT)]}
+
+
+def test_no_file_stays_open(store: Path) -> None:
+    shutil.rmtree(store / CATALOG)
+    before = len(os.listdir("/proc/self/fd"))
+    with find_remains(str(store), lambda *_: None) as remains:
+        out = io.BytesIO()
+        export("", LineWriter(out, "jsonl"), remains.queues)
+        assert len(os.listdir("/proc/self/fd")) <= before + MAX_OPEN_TO_READ
+    assert sum(map(len, numbers(out.getvalue()).values())) == COUNT * len(NAMES)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -172,8 +172,8 @@ def queues_of(directory: str) -> dict[str, list[int]]:
 def brought_elsewhere(directory: str, other: str) -> dict[str, list[int]]:
     """Export what is left of a store, and import it into a new one. Returns the queues of that."""
     out = io.BytesIO()
-    with shared_lock(directory):
-        export("", LineWriter(out, "msgpack"), find_remains(directory, lambda *_: None).queues)
+    with shared_lock(directory), find_remains(directory, lambda *_: None) as remains:
+        export("", LineWriter(out, "msgpack"), remains.queues)
     Store.open(other, options=OPTIONS, worker=InlineWorker()).close()
     lines = [line for line, _ in read_lines(io.BytesIO(out.getvalue()))]
     import_lines(other, lines, create=True)

@@ -7,6 +7,7 @@ not call sound what lacks messages.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections import Counter
@@ -152,10 +153,14 @@ def exported(directory: str, file_path: str) -> list[MessageLine]:
 
     Raises: StoreError, ToolError, OSError.
     """
-    with StoreImage.open(directory) as image, open(file_path, "wb") as file:
+    with (
+        StoreImage.open(directory) as image,
+        open(file_path, "wb") as file,
+        contextlib.ExitStack() as stack,
+    ):
         queues: Sequence[ExportedQueue] = queues_of(image)
         if is_damaged(image):
-            queues = find_remains(directory, lambda *_: None).queues
+            queues = stack.enter_context(find_remains(directory, lambda *_: None)).queues
         export("", LineWriter(file, "jsonl"), queues)
     with opened(file_path) as (read, size):
         lines = lines_of(file_path, read, size, lambda *_: None, "reading")

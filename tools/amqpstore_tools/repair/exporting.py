@@ -4,6 +4,7 @@ repair keeps.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -32,16 +33,19 @@ from amqpstore_tools.transfer.lines import MessageLine, QueueKey
 
 
 class Remains(NamedTuple):
-    """What a repair would keep of a store. `checked` is the check that it is based on."""
+    """What a repair would keep of a store. `checked` is the check that it is based on;
+    `descriptors` has the files that were read.
+    """
 
     checked: Checked
     facts: Facts
     truth: Truth
+    descriptors: Descriptors
 
     @property
     def queues(self) -> list[RemainingQueue]:
         """The queues that clients see."""
-        reader = _Reader(self.facts, self.truth)
+        reader = _Reader(self.facts, self.truth, self.descriptors)
         purged: dict[int, Ranges] = {}
         for row in self.truth.prepared.values():
             for queue_id, first, count in row.locked if row.purged else ():
@@ -76,14 +80,20 @@ def is_damaged(image: StoreImage) -> bool:
     return any(True for _ in find_misplaced(image.files, image.directory, store_id, rows))
 
 
-def find_remains(directory: str, tell: Progress) -> Remains:
-    """Find what is left of a store that the caller keeps brokers out of.
+@contextlib.contextmanager
+def find_remains(directory: str, tell: Progress) -> Iterator[Remains]:
+    """Find what is left of a store that the caller keeps brokers out of, and close its files at the
+    end.
 
     Raises: NotAStoreError, FormatVersionError, UnknownStoreError, OSError.
     """
     checked = check(directory, is_locked=True, tell=tell)
     facts = gather(directory, checked, tell)
-    return Remains(checked, facts, find_truth(facts))
+    descriptors = Descriptors(ReadOnlyFiles())
+    try:
+        yield Remains(checked, facts, find_truth(facts), descriptors)
+    finally:
+        descriptors.close()
 
 
 class RemainingQueue:
@@ -125,8 +135,9 @@ class RemainingQueue:
 class _Reader:
     """Reads messages by id, from whichever file has them."""
 
-    def __init__(self, facts: Facts, truth: Truth) -> None:
+    def __init__(self, facts: Facts, truth: Truth, descriptors: Descriptors) -> None:
         self._facts = facts
+        self._descriptors = descriptors
         self._homes = truth.homes
         dictionaries = tables.DICTIONARIES.read(facts.table)
         self._decoder = MessageDecoder({}, Decompressor(dictionaries).decompress)
@@ -137,16 +148,15 @@ class _Reader:
         for first, end, facts, _ in self._homes.pieces(first_id, first_id + count):
             key = facts.number, facts.name
             if key not in self._segments:
-                self._segments[key] = _segment_of(self._facts, facts)
+                self._segments[key] = _segment_of(self._facts, facts, self._descriptors)
             yield from read_run(self._segments[key], first, end - first, self._decoder)
 
 
-def _segment_of(facts: Facts, of: SegmentFacts) -> Segment:
+def _segment_of(facts: Facts, of: SegmentFacts, descriptors: Descriptors) -> Segment:
     """Return a segment that knows where its messages are."""
-    files = ReadOnlyFiles()
     path = os.path.join(facts.directory, of.name)
-    segment = Segment(Descriptors(files), path, of.number, facts.seed)
-    file = files.open(path)
+    segment = Segment(descriptors, path, of.number, facts.seed)
+    file = descriptors.files.open(path)
     try:
         for found in scan_file(file, of.end, of.number, facts.seed):
             if isinstance(found, Record) and found.kind == Kind.MESSAGE:

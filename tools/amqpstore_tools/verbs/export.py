@@ -65,9 +65,10 @@ def _export(arguments: argparse.Namespace) -> int:
         StoreImage.open(directory, live=arguments.live) as image,
         _opened(arguments.output) as file,
         progress_bar(in_bytes=False) as show,
+        contextlib.ExitStack() as stack,
     ):
         if is_damaged(image) and not image.is_live:
-            remains = find_remains(directory, show)
+            remains = stack.enter_context(find_remains(directory, show))
             left = chosen(remains.queues, directory, arguments.queue, arguments.vhost)
         queues: Sequence[ExportedQueue] = left
         if remains is None:
