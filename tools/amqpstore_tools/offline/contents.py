@@ -145,12 +145,28 @@ def edited_properties(
 def plain(value: Any) -> Any:
     """Convert a value of a field table, or of the catalog, for JSON.
 
-    Bytes become text if they are UTF-8 and `{"hex": ...}` otherwise, decimals become text.
+    Bytes become text if they are UTF-8 and `{"hex": ...}` otherwise, decimals become text. The
+    value may be nested to any depth.
     """
-    if isinstance(value, dict):
-        return {str(plain_key(key)): plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+    result: list[Any] = [None]
+    todo: list[tuple[Any, Any, Any]] = [(value, result, 0)]
+    while todo:
+        one, parent, place = todo.pop()
+        made: Any
+        if isinstance(one, dict):
+            made = {}
+            # The first is the next to be taken: so the keys keep their order.
+            todo += [(two, made, str(plain_key(key))) for key, two in reversed(one.items())]
+        elif isinstance(one, (list, tuple)):
+            made = [None] * len(one)
+            todo += [(two, made, number) for number, two in enumerate(one)]
+        else:
+            made = _plain_value(one)
+        parent[place] = made
+    return result[0]
+
+
+def _plain_value(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         try:
             return bytes(value).decode()
