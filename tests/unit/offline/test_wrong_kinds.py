@@ -278,3 +278,12 @@ def test_what_may_not_be_read_is_named_and_all_the_rest_is_read(
             outcome = command("repair", directory, "--plan", f"{within}/plan.json")
         assert outcome.code == 5
         assert f"{directory}/{name}: Permission denied. Run it as the owner" in outcome.err
+
+
+def test_a_plan_for_a_device_does_not_replace_it(
+    original: str, command: Command, tmp_path: Path
+) -> None:
+    directory = copy_of(original, tmp_path / "store")
+    (tmp_path / "null").symlink_to("/dev/null")
+    assert command("repair", directory, "--plan", str(tmp_path / "null")).code == 0
+    assert type_of(str(tmp_path / "null")) is FileType.DEVICE

@@ -13,10 +13,11 @@ from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import shared_lock
+from amqpstore_tools.offline.output import output_file
 from amqpstore_tools.offline.places import require_outside, with_reserve
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.repair.apply import apply_plan
-from amqpstore_tools.repair.journal import Repair, write_durably
+from amqpstore_tools.repair.journal import Repair
 from amqpstore_tools.repair.plan import RepairPlan, make_plan, read_plan
 from amqpstore_tools.repair.undo import undo
 from amqpstore_tools.spark.engine import add_engine, executor_of
@@ -72,7 +73,8 @@ def _plan(directory: str, arguments: argparse.Namespace) -> None:
         shared_lock(directory),
     ):
         plan = make_plan(directory, tell, executor=executor).plan
-    write_durably(path, json.dumps(plan.as_json(), indent=1) + "\n")
+    with output_file(path) as file:
+        file.write(json.dumps(plan.as_json(), indent=1).encode() + b"\n")
     if arguments.json:
         write_json({**_facts(plan), "steps": plan.steps, "queues": plan.queues})
         return
