@@ -26,9 +26,12 @@ from amqpstore_server.broker.messages.envelope import KEY_HEADERS
 from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
 from amqpstore_server.broker.settings import (
     ALTERNATE_EXCHANGE,
+    AT_LEAST_ONCE,
     CHECKS,
+    DROP_HEAD,
     OPERATOR_POLICY_KEYS,
     POLICY_KEYS,
+    Settings,
 )
 
 STREAMS = "streams"
@@ -83,6 +86,7 @@ _STREAMS = f"it is of streams, and {_NO_STREAMS}"
 _CANCELS = "a consumer goes on, or its connection ends, when another replica leads"
 _RETRIES = "delayed retries are not supported: a queue with a TTL and a dead-letter exchange delays"
 _OURS = "the broker alone writes it, and removes one that a client has written"
+_NEEDS = "it needs overflow 'reject-publish' and a dead-letter exchange beside it"
 _FEDERATED = "federation is not supported"
 
 _NOTED_QUEUE = {
@@ -196,6 +200,14 @@ def notes(place: Place, names: Iterable[str]) -> list[str]:
     return found
 
 
+def queue_notes(arguments: Iterable[str], settings: Settings) -> list[str]:
+    """Return `notes` of a queue, and what its settings together leave without effect."""
+    found = notes(Place.QUEUE, arguments)
+    if settings.dead_letter_strategy == AT_LEAST_ONCE and not settings.keeps_letters:
+        found.append(f"dead-letter-strategy '{AT_LEAST_ONCE}' has no effect here: {_NEEDS}")
+    return found
+
+
 def exchange_notes(type_name: str, arguments: Iterable[str]) -> list[str]:
     """Return `notes` of an exchange; what the types of packages read is known to them alone."""
     return notes(Place.EXCHANGE, arguments) if type_name in EXCHANGE_TYPES else []
@@ -221,11 +233,19 @@ def check_arguments(place: Place, names: Iterable[str], what: str) -> None:
             raise PreconditionFailedError(f"invalid arg '{name}' for {what}: {reason}")
 
 
-def policy_notes(apply_to: str, settings: Iterable[str], *, operator: bool) -> list[str]:
+def policy_notes(apply_to: str, settings: Mapping[str, Any], *, operator: bool) -> list[str]:
     """Return a line for each part of a policy that has no effect."""
     if apply_to == STREAMS:
         return [f"a policy for streams has no effect: {_NO_STREAMS}"]
-    return notes(Place.OPERATOR_POLICY if operator else Place.POLICY, settings)
+    found = notes(Place.OPERATOR_POLICY if operator else Place.POLICY, settings)
+    if settings.get("dead-letter-strategy") == AT_LEAST_ONCE and (
+        settings.get("overflow", DROP_HEAD) == DROP_HEAD or "dead-letter-exchange" not in settings
+    ):
+        found.append(
+            f"{Place.POLICY.value} 'dead-letter-strategy' has no effect on a queue that does not "
+            f"have the rest by itself: {_NEEDS}"
+        )
+    return found
 
 
 def check_policy(apply_to: str, settings: Mapping[str, Any], *, operator: bool) -> str:

@@ -25,6 +25,7 @@ from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
 from amqpstore_server.broker.limits import BROKER_LIMITS, MOVE_COST, BrokerLimits
 from amqpstore_server.broker.publish_column import PublishColumn
+from amqpstore_server.broker.settings import LetterStrategy
 from amqpstore_server.broker.timers import Timers
 
 
@@ -71,9 +72,9 @@ class BrokerContext:
     `confirm_s` has how long messages took
     from the read that brought them, which began at `read_s`, to their confirms, `probes` the same
     for deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
-    reason and by whether they went to an exchange. `column` has the publishes of a round of reads
-    until they are placed. `trails` notes who publishes messages and who gets them, if that is
-    wanted.
+    reason and by what became of them then; `arrived_letters` those that have waited, and are in all
+    of their queues. `column` has the publishes of a round of reads until they are placed. `trails`
+    notes who publishes messages and who gets them, if that is wanted.
     """
 
     store: Store
@@ -109,7 +110,8 @@ class BrokerContext:
     has_definitions: bool = False
     """Whether they have defined anything in it."""
     probes: DeliveryProbes = field(default_factory=DeliveryProbes)
-    dead_letters: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    dead_letters: Counter[tuple[str, LetterStrategy]] = field(default_factory=Counter)
+    arrived_letters: int = 0
     departures: DepartureLog = field(default_factory=DepartureLog)
     """What has left queues, for the log."""
     logins: Counter[tuple[str, bool]] = field(default_factory=Counter)

@@ -71,6 +71,8 @@ class Deletion:
         self.add_exchanges(self._unbinding.add_destination(queue))
         if history := self._vhost.histories.of(queue.name):
             self._queues.append(history)
+        if queue.letters is not None:
+            self._queues.append(queue.letters)
 
     def add_exchanges(self, exchanges: Iterable[Exchange]) -> None:
         """Add exchanges, with what goes with them. Their names are free at once."""

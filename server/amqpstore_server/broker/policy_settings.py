@@ -11,6 +11,7 @@ from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Router
 from amqpstore_server.broker.transactions.history import Histories
+from amqpstore_server.broker.transactions.waiting_letters import WaitingLetters
 
 _AT_ONCE = 100
 _MATCHES_AT_ONCE = 2000
@@ -33,6 +34,7 @@ class PolicySettings:
         queues: Mapping[str, Queue],
         router: Router,
         histories: Histories,
+        waiting_letters: WaitingLetters,
     ) -> None:
         self._context = context
         self._policies = policies
@@ -40,6 +42,7 @@ class PolicySettings:
         self._queues = queues
         self._router = router
         self._histories = histories
+        self._waiting_letters = waiting_letters
         self._byte_limits = ByteLimits(context, router.changed)
 
     def define(self, policies: Sequence[Policy], *, operator: bool) -> None:
@@ -91,6 +94,7 @@ class PolicySettings:
         settings = self._policies.queue_settings(queue.name, queue.arguments)
         queue.apply(self._byte_limits.applicable(queue, settings))
         self._histories.apply(queue)
+        self._waiting_letters.apply(queue)
 
     def apply_to_exchange(self, exchange: Exchange) -> None:
         """Give an exchange its alternate exchange."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from amqpstore import Message
@@ -163,6 +163,8 @@ class Router:
         self._by_queues: dict[tuple[ExchangeCounters | Queue | None, ...], Route] = {}
         self.version = object()
         """Another one after each change: what was found out before may not hold any more."""
+        self.on_change: Callable[[], None] | None = None
+        """Called after each change, while dead letters wait for one."""
 
     def changed(self) -> None:
         """Clear cached routes: exchanges, queues, bindings or settings have changed."""
@@ -171,6 +173,19 @@ class Router:
         self._own_routes.clear()
         self._by_queues.clear()
         self._read_routes.clear()
+        if self.on_change is not None:
+            self.on_change()
+
+    def has_exchange(self, name: str) -> bool:
+        """Whether there is an exchange of that name."""
+        return name == DEFAULT_EXCHANGE or name in self._exchanges
+
+    def route_of_key(self, exchange_name: str, routing_key: str) -> Route | None:
+        """Return the route of all messages of the broker's own with this address; None if it
+        depends on more.
+        """
+        route, is_shared, _ = self._find_address((exchange_name, (routing_key,)), _NO_PROPERTIES)
+        return route if is_shared else None
 
     def check(self, exchange_name: str) -> None:
         """Make sure that a client may publish to an exchange. Raises: NotFoundError,

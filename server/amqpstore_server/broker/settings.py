@@ -7,6 +7,7 @@ settings it overrides the policy, but not the argument (as in RabbitMQ).
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,7 +19,19 @@ REJECT_PUBLISH = "reject-publish"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 AT_MOST_ONCE = "at-most-once"
-"""The strategy by which dead letters go: those without a route are gone."""
+"""The strategy by which dead letters without a route are gone, and full queues take the others."""
+
+AT_LEAST_ONCE = "at-least-once"
+"""The strategy by which they wait in their queue until all queues that they go to take them."""
+
+
+class LetterStrategy(enum.StrEnum):
+    """What becomes of messages that die in a queue, as RabbitMQ's metrics name it."""
+
+    DISABLED = "disabled"
+    AT_MOST_ONCE = "at_most_once"
+    AT_LEAST_ONCE = "at_least_once"
+
 
 QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
@@ -83,6 +96,22 @@ class Settings:
     def rejects(self) -> bool:
         """Whether new messages are refused when it is full, instead of dropping the oldest."""
         return self.overflow != DROP_HEAD
+
+    @property
+    def keeps_letters(self) -> bool:
+        """Whether dead letters wait in the queue until others have taken them. One that drops its
+        oldest messages cannot let them wait: it would grow without a limit (as in RabbitMQ).
+        """
+        is_wanted = self.dead_letter_strategy == AT_LEAST_ONCE
+        return is_wanted and self.rejects and self.dead_letter_exchange is not None
+
+    @property
+    def letter_strategy(self) -> LetterStrategy:
+        """What becomes of messages that die in the queue."""
+        if self.dead_letter_exchange is None:
+            return LetterStrategy.DISABLED
+        keeps = self.keeps_letters
+        return LetterStrategy.AT_LEAST_ONCE if keeps else LetterStrategy.AT_MOST_ONCE
 
     @property
     def appends(self) -> bool:
@@ -218,7 +247,7 @@ _CHECKS = {
     "overflow": _one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX),
     "dead-letter-exchange": _name,
     "dead-letter-routing-key": _name,
-    "dead-letter-strategy": _one_of(AT_MOST_ONCE),
+    "dead-letter-strategy": _one_of(AT_MOST_ONCE, AT_LEAST_ONCE),
     "queue-mode": _one_of("default", "lazy"),
     "single-active-consumer": _flag,
 }

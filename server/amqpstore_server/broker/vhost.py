@@ -53,6 +53,7 @@ from amqpstore_server.broker.queues.kinds import (
     kind_of,
     own_queue_name,
 )
+from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.queue import Queue, WayOut
 from amqpstore_server.broker.quotas import (
     MAX_BINDINGS,
@@ -80,11 +81,13 @@ from amqpstore_server.broker.settings import (
     QUORUM,
     check_arguments,
     check_quorum,
+    is_quorum,
 )
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.exchange_queues import ExchangeQueues
 from amqpstore_server.broker.transactions.history import Histories
 from amqpstore_server.broker.transactions.replay import Replays
+from amqpstore_server.broker.transactions.waiting_letters import WaitingLetters
 from amqpstore_server.protocol.content import REPLY_TO
 
 if TYPE_CHECKING:
@@ -118,11 +121,15 @@ class VirtualHost:
         """There are no more bindings than this."""
         self.removals = Removals(name, context, self._bindings)
         self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
-        self.dead_letters = DeadLetters(context, self.router)
+        self.waiting_letters = WaitingLetters(
+            context, self.router, self.queues, self._create_letters
+        )
+        self.dead_letters = DeadLetters(context, self.router, self.waiting_letters)
         self.policies = Policies(name)
         self.histories = Histories(context, self.queues, self._create_history)
         self.policy_settings = PolicySettings(
-            context, self.policies, self.exchanges, self.queues, self.router, self.histories
+            *(context, self.policies, self.exchanges, self.queues, self.router),
+            *(self.histories, self.waiting_letters),
         )
         self.replays = Replays(context, self.queues, self.histories)
         self._exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
@@ -362,8 +369,8 @@ class VirtualHost:
             arguments=arguments,
             owner=connection if exclusive else None,
         )
-        self._note(accepted.notes(Place.QUEUE, arguments), queue=name)
         self.policy_settings.apply_to_queue(queue)
+        self._note(accepted.queue_notes(arguments, queue.settings), queue=name)
         queue.enforce()
         headers = {
             "name": name,
@@ -381,6 +388,16 @@ class VirtualHost:
         """Create the history of a queue, as durable as the queue, and with its owner."""
         durable = queue.priorities.lowest.durable
         return self._create_queue(name, ConsumedQueue.kind, durable=durable, owner=queue.owner)
+
+    def _create_letters(self, name: str, queue: Queue) -> Queue:
+        """Create the queue in which dead letters of another wait, which keeps them as well."""
+        return self._create_queue(
+            name,
+            LettersQueue.kind,
+            durable=queue.priorities.lowest.durable,
+            arguments={QUEUE_TYPE: QUORUM} if is_quorum(queue.arguments) else {},
+            owner=queue.owner,
+        )
 
     def reply_queue(self, connection: object) -> Queue:
         """Create a queue for a channel's direct replies, which is deleted with its consumer."""
@@ -462,9 +479,9 @@ class VirtualHost:
     ) -> None:
         """Delete a queue, its bindings and messages; its consumers are told.
 
-        Args: reason, why its messages leave. answer, takes the number of ready messages once that
-        is durable, before consumers are told: a client that waits for the answer may take the
-        cancel of its own consumer for a failure.
+        Args: reason, why its messages leave. answer, takes the number of ready messages and of dead
+        letters that waited, once that is durable, before consumers are told: a client that waits
+        for the answer may take the cancel of its own consumer for a failure.
         Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
         """
         self.check_usable(queue)
@@ -472,9 +489,9 @@ class VirtualHost:
             queue.drop_late()  # perhaps to another queue
         if if_unused and queue.consumers:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' in use")
-        if if_empty and queue.ready_count:
+        if if_empty and (queue.ready_count or queue.letter_count):
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' not empty")
-        count = queue.ready_count
+        count = queue.ready_count + queue.letter_count
         deletion = Deletion(self, reason=reason)
         deletion.add_queue(queue)
         deletion.commit()

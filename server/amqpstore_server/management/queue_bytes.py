@@ -24,6 +24,7 @@ _BYTES: dict[str, Callable[[MessageSums], Amount]] = {
     "message_bytes_ready": lambda sums: sums.ready,
     "message_bytes_unacknowledged": lambda sums: sums.unacked,
     "message_bytes_ram": lambda sums: sums.in_memory,
+    "message_bytes_dlx": lambda sums: sums.letters,
     "message_bytes_persistent": lambda sums: sums.persistent,
     "message_bytes_paged_out": lambda sums: sums.on_disk,
 }

@@ -113,8 +113,8 @@ def _vhost_names(source: MetricsSource, vhosts: Collection[str] | None) -> Label
 
 
 def _lengths(queue: Queue) -> Sequence[int]:
-    ready, unacked = queue.ready_count, queue.unacked_count
-    return ready, unacked, ready + unacked
+    ready, unacked, letters = queue.ready_count, queue.unacked_count, queue.letter_count
+    return ready, unacked, ready + unacked + letters
 
 
 AMOUNTS: dict[str, tuple[str, Callable[[MessageSums], Amount]]] = {
@@ -126,11 +126,12 @@ AMOUNTS: dict[str, tuple[str, Callable[[MessageSums], Amount]]] = {
     "_unacked_ram": ("Messages unacked, in memory", lambda sums: sums.unacked_in_memory),
     "_persistent": ("Messages that survive a restart", lambda sums: sums.persistent),
     "_paged_out": ("Messages on disk alone", lambda sums: sums.on_disk),
+    "_dlx": ("Dead letters that wait until others take them", lambda sums: sums.letters),
 }
 """What there is in a queue, by the part of the metrics' names that says what is counted."""
 
-_COUNTED = ("_ram", "_ready_ram", "_unacked_ram", "_persistent", "_paged_out")
-_SIZED = ("", "_ready", "_unacked", "_ram", "_persistent", "_paged_out")
+_COUNTED = ("_ram", "_ready_ram", "_unacked_ram", "_persistent", "_paged_out", "_dlx")
+_SIZED = ("", "_ready", "_unacked", "_ram", "_persistent", "_paged_out", "_dlx")
 
 
 def amount_metrics() -> dict[str, str]:
@@ -185,7 +186,7 @@ GROUPS: dict[str, _Group] = {
         {
             "queue_messages_ready": "Messages ready",
             "queue_messages_unacked": "Messages unacked",
-            "queue_messages": "Messages ready or unacked",
+            "queue_messages": "Messages ready or unacked, and dead letters that wait",
         },
         _lengths,
     ),

@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 
 from amqpstore_server.alarms import available_bytes, used_bytes
 from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.broker.settings import LetterStrategy
 from amqpstore_server.metrics.families import Described, Families, facts, family, histogram, single
 from amqpstore_server.metrics.objects import amount_metrics, amounts
 from amqpstore_server.metrics.source import MetricsSource
@@ -44,7 +45,7 @@ _REASONS = {
 _LENGTHS = {
     "messages_ready": "Messages that wait for a consumer",
     "messages_unacknowledged": "Messages delivered and not yet acked",
-    "messages": "Messages ready or unacked",
+    "messages": "Messages ready or unacked, and dead letters that wait",
 }
 
 _GLOBAL = (
@@ -236,11 +237,17 @@ def _global(source: MetricsSource) -> Families:
     for reason, help_text in _REASONS.items():
         name = f"{prefix}messages_dead_lettered_{reason}_total"
         letters = family(Described(name, f"Messages that left a queue: {help_text}"))
-        for is_sent, strategy in ((True, "at_most_once"), (False, "disabled")):
-            count = source.broker.context.dead_letters[reason, is_sent]
-            labels = {"queue_type": CLASSIC, "dead_letter_strategy": strategy}
+        for strategy in LetterStrategy:
+            count = source.broker.context.dead_letters[reason, strategy]
+            labels = {"queue_type": CLASSIC, "dead_letter_strategy": strategy.value}
             letters.add_sample(name, labels, count)
         yield letters
+    described = Described(
+        f"{prefix}messages_dead_lettered_confirmed_total",
+        "Dead letters that waited, and have arrived in all of their queues",
+    )
+    labels = {"queue_type": CLASSIC, "dead_letter_strategy": LetterStrategy.AT_LEAST_ONCE.value}
+    yield single(described, source.broker.context.arrived_letters, labels)
     publishers = sum([one.counters.publish > 0 for one in _all_channels(source)])
     described = Described(f"{prefix}publishers", "Channels that have published")
     yield single(described, publishers, PROTOCOL)

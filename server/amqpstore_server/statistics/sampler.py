@@ -93,7 +93,10 @@ def queue_values(queue: Queue) -> tuple[int, ...]:
     priorities, unacked = queue.priorities, queue.unacked_count
     ready = priorities.ready_count
     delivered: tuple[int, ...] = _deliver(queue.counters)
-    return (priorities.published_count, *delivered, ready, unacked, ready + unacked)
+    total = ready + unacked
+    if queue.letters is not None:
+        total += queue.letters.ready_count
+    return (priorities.published_count, *delivered, ready, unacked, total)
 
 
 def channel_values(channel: AmqpChannel) -> tuple[int, ...]:
@@ -233,7 +236,7 @@ class Sampler:
         self._clock = broker.context.clock
         self._octets: dict[OctetCounters, tuple[int, ...]] = {}
         self._octets_of: dict[str, list[int]] = {}
-        self._lengths: dict[str, tuple[int, int]] = {}
+        self._lengths: dict[str, tuple[int, int, int]] = {}
         self.queues = _Objects(QUEUE_FIELDS, self.all_queues, attrgetter("counters"), queue_values)
         self.channels = _Objects(
             CHANNEL_FIELDS, self._all_channels, attrgetter("counters"), channel_values
@@ -338,7 +341,7 @@ class Sampler:
             in_memory += not paged
             paged_in_all += paged
             consumers += len(queue.consumers)
-            if queue.ready_count or queue.unacked_count:
+            if queue.ready_count or queue.unacked_count or queue.letters is not None:
                 messages = messages.plus(MessageSums.of(queue))
             if not index % _AT_ONCE:
                 yield
@@ -352,17 +355,19 @@ class Sampler:
         yield from self._add_octets()
         volatile = {}
         for name, vhost in list(self._broker.vhosts.items()):
-            ready = unacked = 0
+            ready = unacked = letters = 0
             for index, queue in enumerate(list(vhost.queues.values()), 1):
                 if queue.is_listed:
                     ready += queue.ready_count
                     unacked += queue.unacked_count
+                    if queue.letters is not None:
+                        letters += queue.letters.ready_count
                     queue.consumers.note_room()
                 if not queue.has_copies and (count := volatile_count(queue)):
                     volatile[name, queue.name] = count
                 if not index % _AT_ONCE:
                     yield
-            self._lengths[name] = ready, unacked
+            self._lengths[name] = ready, unacked, letters
         self.volatile = volatile
         for known in (self.vhosts, self._lengths, self._octets_of):
             for name in [name for name in known if name not in self._broker.vhosts]:
@@ -394,10 +399,10 @@ class Sampler:
 
     def vhost_values(self, vhost: VirtualHost) -> tuple[int, ...]:
         """Return the values of `VHOST_FIELDS`; lengths and octets are those of the last pass."""
-        ready, unacked = self._lengths.get(vhost.name, (0, 0))
+        ready, unacked, letters = self._lengths.get(vhost.name, (0, 0, 0))
         octets = self._octets_of.get(vhost.name, (0, 0))
         passed: tuple[int, ...] = _channel(vhost.counters)
-        return (*passed, ready, unacked, ready + unacked, *octets)
+        return (*passed, ready, unacked, ready + unacked + letters, *octets)
 
     def node_values(self) -> tuple[int, ...]:
         """Return the values of `NODE_FIELDS`."""
@@ -406,11 +411,12 @@ class Sampler:
     def total_values(self) -> tuple[int, ...]:
         """Return the values of `TOTAL_FIELDS`, as `vhost_values` does."""
         context = self._broker.context
-        ready = sum([ready for ready, _ in self._lengths.values()])
-        unacked = sum([unacked for _, unacked in self._lengths.values()])
+        ready = sum([lengths[0] for lengths in self._lengths.values()])
+        unacked = sum([lengths[1] for lengths in self._lengths.values()])
+        messages = sum([sum(lengths) for lengths in self._lengths.values()])
         return (
             *_channel(self._broker.counters()),
-            *(ready, unacked, ready + unacked),
+            *(ready, unacked, messages),
             *_octets(self.octets()),
             *_churn(context.churn),
             *(context.store.measures.read_messages, context.store.measures.written_messages),

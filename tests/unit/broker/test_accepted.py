@@ -18,10 +18,11 @@ from amqpstore_server.broker.accepted import (
     entry,
     notes,
     policy_notes,
+    queue_notes,
 )
 from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.settings import CHECKS, POLICY_KEYS
+from amqpstore_server.broker.settings import CHECKS, POLICY_KEYS, settings_of
 from amqpstore_server.definitions import PolicyDefinition, definitions_of, load
 from amqpstore_server.importing import apply_definitions
 from amqpstore_server.protocol import methods
@@ -233,8 +234,51 @@ def test_a_policy_for_streams_is_taken_and_matches_nothing(simulated: SimulatedB
     assert imported(simulated, policies=[policy("max-age", "7D", "streams")]) == []
     simulated.queue("q")
     assert simulated.vhost.policies.of_queue("q", {}, operator=False) is None
-    assert len(policy_notes("streams", ["max-age"], operator=False)) == 1
+    assert len(policy_notes("streams", {"max-age": "7D"}, operator=False)) == 1
     assert check_policy("queues", {"max-lenght": 1}, operator=False)
+
+
+AT_LEAST_ONCE: dict[str, Any] = {
+    "dead-letter-strategy": "at-least-once",
+    "overflow": "reject-publish",
+    "dead-letter-exchange": "dlx",
+}
+
+
+@pytest.mark.parametrize("road", ["declaration", "import", "policy", "imported policy"])
+def test_dead_letters_go_at_least_once_by_each_road(simulated: SimulatedBroker, road: str) -> None:
+    arguments = {f"x-{key}": value for key, value in AT_LEAST_ONCE.items()}
+    if road == "declaration":
+        declared(simulated, "q", arguments)
+    elif road == "import":
+        queue = {"vhost": "/", "name": "q", "durable": True, "arguments": arguments}
+        assert imported(simulated, queues=[queue]) == []
+    else:
+        declared(simulated, "q", {})
+        if road == "policy":
+            administration = Administration(
+                simulated.broker, Users(simulated.store), lambda: (), float
+            )
+            definition = PolicyDefinition(
+                vhost="/", name="p", pattern="^q", settings=AT_LEAST_ONCE, apply_to="queues"
+            )
+            done(administration.set_policy(BY, definition, operator=False))
+        else:
+            of_file = {**policy("p"), "definition": AT_LEAST_ONCE}
+            assert imported(simulated, policies=[of_file]) == []
+    assert simulated.vhost.queue("q").settings.keeps_letters
+
+
+def test_a_strategy_without_what_it_needs_is_noted() -> None:
+    assert policy_notes("queues", AT_LEAST_ONCE, operator=False) == []
+    for key in ("overflow", "dead-letter-exchange"):
+        without = {name: value for name, value in AT_LEAST_ONCE.items() if name != key}
+        (note,) = policy_notes("queues", without, operator=False)
+        assert "no effect" in note
+        (note,) = queue_notes({}, settings_of({}, without))
+        assert "no effect" in note
+    assert queue_notes({}, settings_of({}, AT_LEAST_ONCE)) == []
+    assert check_policy("queues", {"dead-letter-strategy": "at-least-twice"}, operator=False)
 
 
 def test_a_refused_policy_of_a_file_leaves_the_one_that_is_there(

@@ -140,7 +140,7 @@ class Dice:
                     assert queue.backlog.ready_bytes <= settings.max_length_bytes
             if settings.max_length is not None and not settings.rejects:
                 assert len(ready) <= settings.max_length
-            assert (queue._coming, queue._coming_bytes) == (0, 0)
+            assert (queue.coming, queue.coming_bytes) == (0, 0)
         for client in self._clients:
             self._recount_channel(client)
 

@@ -34,7 +34,7 @@ ZERO_DIFFERS = ("expires", "consumer-timeout")
 WORDS = {
     "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
     "queue-mode": ("default", "lazy"),
-    "dead-letter-strategy": ("at-most-once",),
+    "dead-letter-strategy": ("at-most-once", "at-least-once"),
 }
 TEXTS = ("dead-letter-exchange", "dead-letter-routing-key")
 FLAGS = ("single-active-consumer",)

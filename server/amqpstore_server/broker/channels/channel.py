@@ -601,7 +601,7 @@ class Channel:
             for counters in (self.counters, self.totals, queue.counters):
                 counters.rejected(count, requeue=requeue)
             if not requeue:
-                self.vhost.context.dead_letters[Reason.REJECTED, queue.sends_on] += count
+                self.vhost.context.dead_letters[Reason.REJECTED, queue.letter_strategy] += count
         if consumer := delivery.consumer:
             own, shared = consumer.window, self.window
             was_full = own.size or (own.messages and own.unacked >= own.messages)

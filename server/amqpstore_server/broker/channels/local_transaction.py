@@ -324,9 +324,7 @@ class LocalTransaction:
                 if fate is None:
                     transaction.keep(queue, messages)
                 else:
-                    self._dead_letters.add_messages(
-                        transaction, queue, messages, Reason.REJECTED, fate
-                    )
+                    self._dead_letters.add_rejected(transaction, queue, messages, fate)
             if run.messages is None:
                 yield
                 left = context.limits.max_turn_cost

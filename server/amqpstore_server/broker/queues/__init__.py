@@ -4,6 +4,8 @@
   `priorities`: the store's queues that it consists of; `message_sums`: how much there is in it.
 - `kinds`: kinds of queues, those that clients declare and the broker's own.
 - `consumer`, `dispatch`: which consumer gets what; `waiting`: the gets that wait for a message.
+- `letters`: dead letters that wait until other queues take them.
+- `room`: how much fits before it is full.
 - `purges`: purges, and how they are undone.
 - `parts`: how these parts refer to their queue, so that it is freed when it is deleted.
 - `browsing`: walks through a queue that leave it as it is.

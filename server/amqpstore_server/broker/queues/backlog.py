@@ -169,11 +169,15 @@ class Backlog:
         return [Taken(store_queue, run) for run in runs]
 
     def purge(self) -> int:
-        """Remove all ready messages. Returns how many there were."""
-        if self._queue() in self._context.late_drops:
-            self._queue().drop_late()
+        """Remove all ready messages, and the dead letters that wait. Returns how many there
+        were.
+        """
+        queue = self._queue()
+        if queue in self._context.late_drops:
+            queue.drop_late()
         self.ready_bytes = 0
-        return self._queue().purges.purge(list(self.priorities))
+        letters = () if queue.letters is None else queue.letters.priorities
+        return queue.purges.purge([*self.priorities, *letters])
 
     # Limits.
 

@@ -21,6 +21,7 @@ from amqpstore_server.broker.exchanges.delayed import delay_ms
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Backlog
+from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import REPLY_TO, decode_properties
 
@@ -177,7 +178,9 @@ class ReplyQueue(Queue):
 
 QUEUE_KINDS: dict[str, type[Queue]] = {
     its_class.kind: its_class
-    for its_class in (Queue, DelayQueue, RecentHistoryQueue, ConsumedQueue, ReplyQueue)
+    for its_class in (
+        *(Queue, DelayQueue, RecentHistoryQueue, ConsumedQueue, LettersQueue, ReplyQueue),
+    )
 }
 """The class of each kind."""
 

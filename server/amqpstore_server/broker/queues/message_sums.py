@@ -45,16 +45,18 @@ class UnackedSums:
 
 
 def memory_bytes(queue: Queue) -> int:
-    """Return the memory that a queue's messages take: those that are ready with all that belongs to
-    them, of those that are unacked the bodies.
+    """Return the memory that a queue's messages take: those that are ready, and dead letters that
+    wait, with all that belongs to them, of those that are unacked the bodies.
     """
     ready = sum([one.memory_bytes for one in queue.priorities])
+    if queue.letters is not None:
+        ready += memory_bytes(queue.letters)
     return ready + (MessageSums.of(queue).unacked_in_memory.body_bytes or 0)
 
 
 class MessageSums(NamedTuple):
-    """What is ready in a queue, and what is unacked: all of it, what is `in_memory` with its
-    bodies, and what is `persistent`, in the log.
+    """What is ready in a queue, what is unacked, and the dead letters that wait in it: all of it,
+    what is `in_memory` with its bodies, and what is `persistent`, in the log.
 
     The sizes of bodies are unknown only where an index file of an old version lacks them, until
     those messages have left the queue.
@@ -66,16 +68,19 @@ class MessageSums(NamedTuple):
     unacked_in_memory: Amount = Amount()
     ready_persistent: Amount = Amount()
     unacked_persistent: Amount = Amount()
+    letters: Amount = Amount()
+    letters_in_memory: Amount = Amount()
+    letters_persistent: Amount = Amount()
 
     @property
     def total(self) -> Amount:
         """Everything."""
-        return self.ready.plus(self.unacked)
+        return self.ready.plus(self.unacked).plus(self.letters)
 
     @property
     def in_memory(self) -> Amount:
         """What is in memory with its bodies."""
-        return self.ready_in_memory.plus(self.unacked_in_memory)
+        return self.ready_in_memory.plus(self.unacked_in_memory).plus(self.letters_in_memory)
 
     @property
     def on_disk(self) -> Amount:
@@ -85,7 +90,7 @@ class MessageSums(NamedTuple):
     @property
     def persistent(self) -> Amount:
         """What survives a restart."""
-        return self.ready_persistent.plus(self.unacked_persistent)
+        return self.ready_persistent.plus(self.unacked_persistent).plus(self.letters_persistent)
 
     def plus(self, other: MessageSums) -> MessageSums:
         """Return those of two queues together."""
@@ -109,7 +114,7 @@ class MessageSums(NamedTuple):
             is_sized = is_sized and one.sized_bytes is not None
         unacked, sums = queue.unacked_count, queue.unacked_sums
         unacked_bytes = sums.body_bytes
-        return cls(
+        of_queue = cls(
             Amount(count, count_bytes if is_sized else None),
             Amount(unacked, unacked_bytes),
             Amount(count - on_disk, count_bytes - on_disk_bytes),
@@ -117,6 +122,14 @@ class MessageSums(NamedTuple):
             Amount(max(unacked - unloaded, 0), max(unacked_bytes - unloaded_bytes, 0)),
             Amount(count - unlogged, count_bytes - unlogged_bytes if is_sized else None),
             Amount(unacked - sums.unlogged_count, unacked_bytes - sums.unlogged_bytes),
+        )
+        if queue.letters is None:
+            return of_queue
+        of_letters = cls.of(queue.letters)
+        return of_queue._replace(
+            letters=of_letters.ready,
+            letters_in_memory=of_letters.ready_in_memory,
+            letters_persistent=of_letters.ready_persistent,
         )
 
 

@@ -25,12 +25,18 @@ from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_server.broker.queues.message_sums import UnackedSums
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.purges import Purges
+from amqpstore_server.broker.queues.room import fitting
 from amqpstore_server.broker.queues.waiting import GetLine
-from amqpstore_server.broker.settings import REJECT_PUBLISH_DLX, Settings, is_quorum
+from amqpstore_server.broker.settings import (
+    REJECT_PUBLISH_DLX,
+    Settings,
+    is_quorum,
+)
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.messages.envelope import ParsedEnvelope
     from amqpstore_server.broker.queues.consumer import Consumer
+    from amqpstore_server.broker.queues.letters import LettersQueue
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +112,7 @@ class Queue:
         self.arguments = arguments
         self.owner = owner
         self.settings = Settings()
+        self.letter_strategy = self.settings.letter_strategy
         self.priorities = Priorities(
             context.store, store_queue, keeps_transient=is_quorum(arguments)
         )
@@ -116,6 +123,8 @@ class Queue:
         self.purges = Purges(context, self)
         self.history: KeepsConsumed | None = None
         """The history that keeps consumed messages; None if they are just removed."""
+        self.letters: LettersQueue | None = None
+        """The dead letters that wait in it; None if none has ever waited."""
         self.counters = DeliveryCounters()
         self.departures = departures
         self.unacked_count = 0
@@ -129,7 +138,7 @@ class Queue:
         self._context = context
         self._store = context.store
         self._on_set_aside = on_set_aside
-        self._coming = self._coming_bytes = 0
+        self.coming = self.coming_bytes = 0  # what will arrive once a transaction is durable
         self._unused = context.timers.timer(lambda: on_unused(self))
 
     @property
@@ -141,6 +150,7 @@ class Queue:
         """Apply new settings. Call `enforce` afterwards to act on existing messages."""
         counted_before = self.settings.max_length_bytes is not None
         self.settings = settings
+        self.letter_strategy = settings.letter_strategy
         self._is_limited = settings.is_limited
         with Contained(self):
             self.priorities.set_lazy(lazy=settings.queue_mode == "lazy")
@@ -156,6 +166,8 @@ class Queue:
         with Contained(self):
             self.backlog.watch_expiry()
             self.backlog.drop_excess()
+        if self.letters is not None:
+            self.letters.look_again()
 
     @property
     def is_plain(self) -> bool:
@@ -173,6 +185,11 @@ class Queue:
     def ready_count(self) -> int:
         """The number of messages that wait for a consumer."""
         return self.priorities.ready_count
+
+    @property
+    def letter_count(self) -> int:
+        """The number of dead letters that wait in it until others take them."""
+        return 0 if self.letters is None else self.letters.ready_count
 
     def check_owner(self, connection: object, *, exclusive: bool | None = None) -> None:
         """Make sure that a connection may use the queue.
@@ -334,7 +351,7 @@ class Queue:
             able = 0
             if not self.ready_count:
                 able = self.waiting.able_count + self.consumers.capacity(largest)
-            most = able if immediate else self._room(messages, able)
+            most = able if immediate else fitting(self, messages, able)
             placement = placement._replace(most=most)
         return placement
 
@@ -418,13 +435,13 @@ class Queue:
         """Count messages that will arrive once a transaction is durable, with the bytes of their
         bodies; negative numbers take them off the count.
         """
-        self._coming += count
-        self._coming_bytes += byte_count
+        self.coming += count
+        self.coming_bytes += byte_count
 
     @property
     def is_expecting(self) -> bool:
         """Whether messages of a transaction will arrive."""
-        return self._coming > 0
+        return self.coming > 0
 
     @property
     def dead_letters_refused(self) -> bool:
@@ -441,23 +458,6 @@ class Queue:
         if envelope.expiration_ms is not None:
             ttl = envelope.expiration_ms if ttl is None else min(ttl, envelope.expiration_ms)
         return 0 if ttl is None else self._context.clock.wall_ms() + ttl
-
-    def _room(self, messages: Sequence[Message], able: int) -> int:
-        """Return how many messages fit before the queue is full; `able` of them go to consumers at
-        once.
-        """
-        settings = self.settings
-        count = len(messages)
-        if settings.max_length is not None:
-            room = settings.max_length - self.ready_count - self._coming
-            count = min(count, max(room, 0) + able)
-        if settings.max_length_bytes is not None:
-            room = settings.max_length_bytes - self.backlog.ready_bytes - self._coming_bytes
-            for index in range(able, count):
-                room -= len(messages[index].body)
-                if room < 0:
-                    return index
-        return count
 
     # Settling of deliveries.
 
@@ -551,7 +551,7 @@ class Queue:
         be read, and those of transactions that are not durable yet.
         """
         unreadable = sum([one.quarantined.count + one.unreadable_count for one in self.priorities])
-        held = self.ready_count + self.unacked_count + self._coming
+        held = self.ready_count + self.unacked_count + self.coming
         return held + self.leaving.uncounted + unreadable
 
     def closed(self) -> None:
@@ -559,7 +559,7 @@ class Queue:
         self.is_deleted = True
         self.leaving.forget()
         self.purges.forget()
-        self.history = None
+        self.history = self.letters = None
         self._stop()
 
     def set_aside(self, error: Exception) -> None:

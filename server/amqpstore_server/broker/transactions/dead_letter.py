@@ -1,7 +1,8 @@
 """Dead letters: messages that leave a queue without being consumed, and where they go instead.
 
 The headers are those of RabbitMQ: x-death, newest first, one entry with a count for each queue and
-reason; x-first-death-* and x-last-death-* beside it. Each move is a transaction.
+reason; x-first-death-* and x-last-death-* beside it. Each move is a transaction. In a queue whose
+dead letters go at least once they wait first: see `waiting_letters`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ from amqpstore_server.broker.messages.shortening import SAFE_BYTES, limit_entrie
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import Route, Router
+from amqpstore_server.broker.settings import LetterStrategy
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move
+from amqpstore_server.broker.transactions.waiting_letters import (
+    NO_EXCHANGE,
+    DeathNote,
+    WaitingLetters,
+    nowhere,
+    refusal,
+)
 from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_property,
@@ -51,21 +60,21 @@ from amqpstore_server.protocol.field_table import (
 
 
 class Fate:
-    """What has become of messages that died in a queue: how many were cut as cycles, and how many
-    found no queue. The others arrived in one.
+    """What has become of messages that died in a queue: how many were cut as cycles, how many found
+    no queue, and how many are `kept` in it until others take them. The others arrived in one.
     """
 
-    __slots__ = ("cycles", "unrouted")
+    __slots__ = ("cycles", "kept", "unrouted")
 
     def __init__(self) -> None:
-        self.cycles = self.unrouted = 0
+        self.cycles = self.kept = self.unrouted = 0
 
     def note(self, queue: Queue, reason: Reason, count: int) -> None:
         """Count them as gone from their queue. Args: reason, why they died; count, of all of
         them.
         """
         departures = queue.departures
-        arrived = count - self.cycles - self.unrouted
+        arrived = count - self.cycles - self.unrouted - self.kept
         departures.note(reason.departure, arrived, arrived)
         departures.note(Departure.CYCLE, self.cycles)
         departures.note(Departure.NO_ROUTE, self.unrouted)
@@ -75,11 +84,13 @@ _KEY_HEADERS = [(name, encode_name(name)) for name in KEY_HEADERS]
 
 
 class DeadLetters:
-    """The dead letters of one virtual host."""
+    """The dead letters of one virtual host. Args: waiting, those that wait in their queues."""
 
-    def __init__(self, context: BrokerContext, router: Router) -> None:
+    def __init__(self, context: BrokerContext, router: Router, waiting: WaitingLetters) -> None:
         self._context = context
         self._router = router
+        self._waiting = waiting
+        waiting.plan = self.plan_letter
         self._mark = mark_of(context.store.store_id)
 
     def dead_letter(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
@@ -94,6 +105,11 @@ class DeadLetters:
                 self._context.store.ack(*one)
             queue.departures.note(reason.departure, count)
             return True
+        is_kept = queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE
+        if is_kept and not self._waiting.can_keep(queue):
+            for one in taken:
+                queue.backlog.put_back(one)
+            return False
         fate = Fate()
         add = partial(self._add, queue=queue, taken=taken, reason=reason, fate=fate)
         if not move(self._context, queue, taken, add):
@@ -116,7 +132,7 @@ class DeadLetters:
         """Add to a transaction: messages that a full queue refused go to its dead-letter exchange.
         Returns how many arrive in a queue.
         """
-        self._context.dead_letters[Reason.MAXLEN, True] += len(messages)
+        self._context.dead_letters[Reason.MAXLEN, LetterStrategy.AT_MOST_ONCE] += len(messages)
         fate = Fate()
         self.add_messages(transaction, queue, messages, Reason.MAXLEN, fate)
         return len(messages) - fate.cycles - fate.unrouted
@@ -137,13 +153,44 @@ class DeadLetters:
         for one in taken:
             transaction.ack(queue, one)
             messages = self._context.store.stored.read_all(one.run)
-            self.add_messages(transaction, queue, messages, reason, fate)
+            if queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE:
+                self._keep(transaction, queue, messages, reason, fate)
+            else:
+                self.add_messages(transaction, queue, messages, reason, fate)
+
+    def add_rejected(
+        self, transaction: Transaction, queue: Queue, messages: Sequence[Message], fate: Fate
+    ) -> None:
+        """Add to a transaction: rejected messages become dead letters, if their queue has any, and
+        wait in it, if its dead letters go at least once.
+
+        Args: fate, to which it adds what becomes of them.
+        Raises: ResourceExhaustedError, if they are to wait, and cannot.
+        """
+        if queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE:
+            self._keep(transaction, queue, messages, Reason.REJECTED, fate)
+        else:
+            self.add_messages(transaction, queue, messages, Reason.REJECTED, fate)
+
+    def _keep(
+        self,
+        transaction: Transaction,
+        queue: Queue,
+        messages: Sequence[Message],
+        reason: Reason,
+        fate: Fate,
+    ) -> None:
+        """Add to a transaction: messages wait in their queue as dead letters. Raises:
+        ResourceExhaustedError, if they cannot.
+        """
+        self._waiting.add(transaction, queue, messages, reason)
+        fate.kept += len(messages)
 
     def _count(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> int:
         """Count messages that have died, by RabbitMQ's reasons. Returns how many there are."""
         count = sum([one.run.count for one in taken])
         if reason != Reason.REJECTED:  # those its channel has counted
-            self._context.dead_letters[reason, queue.sends_on] += count
+            self._context.dead_letters[reason, queue.letter_strategy] += count
         return count
 
     def add_messages(
@@ -156,6 +203,7 @@ class DeadLetters:
     ) -> None:
         """Add to a transaction: messages that leave a queue become dead letters, if it has any.
 
+        They go now or never: see `add_rejected`.
         Args: fate, to which it adds what becomes of them.
         """
         exchange = queue.settings.dead_letter_exchange
@@ -187,6 +235,41 @@ class DeadLetters:
                 known, targets, first, letters = route, its_targets, parsed, []
             letters += alike
         _publish(transaction, targets, first, letters)
+
+    def plan_letter(
+        self, queue: Queue, letter: Message, death: DeathNote, full: dict[Queue, None]
+    ) -> Plan | str:
+        """Return where a letter that waits in a queue goes now, to no queue if that were a cycle;
+        or why it has to wait.
+
+        Args: letter, as it was before it died; full, queues that take no letter, and the one that
+        refuses this one is added to them.
+        """
+        exchange = queue.settings.dead_letter_exchange
+        if exchange is None:
+            return NO_EXCHANGE
+        envelope = letter.envelope
+        parsed, deaths, landmark = self._envelope(
+            queue, exchange, envelope, death.reason, death.time_s
+        )
+        queues = self._router.route(parsed).queues
+        if not queues:
+            return nowhere(self._router, exchange, parsed.routing_key)
+        targets = queues
+        if death.reason != Reason.REJECTED:
+            targets = [one for one in queues if not landmark.is_cycle(one.name, deaths)]
+        messages = [Message(parsed, letter.body)]
+        placements = []
+        for target in targets:
+            placement = target.unlimited_placement(parsed)
+            # It takes no room in its own queue: it has counted there all the time.
+            if target is not queue and (
+                target in full or target.placement(parsed, messages, immediate=False).most == 0
+            ):
+                full[target] = None
+                return refusal(target)
+            placements.append(placement)
+        return Plan(parsed, messages, targets, placements, 1, 1)
 
     def _envelope(
         self, queue: Queue, exchange: str, envelope: Envelope, reason: Reason, now_s: int

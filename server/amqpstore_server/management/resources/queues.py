@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration.tables import shown_table
-from amqpstore_server.broker.accepted import Place, notes
+from amqpstore_server.broker.accepted import queue_notes
 from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_queue
 from amqpstore_server.broker.queues.message_sums import memory_bytes
 from amqpstore_server.broker.queues.queue import Queue
@@ -70,9 +70,12 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
     if has_statistics or call.is_true("enable_queue_totals"):
         columns |= {
             "state": lambda found: "crashed" if found[1].is_set_aside else "running",
-            "messages": lambda found: found[1].ready_count + found[1].unacked_count,
+            "messages": lambda found: (
+                found[1].ready_count + found[1].unacked_count + found[1].letter_count
+            ),
             "messages_ready": lambda found: found[1].ready_count,
             "messages_unacknowledged": lambda found: found[1].unacked_count,
+            "messages_dlx": lambda found: found[1].letter_count,
         }
     if not has_statistics:
         return Columns(columns)
@@ -91,6 +94,9 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
             reasons_of_queue(found[1].departures, found[1].counters)
         ),
         "messages_dead_lettered": lambda found: labelled(dead_lettered(found[1].departures)),
+        "messages_dlx_reasons": lambda found: (
+            {} if found[1].letters is None else dict(found[1].letters.reasons)
+        ),
         "messages_came_back": lambda found: found[1].departures.came_back,
         "idle_since": lambda found: _idle_since(context.statistics, found[1]),
         "head_message_timestamp": lambda found: head_timestamp(
@@ -195,7 +201,7 @@ async def get_queue(call: Call) -> Answer:
     found = queue_in(call)
     found[1].catch_up()
     row = queue_columns(call).row(found)
-    row["notes"] = notes(Place.QUEUE, found[1].arguments)
+    row["notes"] = queue_notes(found[1].arguments, found[1].settings)
     row["consumer_details"] = await consumers_of(call.context, [found[1]])
     row["incoming"] = []
     row["deliveries"] = []
@@ -218,7 +224,8 @@ async def put_queue(call: Call) -> Answer:
             arguments=checked_arguments(body.arguments),
         ),
     )
-    noted = notes(Place.QUEUE, body.arguments)
+    declared = call.vhost.queue(name)
+    noted = queue_notes(body.arguments, declared.settings)
     return created(notes=noted) if is_new else no_content(noted)
 
 
