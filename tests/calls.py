@@ -1,4 +1,4 @@
-"""Counts the calls that the broker makes, which are the same however busy the machine is."""
+"""Counts the calls of the broker or a tool, which are the same however busy the machine is."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from types import FrameType
 
 _ROOT = Path(__file__).parents[1]
-_FOREIGN = tuple(f"{_ROOT / folder}/" for folder in ("tests", "tools"))
-"""Of this checkout: it may be below a folder of that name itself."""
 
 
 class Counts:
-    """Calls, while it is counting; not those of tests and tools, nor of garbage that other tests
-    have left: that is collected at any time.
+    """Calls, while it is counting; not those of files in the folders `without`, nor of garbage that
+    other tests have left: that is collected at any time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, without: tuple[str, ...] = ("tests", "tools")) -> None:
+        # Of this checkout: it may be below a folder of that name itself.
+        self._foreign = tuple(f"{_ROOT / folder}/" for folder in without)
         self.python: Counter[str] = Counter()
         self.built_in: Counter[str] = Counter()
 
@@ -31,7 +31,7 @@ class Counts:
         gc.enable()
 
     def _called(self, frame: FrameType, event: str, argument: object) -> None:
-        if frame.f_code.co_filename.startswith(_FOREIGN):
+        if frame.f_code.co_filename.startswith(self._foreign):
             return
         if event == "call":
             self.python[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"] += 1

@@ -182,3 +182,13 @@ def test_nesting_has_an_end() -> None:
         deep = [deep]
     with pytest.raises(FieldError, match="nested"):
         encode_table({"a": deep})
+
+
+def test_names_that_occur_twice_in_nested_tables_take_no_longer() -> None:
+    field = b"V"
+    for _ in range(100):
+        content = b"\1a" + field + b"\1aV"
+        field = b"F" + struct.pack(">I", len(content)) + content
+    table, end = decode_table(field, 1)
+    assert end == len(field)
+    assert encode_table(table) == field[1:]

@@ -23,8 +23,9 @@ from amqpstore_tools.drill.examiner import Examined, Examiner, digest_of
 from amqpstore_tools.drill.invariants import Fault
 from amqpstore_tools.offline.exits import ToolError
 from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.soundness import is_damaged
 from amqpstore_tools.repair.apply import apply_plan
-from amqpstore_tools.repair.exporting import find_remains, is_damaged
+from amqpstore_tools.repair.exporting import find_remains
 from amqpstore_tools.repair.plan import make_plan
 from amqpstore_tools.transfer.exporting import ExportedQueue, export, queues_of
 from amqpstore_tools.transfer.input import lines_of, opened

@@ -8,7 +8,7 @@
   segments and index files where they cannot.
 - `listing`, `segments`, `queues`, `prepared`: the files, and the content of each.
 - `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded;
-  `bulk_reading`: many messages at a time;
+  `bulk_reading`: many messages at a time; `soundness`: whether something is missing;
   `provenance`: where a message came from, and what became of it.
 - `reports`: what a tool leaves in the data directory of a broker, for its pages; `places`: where
   else a tool may write, and how on a full disk; `output`: the file that a user named.

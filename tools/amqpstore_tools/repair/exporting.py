@@ -6,30 +6,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from amqpstore import tables
 from amqpstore.compression import Decompressor
 from amqpstore.descriptors import Descriptors
-from amqpstore.evidence import find_misplaced
-from amqpstore.message import Message
+from amqpstore.index import Entries, no_entries
 from amqpstore.records import Kind, MessageDecoder, Record
+from amqpstore.runs import Run
 from amqpstore.segments import Segment
 from amqpstore.windows import scan_file
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.store import Checked, named
-from amqpstore_tools.offline.bulk_reading import read_run
-from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.bulk_reading import Contents, SegmentColumnReader
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.queues import Entry
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts, SegmentFacts, gather
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.finding import find_truth
 from amqpstore_tools.repair.truth.values import QueueTruth, Truth
-from amqpstore_tools.transfer.exporting import line_of
-from amqpstore_tools.transfer.lines import MessageLine, QueueKey
+from amqpstore_tools.transfer.exporting import columns_of
+from amqpstore_tools.transfer.lines import MessageColumns, QueueKey
+
+_ENTRIES = 16_384
 
 
 class Remains(NamedTuple):
@@ -60,24 +62,6 @@ class Remains(NamedTuple):
     def in_doubt(self) -> int:
         """How many prepared transactions there are."""
         return sum(not row.purged for row in self.truth.prepared.values())
-
-
-def is_damaged(image: StoreImage) -> bool:
-    """Tell whether a store lacks something, as far as is known before its messages are read.
-
-    Reads all index files. Raises: OSError.
-    """
-    report = image.report
-    if image.is_rebuilt or image.marker_reason or report.damage or report.lost:
-        return True
-    for queue in image.queues:
-        for _ in queue.columns():
-            pass
-        if queue.unreadable:
-            return True
-    store_id = image.store_id.bytes if image.store_id else b""
-    rows = {table: dict(image.rows(table)) for table in ("store", "segments", "index")}
-    return any(True for _ in find_misplaced(image.files, image.directory, store_id, rows))
 
 
 @contextlib.contextmanager
@@ -114,22 +98,37 @@ class RemainingQueue:
         self.lost = queue.lost_count
         self.count = queue.ready.count + self.lost
 
-    def lines(self) -> Iterator[MessageLine | None]:
-        """Yield its messages in order; None for each that cannot be read. Raises: OSError."""
+    def columns(self) -> Iterator[MessageColumns]:
+        """Yield its messages in order. Raises: OSError."""
+        for entries in self._entries():
+            start = 0
+            for contents in self._reader.read(entries.ids):
+                stop = start + len(contents.bodies)
+                yield columns_of(self.key, contents, entries.part(start, stop))
+                start = stop
+
+    def _entries(self) -> Iterator[Entries]:
+        """Yield its messages as columns, in which ids ascend."""
+        found = no_entries()
         for run in self._queue.ready:
-            for first, end in self._purged.missing(run.first_sequence, run.end):
+            for first, count in self._stretches(run):
                 first_id = run.first_id + first - run.first_sequence
-                for place, message in enumerate(self._reader.read(first_id, end - first)):
-                    entry = Entry(
-                        first + place,
-                        first_id + place,
-                        0,
-                        run.expires_ms,
-                        run.delivery_count,
-                        run.priority,
-                    )
-                    yield line_of(self.key, entry, message) if message else None
-        yield from (None for _ in range(self.lost))
+                if found.ids and (len(found.ids) >= _ENTRIES or first_id <= found.ids[-1]):
+                    yield found
+                    found = no_entries()
+                found.sequences.extend(range(first, first + count))
+                found.ids.extend(range(first_id, first_id + count))
+                found.expires_ms.extend([run.expires_ms] * count)
+                found.delivery_counts.extend([run.delivery_count] * count)
+                found.priorities.extend([run.priority] * count)
+        if found.ids:
+            yield found
+
+    def _stretches(self, run: Run) -> Iterator[tuple[int, int]]:
+        """Yield the parts of a run that are not purged: the first sequence, and the count."""
+        for first, end in self._purged.missing(run.first_sequence, run.end):
+            for start in range(first, end, _ENTRIES):
+                yield start, min(_ENTRIES, end - start)
 
 
 class _Reader:
@@ -141,15 +140,19 @@ class _Reader:
         self._homes = truth.homes
         dictionaries = tables.DICTIONARIES.read(facts.table)
         self._decoder = MessageDecoder({}, Decompressor(dictionaries).decompress)
-        self._segments: dict[tuple[int, str], Segment] = {}
+        self._readers: dict[tuple[int, str], SegmentColumnReader] = {}
 
-    def read(self, first_id: int, count: int) -> Iterator[Message | None]:
-        """Yield messages of contiguous ids; None for one that cannot be decoded."""
-        for first, end, facts, _ in self._homes.pieces(first_id, first_id + count):
+    def read(self, ids: array[int]) -> Iterator[Contents]:
+        """Yield the contents of messages of ascending ids, in parts."""
+        for first, end, facts, _ in self._homes.pieces(ids[0], ids[-1] + 1):
+            wanted = ids[bisect_left(ids, first) : bisect_left(ids, end)]
+            if not wanted:
+                continue
             key = facts.number, facts.name
-            if key not in self._segments:
-                self._segments[key] = _segment_of(self._facts, facts, self._descriptors)
-            yield from read_run(self._segments[key], first, end - first, self._decoder)
+            if key not in self._readers:
+                segment = _segment_of(self._facts, facts, self._descriptors)
+                self._readers[key] = SegmentColumnReader(segment, self._decoder, self._facts.seed)
+            yield from self._readers[key].read(wanted)
 
 
 def _segment_of(facts: Facts, of: SegmentFacts, descriptors: Descriptors) -> Segment:

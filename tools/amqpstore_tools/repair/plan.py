@@ -98,14 +98,15 @@ def make_plan(
     if repair := unfinished(directory):
         raise repair.unfinished_error()
     _refuse_what_may_not_be_read(directory)
-    files = listing(directory, tell)
     checked = check(directory, is_locked=True, executor=executor, tell=tell)
     if checked.store_id is None:
         raise UnknownStoreError(directory)
     made = time.time_ns() // 1_000_000 if made_ms is None else made_ms
-    plan = RepairPlan(checked.store_id.hex(), made, files)
     if not checked.is_damaged:
-        return Planned(plan)
+        # Nothing is to be done, whatever state the store will be in by then.
+        return Planned(RepairPlan(checked.store_id.hex(), made, {}))
+    files = listing(directory, tell)
+    plan = RepairPlan(checked.store_id.hex(), made, files)
     facts = gather(directory, checked, tell)
     planned = Planned(plan, facts)
     wrong = [one for one in checked.findings if one.severity is not Severity.NOTE]

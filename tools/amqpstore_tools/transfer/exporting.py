@@ -8,23 +8,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from amqpstore.message import Message
-from amqpstore_tools.offline.bulk_reading import BulkReader
+from amqpstore.index import Entries
+from amqpstore_tools.offline.bulk_reading import BulkReader, Contents
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.queues import Entry, QueueImage
+from amqpstore_tools.offline.queues import QueueImage
 from amqpstore_tools.transfer.lines import (
     EndLine,
     ExportLine,
     LineWriter,
-    MessageLine,
+    MessageColumns,
     QueueKey,
     QueueLine,
     TransferError,
 )
-
-_STEP = 1000
-"""Messages between two signs of progress."""
 
 
 class ExportedQueue(Protocol):
@@ -40,8 +37,12 @@ class ExportedQueue(Protocol):
     def count(self) -> int:
         """How many messages it has, readable or not."""
 
-    def lines(self) -> Iterator[MessageLine | None]:
-        """Yield its messages in order; None for each that cannot be read. Raises: OSError."""
+    @property
+    def lost(self) -> int:
+        """How many messages were not among its columns: nothing else is known of them."""
+
+    def columns(self) -> Iterator[MessageColumns]:
+        """Yield its messages in order. Raises: OSError."""
 
 
 @dataclass
@@ -58,46 +59,46 @@ _Queue = TypeVar("_Queue", bound=ExportedQueue)
 
 
 class ImageQueue:
-    """A queue of a store as the next start would find it."""
+    """A queue of a store as the next start would find it. Args: reader, of the store's messages."""
 
-    def __init__(self, image: StoreImage, queue: QueueImage) -> None:
-        self._image = image
+    def __init__(self, queue: QueueImage, reader: BulkReader) -> None:
         self._queue = queue
+        self._reader = reader
         self.key = QueueKey(queue.vhost, queue.name, queue.level or 0)
         self.definition = queue.definition
         self.count = queue.live_count
 
-    def lines(self) -> Iterator[MessageLine | None]:
-        """Yield its messages in order; None for each that cannot be read. Raises: OSError."""
-        image, queue = self._image, self._queue
-        reader = BulkReader(image.recovered.segments, image.decoder)
-        for columns in queue.columns():
-            entries = map(Entry, *columns[:6])
-            for entry, message in zip(entries, reader.read(columns.ids), strict=True):
-                yield line_of(self.key, entry, message) if message else None
-        for one in queue.unreadable:
-            yield from (None for _ in range(one.live))
+    @property
+    def lost(self) -> int:
+        """How many messages were in index files that cannot be read."""
+        return sum(one.live for one in self._queue.unreadable)
+
+    def columns(self) -> Iterator[MessageColumns]:
+        """Yield its messages in order. Raises: OSError."""
+        for entries in self._queue.columns():
+            start = 0
+            for contents in self._reader.read(entries.ids):
+                stop = start + len(contents.bodies)
+                yield columns_of(self.key, contents, entries.part(start, stop))
+                start = stop
 
 
 def queues_of(image: StoreImage) -> list[ImageQueue]:
     """Return the queues of a store that clients see."""
-    return [ImageQueue(image, queue) for queue in image.queues if not queue.is_hidden]
+    reader = BulkReader(image.recovered.segments, image.decoder, image.seed)
+    return [ImageQueue(queue, reader) for queue in image.queues if not queue.is_hidden]
 
 
-def line_of(key: QueueKey, entry: Entry, message: Message) -> MessageLine:
-    """Return the line of a message of a queue."""
-    envelope = message.envelope
-    return MessageLine(
+def columns_of(key: QueueKey, contents: Contents, entries: Entries) -> MessageColumns:
+    """Return messages of a queue, from their contents and their entries."""
+    return MessageColumns(
         key,
-        envelope.exchange,
-        envelope.routing_key,
-        envelope.properties,
-        message.body,
-        entry.sequence,
-        entry.message_id,
-        entry.priority,
-        entry.expires_ms,
-        entry.delivery_count,
+        *contents,
+        entries.sequences,
+        entries.ids,
+        entries.priorities,
+        entries.expires_ms,
+        entries.delivery_counts,
     )
 
 
@@ -130,22 +131,21 @@ def export(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     out.bytes += writer.write(ExportLine(store_id, now))
     total = sum(queue.count for queue in queues)
-    write = writer.write
     for queue in queues:
         label = str(queue.key)
         out.bytes += writer.write(QueueLine(queue.key, queue.definition))
         out.messages.setdefault(label, 0)
-        count = 0
-        for line in queue.lines():
-            if line is None:
-                out.unreadable[label] += 1
-                continue
-            out.bytes += write(line)
-            count += 1
-            if not count % _STEP:
-                progress("exporting", out.total + count, total)
-        out.messages[label] += count
-        out.total += count
+        unreadable = 0
+        for messages in queue.columns():
+            readable = messages.readable()
+            out.bytes += writer.write_messages(readable)
+            count = len(readable.bodies)
+            unreadable += len(messages.bodies) - count
+            out.messages[label] += count
+            out.total += count
+            progress("exporting", out.total, total)
+        if unreadable := unreadable + queue.lost:
+            out.unreadable[label] += unreadable
     progress("exporting", total, total)
     end = EndLine(out.total, out.unreadable.total())
     out.bytes += writer.write(end)

@@ -31,10 +31,20 @@ _NUMBERS = {
     b"L": ("int64-L", struct.Struct(">q")),
     b"T": ("timestamp", struct.Struct(">Q")),
 }
-_FLOATS = {b"f": ("float", struct.Struct(">f")), b"d": ("double", struct.Struct(">d"))}
+_FLOAT = struct.Struct(">f")
+_DOUBLE = struct.Struct(">d")
 _INT32 = struct.Struct(">i")
 _LENGTH = struct.Struct(">I")
 _DECIMAL = struct.Struct(">Bi")
+
+_SIZED = {
+    ord(tag): (name, number.unpack_from, 1 + number.size)
+    for tag, (name, number) in _NUMBERS.items()
+}
+"""By tag: name, how to decode the value, and the size of both."""
+_STRING, _INT = b"SI"
+_UNPACK_LENGTH = _LENGTH.unpack_from
+_UNPACK_INT = _INT32.unpack_from
 
 
 class FieldError(ValueError):
@@ -47,17 +57,10 @@ def decode_table(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
     Returns an object; or a list of pairs, if a name occurs twice or is not UTF-8.
     Raises: FieldError.
     """
-    content, end = _long(buffer, offset)
-    pairs: list[list[Any]] = []
-    place = 0
-    while place < len(content):
-        name, place = decode_short(content, place)
-        value, place = _decode(content, place, depth + 1)
-        pairs.append([name, value])
-    names = [name for name, _ in pairs if isinstance(name, str)]
-    if len(set(names)) == len(pairs):
-        return {name: value for name, value in pairs}, end  # noqa: C416 (pairs are lists)
-    return pairs, end
+    try:
+        return _decode_table(buffer, offset, depth)
+    except (IndexError, struct.error):
+        raise FieldError(f"a value runs past the end of {len(buffer)} bytes") from None
 
 
 def encode_table(table: Any, depth: int = 0) -> bytes:
@@ -72,14 +75,6 @@ def encode_table(table: Any, depth: int = 0) -> bytes:
         parts += [encode_short(pair[0]), _encode(pair[1], depth + 1)]
     content = b"".join(parts)
     return _LENGTH.pack(len(content)) + content
-
-
-def decode_short(buffer: bytes, offset: int) -> tuple[Any, int]:
-    """Decode the short string at `offset`: a text, or `{"string": ...}`. Raises: FieldError."""
-    if offset >= len(buffer):
-        raise FieldError("a short string is missing")
-    end = offset + 1 + buffer[offset]
-    return _text(_part(buffer, offset + 1, end)), end
 
 
 def encode_short(value: Any) -> bytes:
@@ -102,24 +97,77 @@ def as_bytes(value: Any) -> bytes:
     raise FieldError(f"{value!r} is not valid for bytes")
 
 
-def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
+def _decode_table(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
+    """Decode a table, which may end behind the buffer, or a value of it behind the table: the
+    caller sees that in the offset. This is done for each message, so the usual types are decoded
+    here. Raises: FieldError, IndexError, struct.error.
+    """
+    depth += 1
+    place = offset + 4
+    end = place + _UNPACK_LENGTH(buffer, offset)[0]
+    if depth > _MAX_DEPTH and place < end:
+        raise FieldError(f"tables are nested more than {_MAX_DEPTH} deep")
+    table: dict[str, Any] = {}
+    while place < end:
+        start = place + 1
+        place = start + buffer[place]
+        try:
+            name = buffer[start:place].decode()
+        except UnicodeDecodeError:
+            return _decode_pairs(buffer, start - 1, end, depth, table)
+        if name in table:
+            return _decode_pairs(buffer, start - 1, end, depth, table)
+        tag = buffer[place]
+        if tag == _STRING:
+            start = place + 5
+            place = start + _UNPACK_LENGTH(buffer, place + 1)[0]
+            try:
+                table[name] = buffer[start:place].decode()
+            except UnicodeDecodeError:
+                table[name] = {"string": buffer[start:place]}
+        elif tag == _INT:
+            table[name] = _UNPACK_INT(buffer, place + 1)[0]
+            place += 5
+        elif tag in _SIZED:
+            kind, unpack, size = _SIZED[tag]
+            table[name] = {kind: unpack(buffer, place + 1)[0]}
+            place += size
+        else:
+            table[name], place = _decode(buffer, place, depth)
+    if place != end or end > len(buffer):
+        raise FieldError(f"a table that should end at byte {end} ends at byte {place}")
+    return table, end
+
+
+def _decode_pairs(
+    buffer: bytes, place: int, end: int, depth: int, before: dict[str, Any]
+) -> tuple[Any, int]:
+    """Decode the rest of a table that cannot be an object, from the entry at `place` on."""
+    pairs: list[list[Any]] = [[name, value] for name, value in before.items()]
+    while place < end:
+        start = place + 1
+        place = start + buffer[place]
+        name = _text(buffer[start:place])
+        value, place = _decode(buffer, place, depth)
+        pairs.append([name, value])
+    if place != end or end > len(buffer):
+        raise FieldError(f"a table that should end at byte {end} ends at byte {place}")
+    return pairs, end
+
+
+def _decode(buffer: bytes, place: int, depth: int) -> tuple[Any, int]:
+    """Decode the value whose tag is at `place`, as `_decode_table` does."""
     if depth > _MAX_DEPTH:
         raise FieldError(f"tables are nested more than {_MAX_DEPTH} deep")
-    tag = _part(buffer, offset, offset + 1)
-    offset += 1
-    if tag in _NUMBERS:
-        name, number = _NUMBERS[tag]
-        (value,) = number.unpack(_part(buffer, offset, offset + number.size))
-        return {name: value}, offset + number.size
-    if tag in _FLOATS:
-        name, number = _FLOATS[tag]
-        raw = _part(buffer, offset, offset + number.size)
-        (value,) = number.unpack(raw)
-        return {name: value if math.isfinite(value) else {"bits": raw}}, offset + number.size
+    tag = buffer[place]
+    place += 1
+    if tag in _SIZED:
+        name, unpack, size = _SIZED[tag]
+        return {name: unpack(buffer, place)[0]}, place + size - 1
     decode = _DECODERS.get(tag)
     if decode is None:
-        raise FieldError(f"{tag!r} is not a field type")
-    return decode(buffer, offset, depth)
+        raise FieldError(f"{bytes([tag])!r} is not a field type")
+    return decode(buffer, place, depth)
 
 
 def _encode(value: Any, depth: int) -> bytes:
@@ -142,55 +190,66 @@ def _encode(value: Any, depth: int) -> bytes:
     raise FieldError(f"{value!r} is not valid for a field")
 
 
-def _decode_int32(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
-    return _INT32.unpack(_part(buffer, offset, offset + 4))[0], offset + 4
+def _decode_float(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
+    (value,) = _FLOAT.unpack_from(buffer, place)
+    raw = buffer[place : place + 4]
+    return {"float": value if math.isfinite(value) else {"bits": raw}}, place + 4
 
 
-def _decode_bool(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
-    octet = _part(buffer, offset, offset + 1)[0]
-    return bool(octet) if octet < 2 else {"bool": octet}, offset + 1
+def _decode_double(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
+    (value,) = _DOUBLE.unpack_from(buffer, place)
+    raw = buffer[place : place + 8]
+    return {"double": value if math.isfinite(value) else {"bits": raw}}, place + 8
 
 
-def _decode_decimal(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
-    end = offset + _DECIMAL.size
-    scale, unscaled = _DECIMAL.unpack(_part(buffer, offset, end))
-    return {"decimal": {"scale": scale, "unscaled": unscaled}}, end
+def _decode_bool(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
+    octet = buffer[place]
+    return bool(octet) if octet < 2 else {"bool": octet}, place + 1
 
 
-def _decode_string(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
-    content, end = _long(buffer, offset)
-    return _text(content), end
+def _decode_decimal(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
+    scale, unscaled = _DECIMAL.unpack_from(buffer, place)
+    return {"decimal": {"scale": scale, "unscaled": unscaled}}, place + _DECIMAL.size
 
 
-def _decode_bytes(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
-    content, end = _long(buffer, offset)
-    return {"bytes": content}, end
+def _decode_string(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
+    end = place + 4 + _UNPACK_LENGTH(buffer, place)[0]
+    return _text(buffer[place + 4 : end]), end
 
 
-def _decode_array(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
-    content, end = _long(buffer, offset)
+def _decode_bytes(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
+    end = place + 4 + _UNPACK_LENGTH(buffer, place)[0]
+    return {"bytes": buffer[place + 4 : end]}, end
+
+
+def _decode_array(buffer: bytes, place: int, depth: int) -> tuple[Any, int]:
+    end = place + 4 + _UNPACK_LENGTH(buffer, place)[0]
+    place += 4
     values = []
-    place = 0
-    while place < len(content):
-        value, place = _decode(content, place, depth + 1)
+    while place < end:
+        value, place = _decode(buffer, place, depth + 1)
         values.append(value)
+    if place != end or end > len(buffer):
+        raise FieldError(f"an array that should end at byte {end} ends at byte {place}")
     return values, end
 
 
-def _decode_table(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
-    table, end = decode_table(buffer, offset, depth)
+def _decode_nested(buffer: bytes, place: int, depth: int) -> tuple[Any, int]:
+    table, end = _decode_table(buffer, place, depth)
     return {"table": table}, end
 
 
-_DECODERS: dict[bytes, Callable[[bytes, int, int], tuple[Any, int]]] = {
-    b"I": _decode_int32,
-    b"t": _decode_bool,
-    b"D": _decode_decimal,
-    b"S": _decode_string,
-    b"x": _decode_bytes,
-    b"A": _decode_array,
-    b"F": _decode_table,
-    b"V": lambda _buffer, offset, _depth: (None, offset),
+_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
+    ord("I"): lambda buffer, place, _depth: (_UNPACK_INT(buffer, place)[0], place + 4),
+    ord("f"): _decode_float,
+    ord("d"): _decode_double,
+    ord("t"): _decode_bool,
+    ord("D"): _decode_decimal,
+    ord("S"): _decode_string,
+    ord("x"): _decode_bytes,
+    ord("A"): _decode_array,
+    ord("F"): _decode_nested,
+    ord("V"): lambda _buffer, place, _depth: (None, place),
 }
 
 
@@ -222,7 +281,8 @@ def _encode_octet(value: Any, _depth: int) -> bytes:
 
 _ENCODERS: dict[str, Callable[[Any, int], bytes]] = {
     **{name: _encode_number(tag, number) for tag, (name, number) in _NUMBERS.items()},
-    **{name: _encode_float(tag, number) for tag, (name, number) in _FLOATS.items()},
+    "float": _encode_float(b"f", _FLOAT),
+    "double": _encode_float(b"d", _DOUBLE),
     "bool": _encode_octet,
     "decimal": _encode_decimal,
     "string": lambda value, _depth: b"S" + _counted(as_bytes(value)),
@@ -255,16 +315,5 @@ def _text_bytes(value: Any) -> bytes:
     raise FieldError(f"{value!r} is not a string")
 
 
-def _long(buffer: bytes, offset: int) -> tuple[bytes, int]:
-    (length,) = _LENGTH.unpack(_part(buffer, offset, offset + 4))
-    return _part(buffer, offset + 4, offset + 4 + length), offset + 4 + length
-
-
 def _counted(content: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
-
-
-def _part(buffer: bytes, start: int, end: int) -> bytes:
-    if end > len(buffer):
-        raise FieldError(f"a value ends at byte {end}, of {len(buffer)}")
-    return buffer[start:end]

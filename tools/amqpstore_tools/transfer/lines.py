@@ -7,9 +7,10 @@ map, and the maps follow each other directly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from itertools import compress, repeat
+from typing import IO, Any, NamedTuple
 
 import msgpack
 import msgspec
@@ -23,8 +24,6 @@ VERSION = 1
 FORMATS = ("jsonl", "msgpack")
 
 _MAX_BYTES = 1 << 31
-_MAX_KNOWN = 1024
-"""Properties that are kept as they are written."""
 
 
 class TransferError(ToolError):
@@ -71,6 +70,31 @@ class MessageLine:
     deliveries: int = 0
 
 
+class MessageColumns(NamedTuple):
+    """Messages of the queue `key`, a column each, which are as in `MessageLine`. One whose body is
+    None cannot be read.
+    """
+
+    key: QueueKey
+    exchanges: Sequence[str]
+    routing_keys: Sequence[str]
+    properties: Sequence[bytes]
+    bodies: Sequence[bytes | None]
+    sequences: Sequence[int]
+    ids: Sequence[int]
+    priorities: Sequence[int]
+    expires_ms: Sequence[int]
+    deliveries: Sequence[int]
+
+    def readable(self) -> MessageColumns:
+        """Return those that can be read."""
+        if None not in self.bodies:
+            return self
+        there = [body is not None for body in self.bodies]
+        columns: list[Sequence[Any]] = [*self[1:]]
+        return MessageColumns(self.key, *(list(compress(column, there)) for column in columns))
+
+
 @dataclass
 class ExportLine:
     """The first line."""
@@ -91,6 +115,26 @@ class EndLine:
 Line = ExportLine | QueueLine | MessageLine | EndLine
 
 
+class _MessageObject(msgspec.Struct, tag_field="type", tag="message", omit_defaults=True, gc=False):
+    """A message as it is written: the fields in their order, without those that are 0.
+
+    The defaults of the last ones are not valid, so that they are always written.
+    """
+
+    vhost: str | None
+    queue: str | None
+    level: int = 0
+    sequence: int = 0
+    id: int = 0
+    priority: int = 0
+    expires_ms: int = 0
+    deliveries: int = 0
+    exchange: str | None = None
+    routing_key: str | None = None
+    properties: dict[str, Any] | None = None
+    body: Any = None
+
+
 class LineWriter:
     """Writes lines to a file, in one of the formats."""
 
@@ -98,44 +142,56 @@ class LineWriter:
         self._file = file
         self._is_json = format_name == "jsonl"
         self._json = msgspec.json.Encoder()
-        self._known: dict[bytes, Any] = {}
+        self._msgpack = msgspec.msgpack.Encoder()
 
     def write(self, line: Line) -> int:
         """Write a line. Returns its size in bytes. Raises: OSError."""
-        encoded = self._encode(line)
+        if isinstance(line, MessageLine):
+            return self.write_messages(
+                MessageColumns(
+                    line.key,
+                    [line.exchange],
+                    [line.routing_key],
+                    [line.properties],
+                    [line.body],
+                    [line.sequence],
+                    [line.id],
+                    [line.priority],
+                    [line.expires_ms],
+                    [line.deliveries],
+                )
+            )
+        plain = _plain(line)
+        return self._write(
+            self._json.encode(plain) + b"\n" if self._is_json else msgpack.packb(plain)
+        )
+
+    def write_messages(self, messages: MessageColumns) -> int:
+        """Write messages that can be read. Returns their size in bytes. Raises: OSError."""
+        key = messages.key
+        bodies = messages.bodies
+        lines = map(
+            _MessageObject,
+            repeat(key.vhost),
+            repeat(key.name),
+            repeat(key.level),
+            messages.sequences,
+            messages.ids,
+            messages.priorities,
+            messages.expires_ms,
+            messages.deliveries,
+            messages.exchanges,
+            messages.routing_keys,
+            map(decode_properties, messages.properties),
+            map(_json_body, bodies) if self._is_json else bodies,
+        )
+        if self._is_json:
+            return self._write(self._json.encode_lines(list(lines)))
+        return self._write(b"".join(map(self._msgpack.encode, lines)))
+
+    def _write(self, encoded: bytes) -> int:
         self._file.write(encoded)
         return len(encoded)
-
-    def _encode(self, line: Line) -> bytes:
-        if not isinstance(line, MessageLine):
-            plain = _plain(line)
-        else:
-            plain = _plain_message(line)
-            plain["properties"] = self._properties(line.properties)
-            plain["body"] = self._body(line.body)
-        if self._is_json:
-            return self._json.encode(plain) + b"\n"
-        return bytes(msgpack.packb(plain))
-
-    def _properties(self, raw: bytes) -> Any:
-        """Return properties as they are written: those of most messages are those of another."""
-        if raw not in self._known:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            found: Any = decode_properties(raw)
-            self._known[raw] = msgspec.Raw(self._json.encode(found)) if self._is_json else found
-        return self._known[raw]
-
-    def _body(self, body: bytes) -> Any:
-        if not self._is_json:
-            return body
-        # JSON has six characters for a NUL: a body of many takes less space as base64.
-        if b"\0" in body:
-            return {"base64": body}
-        try:
-            return body.decode()
-        except UnicodeDecodeError:
-            return {"base64": body}
 
 
 def read_lines(file: IO[bytes]) -> Iterator[tuple[Line, int]]:
@@ -210,25 +266,15 @@ def _plain(line: ExportLine | QueueLine | EndLine) -> dict[str, Any]:
     return plain
 
 
-def _plain_message(line: MessageLine) -> dict[str, Any]:
-    """Return a message without its properties and its body. This is done for each message."""
-    key = line.key
-    plain: dict[str, Any] = {"type": "message", "vhost": key.vhost, "queue": key.name}
-    if key.level:
-        plain["level"] = key.level
-    if line.sequence:
-        plain["sequence"] = line.sequence
-    if line.id:
-        plain["id"] = line.id
-    if line.priority:
-        plain["priority"] = line.priority
-    if line.expires_ms:
-        plain["expires_ms"] = line.expires_ms
-    if line.deliveries:
-        plain["deliveries"] = line.deliveries
-    plain["exchange"] = line.exchange
-    plain["routing_key"] = line.routing_key
-    return plain
+def _json_body(body: bytes | None) -> Any:
+    """Return a body as it is in JSON: this is done for each message."""
+    # JSON has six characters for a NUL: a body of many takes less space as base64.
+    if body is not None and b"\0" not in body:
+        try:
+            return body.decode()
+        except UnicodeDecodeError:
+            pass
+    return {"base64": body}
 
 
 def _line(plain: Any) -> Line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -9,7 +10,6 @@ from amqpstore_tools.offline.contents import PROPERTIES
 from amqpstore_tools.transfer.fields import (
     FieldError,
     as_bytes,
-    decode_short,
     decode_table,
     encode_short,
     encode_table,
@@ -17,6 +17,12 @@ from amqpstore_tools.transfer.fields import (
 
 _FLAGS = struct.Struct(">H")
 _LONGLONG = struct.Struct(">Q")
+
+_RESERVED = 3
+"""The flags that no property of class basic has."""
+
+_SHORT, _OCTET, _TABLE, _TIMESTAMP = range(4)
+_KINDS = {"headers": _TABLE, "delivery_mode": _OCTET, "priority": _OCTET, "timestamp": _TIMESTAMP}
 
 _RAW = "raw"
 """The name used instead of all others, for bytes that do not survive as properties of class
@@ -27,12 +33,9 @@ basic.
 def decode_properties(raw: bytes) -> dict[str, Any]:
     """Decode properties by name; `{"raw": ...}` if they would not be encoded to the same bytes."""
     try:
-        found = _decode(raw)
-        if encode_properties(found) == raw:
-            return found
+        return _decode(raw)
     except FieldError:
-        pass
-    return {_RAW: raw}
+        return {_RAW: raw}
 
 
 def encode_properties(properties: dict[str, Any]) -> bytes:
@@ -51,29 +54,45 @@ def encode_properties(properties: dict[str, Any]) -> bytes:
 
 
 def _decode(raw: bytes) -> dict[str, Any]:
+    """Decode each bit and byte, all of which are in the result. Raises: FieldError."""
     if len(raw) < _FLAGS.size:
         raise FieldError("there are no property flags")
-    (flags,) = _FLAGS.unpack_from(raw)
     offset = _FLAGS.size
     found: dict[str, Any] = {}
-    for place, name in enumerate(PROPERTIES):
-        if flags & 1 << (15 - place):
-            found[name], offset = _decode_one(name, raw, offset)
+    try:
+        for name, kind in _present(_FLAGS.unpack_from(raw)[0]):
+            if kind == _SHORT:
+                start = offset + 1
+                offset = start + raw[offset]
+                try:
+                    found[name] = raw[start:offset].decode()
+                except UnicodeDecodeError:
+                    found[name] = {"string": raw[start:offset]}
+            elif kind == _OCTET:
+                found[name] = raw[offset]
+                offset += 1
+            elif kind == _TABLE:
+                found[name], offset = decode_table(raw, offset)
+            else:
+                found[name] = _LONGLONG.unpack_from(raw, offset)[0]
+                offset += _LONGLONG.size
+    except (IndexError, struct.error):
+        raise FieldError("a property is missing") from None
+    if offset != len(raw):
+        raise FieldError(f"properties of {len(raw)} bytes end at byte {offset}")
     return found
 
 
-def _decode_one(name: str, raw: bytes, offset: int) -> tuple[Any, int]:
-    if name == "headers":
-        return decode_table(raw, offset)
-    if name in ("delivery_mode", "priority"):
-        if offset >= len(raw):
-            raise FieldError(f"{name} is missing")
-        return raw[offset], offset + 1
-    if name == "timestamp":
-        if offset + _LONGLONG.size > len(raw):
-            raise FieldError("timestamp is missing")
-        return _LONGLONG.unpack_from(raw, offset)[0], offset + _LONGLONG.size
-    return decode_short(raw, offset)
+@functools.cache
+def _present(flags: int) -> list[tuple[str, int]]:
+    """Return which properties are there, each with its type. Raises: FieldError."""
+    if flags & _RESERVED:
+        raise FieldError(f"flags {flags:#x} are not those of class basic")
+    return [
+        (name, _KINDS.get(name, _SHORT))
+        for place, name in enumerate(PROPERTIES)
+        if flags & 1 << (15 - place)
+    ]
 
 
 def _encode_one(name: str, value: Any) -> bytes:

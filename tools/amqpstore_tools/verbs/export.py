@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
 from amqpstore_tools.offline.image import StoreImage
@@ -16,10 +17,13 @@ from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.output import output_file
 from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.soundness import is_damaged
 from amqpstore_tools.offline.terminal import counted, say, size
-from amqpstore_tools.repair.exporting import RemainingQueue, Remains, find_remains, is_damaged
 from amqpstore_tools.transfer.exporting import ExportedQueue, chosen, export, queues_of
 from amqpstore_tools.transfer.lines import FORMATS, LineWriter
+
+if TYPE_CHECKING:
+    from amqpstore_tools.repair.exporting import RemainingQueue, Remains
 
 STANDARD = "-"
 
@@ -68,12 +72,17 @@ def _export(arguments: argparse.Namespace) -> int:
         contextlib.ExitStack() as stack,
     ):
         if is_damaged(image) and not image.is_live:
+            # Imported here, so that an export of a sound store starts without the check.
+            from amqpstore_tools.repair.exporting import find_remains
+
             remains = stack.enter_context(find_remains(directory, show))
             left = chosen(remains.queues, directory, arguments.queue, arguments.vhost)
         queues: Sequence[ExportedQueue] = left
         if remains is None:
             queues = chosen(queues_of(image), directory, arguments.queue, arguments.vhost)
         store_id = image.store_id.hex if image.store_id else ""
+        # What is in memory by now stays: the garbage collector need not look at it again.
+        gc.freeze()
         exported = export(store_id, LineWriter(file, arguments.format), queues, show)
         in_doubt = sum(one.is_undecided and not one.is_purge for one in image.prepared)
     result = {

@@ -1,0 +1,24 @@
+"""Tells whether a store is sound, as far as that is known before its messages are read."""
+
+from __future__ import annotations
+
+from amqpstore.evidence import find_misplaced
+from amqpstore_tools.offline.image import StoreImage
+
+
+def is_damaged(image: StoreImage) -> bool:
+    """Tell whether a store lacks something, as far as is known before its messages are read.
+
+    Reads all index files. Raises: OSError.
+    """
+    report = image.report
+    if image.is_rebuilt or image.marker_reason or report.damage or report.lost:
+        return True
+    for queue in image.queues:
+        for _ in queue.columns():
+            pass
+        if queue.unreadable:
+            return True
+    store_id = image.store_id.bytes if image.store_id else b""
+    rows = {table: dict(image.rows(table)) for table in ("store", "segments", "index")}
+    return any(True for _ in find_misplaced(image.files, image.directory, store_id, rows))
