@@ -14,6 +14,7 @@ import socket
 import stat
 import struct
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import msgspec
 import trio
@@ -37,6 +38,7 @@ from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.definitions import DefinitionsError
+from amqpstore_server.ticking import in_time
 
 _log = logging.getLogger(__name__)
 
@@ -132,9 +134,11 @@ class AdminSocket:
         if uid not in (0, os.geteuid()):
             _log.warning("admin connection refused", extra={"uid": uid, "pid": pid})
             return
-        with trio.move_on_after(_REQUEST_S) as reading:
-            request = await _read(client)
-        if reading.cancelled_caught or request is None:
+        try:
+            request = await in_time(_REQUEST_S, partial(_read, client))
+        except trio.TooSlowError:
+            return
+        if request is None:
             return
         answer = await self._answer(request, By(_name_of(uid), "admin socket"))
         with trio.move_on_after(_ANSWER_S):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from functools import partial
 
 import trio
 
@@ -13,6 +14,7 @@ from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.first_users import is_loopback
 from amqpstore_server.proxied_sockets import AddressedSocket, ProxiedListener
 from amqpstore_server.proxy_protocol import Addresses, ProxyHeaderError, missing_bytes, parsed
+from amqpstore_server.ticking import in_time
 
 HEADER_S = 5.0
 MAX_UNREAD = 256
@@ -68,24 +70,24 @@ async def _pass_on(
 ) -> None:
     """Read the header of one connection, and have the client accepted."""
     host, port = address[:2]
-    reason = f"it was not sent within {HEADER_S} s"
+    reason = ""
     try:
-        with trio.move_on_after(HEADER_S):
-            client.setblocking(False)
-            found = await _addresses(client, host, port)
-            passed_on = AddressedSocket(fileno=client.detach())
-            passed_on.setblocking(False)
-            passed_on.peer, passed_on.local = found[:2], found[2:]
-            behind.put(passed_on)
-            return
+        client.setblocking(False)
+        found = await in_time(HEADER_S, partial(_addresses, client, host, port))
+        passed_on = AddressedSocket(fileno=client.detach())
+        passed_on.setblocking(False)
+        passed_on.peer, passed_on.local = found[:2], found[2:]
+        behind.put(passed_on)
     except EOFError:
-        return  # a proxy that looks whether somebody listens
+        pass  # a proxy that looks whether somebody listens
+    except trio.TooSlowError:
+        reason = f"it was not sent within {HEADER_S} s"
     except (ProxyHeaderError, OSError) as error:
         reason = str(error)
     finally:
         client.close()
         free.release()
-    if limit.passes(host, trio.current_time()):
+    if reason and limit.passes(host, trio.current_time()):
         extra = {"peer": f"{host}:{port}", "reason": reason, **limit.suppressed()}
         _log.warning("no header of the PROXY protocol", extra=extra)
 

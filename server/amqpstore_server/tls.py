@@ -12,6 +12,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -19,7 +20,7 @@ import trio
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.config import Config
 from amqpstore_server.login_checks import LoginChecks
-from amqpstore_server.ticking import is_late
+from amqpstore_server.ticking import in_time
 
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
@@ -107,7 +108,6 @@ class TlsSocket:
         self._is_over = False
         self._is_shut_down = False
         self._idle_bytes = 0
-        self._handshake_bytes = 0
 
     # The handshake.
 
@@ -117,22 +117,18 @@ class TlsSocket:
 
         Raises: TlsError, also at the deadline (trio's clock).
         """
-        with trio.move_on_at(deadline):
-            await self._shake_hands(turns, host)
-            return
-        if is_late(deadline):
-            # Once: a broker that is always late would never end a handshake otherwise.
-            with trio.move_on_after(HANDSHAKE_S):
-                await self._shake_hands(turns, host)
-                return
-        raise TlsError("it was not done in time")
+        try:
+            await in_time(HANDSHAKE_S, partial(self._shake_hands, turns, host), deadline)
+        except trio.TooSlowError:
+            raise TlsError("it was not done in time") from None
 
     async def _shake_hands(self, turns: LoginChecks, host: str) -> None:
         first = b""
+        received_bytes = 0
         while True:
             received = await self._wait_for_bytes()
-            self._handshake_bytes += len(received)
-            if self._handshake_bytes > HANDSHAKE_BYTES:
+            received_bytes += len(received)
+            if received_bytes > HANDSHAKE_BYTES:
                 raise TlsError(f"more than {HANDSHAKE_BYTES} bytes")
             first = (first + received)[: len(_AMQP)]
             self._incoming.write(received)

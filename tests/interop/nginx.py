@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
+from tests.etcd_process import free_port
 from tests.interop.external_client import need
 from tests.interop.tls_files import TlsFiles
 from tests.waiting import wait_until
@@ -42,8 +43,7 @@ class Nginx:
         self._program = need("nginx", "apt-get install nginx-light")
         directory.mkdir()
         self._directory = directory
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"{'https' if has_tls else 'http'}://localhost:{self.port}"
         self._config = directory / "nginx.conf"
         self._config.write_text(

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import email.parser
 import email.policy
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 
 from amqpstore_server.management.errors import HttpError, bad_request
+from amqpstore_server.ticking import in_time
 
 _READ_S = 30.0
 _FORM = "multipart/form-data"
@@ -58,20 +60,26 @@ async def _read(request: Request, max_bytes: int, large: trio.Semaphore) -> byte
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
+    try:
+        return await in_time(_READ_S, partial(_received, request, max_bytes, large))
+    except trio.TooSlowError:
+        text = f"the body took more than {_READ_S:.0f} s"
+        raise HttpError(408, "request_timeout", text) from None
+
+
+async def _received(request: Request, max_bytes: int, large: trio.Semaphore) -> bytes:
     received = bytearray()
-    with trio.move_on_after(_READ_S):
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                async for chunk in request.stream():
-                    if len(received) <= _SMALL_BYTES < len(received) + len(chunk):
-                        await stack.enter_async_context(large)
-                    received += chunk
-                    if len(received) > max_bytes:
-                        raise _too_large(max_bytes)
-            except ClientDisconnect:
-                raise bad_request("the body is incomplete") from None
-            return bytes(received)
-    raise HttpError(408, "request_timeout", f"the body took more than {_READ_S:.0f} s")
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async for chunk in request.stream():
+                if len(received) <= _SMALL_BYTES < len(received) + len(chunk):
+                    await stack.enter_async_context(large)
+                received += chunk
+                if len(received) > max_bytes:
+                    raise _too_large(max_bytes)
+        except ClientDisconnect:
+            raise bad_request("the body is incomplete") from None
+    return bytes(received)
 
 
 async def decoded(content: bytes, kind: type[BodyT]) -> BodyT:

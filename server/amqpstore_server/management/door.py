@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -26,6 +27,7 @@ from amqpstore_server.management.http_server import HttpServer
 from amqpstore_server.management.pages.render import compile_templates
 from amqpstore_server.management.resources import ROUTES
 from amqpstore_server.management.resources.metrics import OPEN_ROUTES
+from amqpstore_server.ticking import in_time
 
 if TYPE_CHECKING:
     from amqpstore_server.certificates import Certificates
@@ -41,6 +43,7 @@ _IDLE_S = 15.0
 _SEND_S = 30.0
 """A client that takes nothing of what it is sent for this long is disconnected."""
 _SENT_AT_ONCE = 256 << 10
+_GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 _FINISH_S = 3.0
 """How long requests may take to finish when the broker stops."""
 
@@ -173,11 +176,13 @@ class ManagementDoor:
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
             with serving:
+                if listener.certificates is not None:
+                    await in_time(_HANDSHAKE_S, served.do_handshake)
                 server = HttpServer(listener.app, self._config, self._worker, state, served)
                 server.on_idle = stream.rest
                 await server.run()
-        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client has gone
+        except* _GONE:
+            pass  # the client has gone, or does not shake hands
         except* Exception:  # noqa: BLE001
             # One client must not end the broker.
             _log.exception("management connection failed")
@@ -223,11 +228,11 @@ class _Stream(trio.abc.HalfCloseableStream):
         """Send some bytes. Raises: trio.BrokenResourceError."""
         unsent = memoryview(data)
         while unsent:
-            with trio.move_on_after(_SEND_S) as sending:
-                await self._stream.send_all(unsent[:_SENT_AT_ONCE])
-            if sending.cancelled_caught:
+            try:
+                await in_time(_SEND_S, partial(self._stream.send_all, unsent[:_SENT_AT_ONCE]))
+            except trio.TooSlowError:
                 self.close_now()
-                raise trio.BrokenResourceError
+                raise trio.BrokenResourceError from None
             unsent = unsent[_SENT_AT_ONCE:]
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -276,7 +281,6 @@ def _server_config() -> ServerConfig:
     config.errorlog = _log
     config.include_server_header = False
     config.keep_alive_timeout = _IDLE_S
-    config.ssl_handshake_timeout = _HANDSHAKE_S
     config.h2_max_concurrent_streams = 8
     # Parts of a body that wait to be read: a stranger may fill this.
     config.max_app_queue_size = 4

@@ -4,12 +4,14 @@
   and some read no status line without one.
 - The end of a connection that its client has closed while it was idle: hypercorn waits for the end
   of the time that it might have stayed idle, and so long it would count as one that is open.
+- That a broker which stood still has not read what its clients asked for: see `ticking`.
 - The end of one that its client has closed without reading an answer, while its next request was
   there already: hypercorn waits for ever until that request has its turn.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +22,8 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, LifespanState
+
+from amqpstore_server.ticking import in_time
 
 _HEAD = b"HTTP/1.1 "
 _CODE = slice(len(_HEAD), len(_HEAD) + 3)
@@ -74,6 +78,13 @@ class HttpServer(TCPServer):
             await super()._read_data()
         self._is_over = True
         await self.idle_task.stop()
+
+    async def _idle_timeout(self) -> None:
+        """Close the connection when nothing was asked in time, or when the broker stops."""
+        with contextlib.suppress(trio.TooSlowError):
+            await in_time(self.config.keep_alive_timeout, self.context.terminated.wait)
+        with trio.CancelScope(shield=True):
+            await self._initiate_server_close()
 
     def _phrased(self, data: bytes) -> bytes:
         """Return the head of an answer with its phrase."""

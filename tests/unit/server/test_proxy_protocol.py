@@ -200,6 +200,29 @@ async def test_who_sends_no_header_in_time_is_closed(
 
 
 @pytest.mark.trio
+async def test_a_header_that_lay_in_the_socket_while_the_broker_stood_still_is_read(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    listener = ProxyProtocolListener()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    listener.setblocking(False)
+    async with trio.open_nursery() as nursery:
+        behind = behind_headers(listener, nursery)
+        with behind, socket.create_connection(listener.getsockname()) as proxy:
+            proxy.sendall(LINE[:20])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            mock_clock.jump(10 * HEADER_S)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            proxy.sendall(LINE[20:])
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            client, peer = behind.accept()
+            client.close()
+            assert peer == (CLIENT.host, CLIENT.port)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
 async def test_no_more_headers_are_read_at_a_time_than_may_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,11 +2,12 @@
 
 from itertools import pairwise
 
+import pytest
 import trio
 import trio.testing
 
 from amqpstore_server.protocol import methods
-from amqpstore_server.ticking import AT_ONCE, Standstill, is_late, tick_all
+from amqpstore_server.ticking import AT_ONCE, Standstill, in_time, is_late, tick_all
 from tests.conformance.wire_client import publish
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
@@ -109,3 +110,63 @@ def test_an_ack_is_not_late_because_the_broker_stood_still() -> None:
         assert client.answers[before:] == []
         pass_time(server, client, 7, still=0)
         assert [one.method.name for one in client.answers[before:]] == ["channel.close"]
+
+
+class Work:
+    """Ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.told = trio.Event()
+
+    async def __call__(self) -> str:
+        await self.told.wait()
+        return "done"
+
+
+@pytest.mark.trio
+async def test_work_that_is_done_in_time_gives_its_result(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def work() -> str:
+        await trio.sleep(4)
+        return "done"
+
+    assert await in_time(5, work) == "done"
+    with pytest.raises(trio.TooSlowError):
+        await in_time(3, work)
+    assert trio.current_time() == pytest.approx(7)
+    with pytest.raises(trio.TooSlowError):
+        await in_time(5, work, trio.current_time() + 3)
+    assert trio.current_time() == pytest.approx(10)
+
+
+@pytest.mark.trio
+async def test_what_work_raises_is_raised_as_it_is() -> None:
+    async def work() -> None:
+        raise KeyError("it")
+
+    with pytest.raises(KeyError, match="it"):
+        await in_time(5, work)
+
+
+@pytest.mark.parametrize(("pauses", "expected"), [(1, "done"), (2, "too slow")])
+@pytest.mark.trio
+async def test_work_has_its_time_once_more_if_the_broker_stood_still(
+    mock_clock: trio.testing.MockClock, pauses: int, expected: str
+) -> None:
+    work, ended = Work(), []
+
+    async def run() -> None:
+        try:
+            ended.append(await in_time(5, work))
+        except trio.TooSlowError:
+            ended.append("too slow")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        for _ in range(pauses):
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(60)
+        await trio.testing.wait_all_tasks_blocked()
+        work.told.set()
+    assert ended == [expected]

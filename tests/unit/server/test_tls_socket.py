@@ -72,19 +72,23 @@ async def _shake_hands(server: TlsSocket, client: Client) -> None:
     async with trio.open_nursery() as nursery:
         deadline = trio.current_time() + 30
         nursery.start_soon(server.shake_hands, deadline, LoginChecks(), "host")
-        while True:
-            try:
-                client.tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                while client.unsent or client._outgoing.pending:
-                    client.send()
-                    await trio.sleep(0)
-                await trio.lowlevel.wait_readable(client.sock)
-                client._incoming.write(client.sock.recv(1 << 16))
-        while client.unsent or client._outgoing.pending:
-            client.send()
-            await trio.sleep(0)
+        await _client_shakes_hands(client)
+
+
+async def _client_shakes_hands(client: Client) -> None:
+    while True:
+        try:
+            client.tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            while client.unsent or client._outgoing.pending:
+                client.send()
+                await trio.sleep(0)
+            await trio.lowlevel.wait_readable(client.sock)
+            client._incoming.write(client.sock.recv(1 << 16))
+    while client.unsent or client._outgoing.pending:
+        client.send()
+        await trio.sleep(0)
 
 
 @given(
@@ -163,6 +167,37 @@ def test_bytes_that_are_not_of_tls_end_the_connection(caplog: pytest.LogCaptureF
     (record,) = caplog.records
     assert (record.message, record.__dict__["peer"]) == ("TLS failed", "peer:1")
     assert record.__dict__["connection"] > 0
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("pauses", "expected"), [(1, "done"), (2, "it was not done in time")])
+async def test_a_handshake_is_excused_once_if_the_broker_stood_still(
+    mock_clock: trio.testing.MockClock, pauses: int, expected: str
+) -> None:
+    """What the client sends meanwhile lies in its socket."""
+    ours, theirs = socket.socketpair()
+    ended: list[str] = []
+    with closing(ours), closing(theirs):
+        for one in (ours, theirs):
+            one.setblocking(False)
+        server, client = TlsSocket(ours, SERVER, ClientLog("peer:1")), Client(theirs)
+
+        async def shake_hands() -> None:
+            try:
+                await server.shake_hands(trio.current_time() + 5, LoginChecks(), "host")
+                ended.append("done")
+            except TlsError as error:
+                ended.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shake_hands)
+            for _ in range(pauses):
+                await trio.testing.wait_all_tasks_blocked()
+                mock_clock.jump(60)
+            await trio.testing.wait_all_tasks_blocked()
+            if not ended:
+                await _client_shakes_hands(client)
+    assert ended == [expected]
 
 
 @pytest.mark.trio
