@@ -34,8 +34,9 @@ The modules, from the disk upwards:
   wall clock and the monotonic clock.
 - `options`, `limits`: what the owner of a store chooses, and sizes that the engine chooses for
   itself.
-- `catalog`, `lmdb_pages`, `rows`, `shapes`: tables that change atomically (LMDB), the check of its
-  pages before they are mapped, and the encoding and the form of rows; `definitions`: a copy of the
+- `catalog`, `lmdb_pages`, `rows`, `shapes`, `catalog_checks`: tables that change atomically (LMDB),
+  the check of its pages before they are mapped, the encoding and the form of rows, and rows that
+  contradict each other; `definitions`: a copy of the
   tables that only the catalog has; `backing`: all of this, passed to the modules above.
 - `keys`, `tables`: the keys of the catalog's tables, and their rows with types.
 - `records`, `message`, `compression`: framing and checksums, messages, and zstd.
@@ -64,8 +65,9 @@ The modules, from the disk upwards:
   `worker`, `space`: when it is due, the thread that does it, and the reserve for a full disk.
 - `evidence`: what the files of a store say of each other, also when some are lost.
 - `marker`, `replacing`, `identity`, `expected_segments`: which directory is a store, which store it
-  is, and which segments it should have; `opening`, `recovery`, `present_ids`, `recovered`: how it
-  is opened, and what it contains after a crash; `terms`: the numbers of a log whose leaders change.
+  is, and which segments it should have; `opening`, `recovery`, `present_numbers`, `recovered`: how
+  it is opened, and what it contains after a crash; `terms`: the numbers of a log whose leaders
+  change.
 - `measures`, `figures`: how long the work takes, and what there is, for those who watch.
 - `store`: the interface to all of this; `errors`: every error.
 - `shared`: another interface, for programs with threads and without a broker: see `SharedStore`.

@@ -55,6 +55,7 @@ _REPAIR = re.compile(r"repair-([0-9]{10})")
 _REJOIN = re.compile(r"rejoin-([0-9]{10})")
 _KEPT = re.compile(r"([0-9]{10})-([0-9]{1,19})\.segment")
 _TRAIL = re.compile(r"([0-9]{10})\.trail")
+_POSITION = re.compile(r"([0-9]{10})\.position")
 _UNFINISHED = re.compile(r"([0-9]{10}\.segment|[0-9]{20}-[0-9]{10}\.index)\.new")
 _SPARE = re.compile(r"[0-9]{10}\.spare")
 
@@ -186,4 +187,15 @@ def trail_name(number: int) -> str:
 def trail_number(name: str) -> int | None:
     """Return the number in the name of such a file; None for any other name."""
     match = _TRAIL.fullmatch(name)
+    return int(match[1]) if match and int(match[1]) else None
+
+
+def position_name(number: int) -> str:
+    """Return the name of file `number` of durable positions."""
+    return f"{number:010}.position"
+
+
+def position_number(name: str) -> int | None:
+    """Return the number in the name of such a file; None for any other name."""
+    match = _POSITION.fullmatch(name)
     return int(match[1]) if match and int(match[1]) else None

@@ -20,6 +20,7 @@ from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.definitions import copy_of, renew_copy
 from amqpstore.errors import DamageError
 from amqpstore.evidence.absence import Absence
+from amqpstore.evidence.durable_positions import PositionNotes
 from amqpstore.figures import CountedSegment, LogFigures
 from amqpstore.filenames import index_path, segment_path
 from amqpstore.files import File
@@ -114,6 +115,10 @@ class Maintenance:
         self._counted: dict[int, tuple[int, int, int, int]] = {}
         self._checkpoint_segment = recovered.start.segment
         self._is_compaction_checked = False
+        self._positions = PositionNotes(
+            *(backing.files, backing.directory, backing.seed, log.position),
+            may_write=lambda: not space.is_low,
+        )
         self._absence = Absence(backing.files, backing.directory, recovered.report.absent)
 
     def housekeep(self) -> None:
@@ -122,6 +127,8 @@ class Maintenance:
         if self._spares and self._space.is_low:
             self._spares.remove()
         now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._positions.due_ms:
+            self._positions.note(self._log.position, now_ms, self._clock.wall_ms())
         if self._take_over is not None:
             outcome = self._worker.poll()
             if outcome is None:
@@ -249,6 +256,7 @@ class Maintenance:
     def close(self) -> None:
         """Wait for running work, and close all files."""
         self._worker.close()
+        self._positions.close()
         self._writer.close()
         for file in self._detached:
             file.close()

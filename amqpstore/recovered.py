@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from amqpstore.catalog import Change
 from amqpstore.checkpoint_state import CheckpointState
 from amqpstore.evidence.absence import AbsentMessages
+from amqpstore.evidence.shortfall import Shortfall
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.log_batch import BatchSummary
 from amqpstore.segments import Segment
@@ -20,7 +21,8 @@ class RecoveryReport:
     `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable and
     cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages whose
     record is sound and whose TRANSACTION, which said where they belong, is damaged. `absent` counts
-    messages that `kept` has and the files of their segments do not. `torn_bytes`
+    messages that `kept` has and the files of their segments do not; `shortfall` is what was durable
+    and is missing in the log or behind its end. `torn_bytes`
     were rolled back at the end of the log, with `rolled_back` messages; `damage` is (path, offset,
     bytes, reason); `unknown_files` were left alone.
     """
@@ -30,6 +32,7 @@ class RecoveryReport:
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     orphaned: list[int] = field(default_factory=list)
     absent: list[AbsentMessages] = field(default_factory=list)
+    shortfall: Shortfall = field(default_factory=Shortfall)
     torn_bytes: int = 0
     rolled_back: int = 0
     damage: list[tuple[str, int, int, str]] = field(default_factory=list)
@@ -40,12 +43,15 @@ class RecoveryReport:
     @property
     def is_clean(self) -> bool:
         """Whether nothing was torn and nothing is damaged."""
-        return not (self.torn_bytes or self.rolled_back or self.damage or self.lost)
+        is_torn = self.torn_bytes or self.rolled_back
+        return not (is_torn or self.damage or self.lost or self.shortfall)
 
     @property
     def lost_count(self) -> int:
         """How many messages that were durable cannot be read, at least, as far as is known."""
-        return len(self.lost) + sum(one.at_least for one in self.absent)
+        absent = sum(one.at_least for one in self.absent)
+        # Whatever is named as lost is missing in the log, too.
+        return absent + max(len(self.lost), self.shortfall.lost)
 
 
 @dataclass

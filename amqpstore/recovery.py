@@ -16,23 +16,26 @@ damaged or missing bytes, which may come back, are not reused: see `_skip_number
 The end of a segment is noted in the catalog before anything is written after it
 (`Recovered.changes`); from then on bytes before that end can only be damaged. Recovering twice
 gives the same as once.
+
+Past 600 lines because it is one pass over one log: what a part of it finds, the others need.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from itertools import chain, pairwise
-from operator import attrgetter
+from collections.abc import Collection, Iterator
+from itertools import chain
 
 from amqpstore import tables
 from amqpstore.backing import Backing
 from amqpstore.batches import StoredBatch, in_segment, take_torn_tail, torn_bytes
 from amqpstore.catalog import Catalog, Change
+from amqpstore.catalog_checks import check_apart, check_prepared
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, enqueued
 from amqpstore.enqueue_order import EnqueueOrder, not_enqueued
-from amqpstore.errors import CatalogDamageError, DamageError, UnreadableLogError
+from amqpstore.errors import DamageError, UnreadableLogError
 from amqpstore.evidence.absence import find_absent, size_of
+from amqpstore.evidence.shortfall import ReadLog, find_shortfall
 from amqpstore.evidence.wrong_kinds import only_files, replaced_segments
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
 from amqpstore.filenames import (
@@ -51,9 +54,8 @@ from amqpstore.filenames import (
 )
 from amqpstore.identity import SegmentHeader
 from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, PagedFile, live_runs
-from amqpstore.keys import IndexKey
 from amqpstore.log_batch import BatchSummary
-from amqpstore.present_ids import PresentIds
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.queue import Queue
 from amqpstore.records import (
     Gap,
@@ -113,7 +115,10 @@ class _Recovery:
         self._next_message_id = self._start.message_id
         self._next_lsn = self._start.lsn
         self._unknown_bytes = 0
-        self._present = PresentIds()
+        self._present = PresentNumbers()
+        # For what is missing in the log: LSNs of its batches, and ids that it has or tells of.
+        self._lsns = PresentNumbers()
+        self._ids = PresentNumbers()
         # Index files that cannot be read, with what the log says about their messages.
         self._unread: dict[Queue, list[IndexFile]] = {}
         self._next_compacted = of_store.next_compacted
@@ -128,7 +133,7 @@ class _Recovery:
 
     def run(self) -> Recovered:
         self._list_files()
-        self._check_prepared()
+        check_prepared(self._catalog_path, self._prepared, self._queues)
         self._read_postponed()
         out = self._out
         numbers = self._expected.log
@@ -138,6 +143,7 @@ class _Recovery:
         out.next_segment, out.next_compacted = next_numbers(
             self._known_numbers(), self._next_compacted
         )
+        self._name_shortfall()
         self._skip_numbers()
         position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
         if numbers:
@@ -184,14 +190,35 @@ class _Recovery:
             return
         self._next_lsn += self._unknown_bytes
         self._next_message_id += self._unknown_bytes
-        checkpoint_state = self._out.checkpoint_state
         for queue in self._queues.values():
-            queue.next_sequence += self._unknown_bytes
-            # A checkpoint moves the position past all this, and has to record the skipped numbers
-            # too.
-            of_queue = checkpoint_state.queues[queue.id]
-            of_queue.next_sequence = queue.next_sequence
-            checkpoint_state.touched.add(of_queue)
+            self._skip_to(queue, queue.next_sequence + self._unknown_bytes)
+
+    def _skip_to(self, queue: Queue, sequence: int) -> None:
+        queue.next_sequence = sequence
+        # A checkpoint moves the position past all this, and has to record the skipped numbers too.
+        of_queue = self._out.checkpoint_state.queues[queue.id]
+        of_queue.next_sequence = sequence
+        self._out.checkpoint_state.touched.add(of_queue)
+
+    def _name_shortfall(self) -> None:
+        """Report what was durable and is missing in the log, or behind its end."""
+        sequences = {queue.id: queue.next_sequence for queue in self._queues.values()}
+        of_queues = self._out.checkpoint_state.queues
+        heads = {queue_id: of_queues[queue_id].next_sequence for queue_id in sequences}
+        operations = (one for batch in self._out.batches for one in batch.operations)
+        log = ReadLog(self._start, self._lsns, self._ids, sequences, heads, operations)
+        found = find_shortfall(self._files, self._directory, self._seed, log)
+        self._report.shortfall = found
+        if found:
+            # They may have what the log lacks.
+            self._out.leftovers.clear()
+            self._out.quarantined.clear()
+        if found and not self._is_follower:
+            # None of the missing numbers is given again; behind them, the next start finds no such.
+            self._next_lsn = max(self._next_lsn, found.lsn)
+            self._next_message_id = max(self._next_message_id, found.message_id)
+            for queue_id, missing in found.queues.items():
+                self._skip_to(self._queues[queue_id], missing.end)
 
     def _checkpoint_state(self, catalog: Catalog) -> CheckpointState:
         """Return the state of the last checkpoint, and give queues what is in index files."""
@@ -203,7 +230,7 @@ class _Recovery:
         for queue_id in {*self._queues, *states, *next_sequences}:
             row = next_sequences.get(queue_id, NextSequenceRow(1))
             of_queue = states.get(queue_id, [])
-            self._check_apart(queue_id, of_queue)
+            check_apart(self._catalog_path, queue_id, of_queue)
             queues.append(QueueIndex(queue_id, row.next_sequence, of_queue, self._reader))
             if queue := self._queues.get(queue_id):
                 queue.next_sequence = row.next_sequence
@@ -212,27 +239,6 @@ class _Recovery:
         return CheckpointState(
             SegmentAccounts(list(filter(self._has_room, accounts))), queues, self._reader
         )
-
-    def _check_apart(self, queue_id: int, states: list[IndexState]) -> None:
-        """Make sure that no sequence is in two index files of a queue. Raises: DamageError."""
-        in_order = sorted(states, key=attrgetter("first"))
-        for before, after in pairwise(in_order):
-            if after.first < before.end:
-                key = tables.INDEX.key(IndexKey(queue_id, after.number))
-                reason = (
-                    f"it begins with sequence {after.first}, which file {before.number} has already"
-                )
-                raise CatalogDamageError(self._catalog_path, 0, "index", key, reason)
-
-    def _check_prepared(self) -> None:
-        """Make sure that each transaction has the queue it was created with. Raises:
-        DamageError.
-        """
-        for queue_id in sorted(self._prepared):
-            if queue_id not in self._queues:
-                reason = "there is no queue of this id"
-                key = tables.PREPARED.key(queue_id)
-                raise CatalogDamageError(self._catalog_path, 0, "prepared", key, reason)
 
     def _has_room(self, account: SegmentAccount) -> bool:
         """Tell whether a segment can have as many messages as its row says.
@@ -463,15 +469,18 @@ class _Recovery:
             # Also with a TRANSACTION: the gap before it contained another, whole batch.
             self._unknown_bytes += batch.end - batch.start
         if not batch.lsn:
+            self._note_ids(0, 0, sizes)
             self._report.orphaned += sizes
             return
         self._next_lsn = batch.lsn + 1
+        self._lsns.add(batch.lsn)
         operations, reasons = self._order.split(batch)
         for reason in reasons:
             self._damage(segment.path, Gap(batch.start, batch.end, reason))
         if reasons:
             self._report.orphaned += not_enqueued(sizes, operations)
         first_id, stop = enqueued_ids(operations)
+        self._note_ids(first_id, stop, sizes)
         if not stop:
             first_id = stop = self._next_message_id
         # Also for a damaged record: no other message may get its id.
@@ -492,6 +501,16 @@ class _Recovery:
         self._out.batches.append(
             BatchSummary(*(operations, first_id, of_records, of_bodies), segment.number, batch.end)
         )
+
+    def _note_ids(self, first: int, end: int, of_records: Collection[int]) -> None:
+        """Note the ids of a batch: those that it puts in queues, and those of its sound records.
+        They are contiguous.
+        """
+        if of_records:
+            lowest, highest = min(of_records), max(of_records)
+            first, end = min(first or lowest, lowest), max(end, highest + 1)
+        if end:
+            self._ids.add_range(first, end)
 
     def _apply_to(self, queue: Queue, operation: Operation) -> None:
         """Apply an operation to a queue. Messages in an index file have to be in memory for that,

@@ -5,28 +5,38 @@ say what files should hold, client trails say which messages were durable. So wh
 another part often knows what is missing. Nothing here changes a file, or decides what to do.
 
 - `absence`: which messages the files of segments do not have, although the catalog counts them.
+- `durable_positions`: how far the log was durable, noted beside it.
+- `shortfall`: what was durable and the log does not have.
 - `identification`: what a file is, whatever its name and its directory; `misplaced`: files that the
   store needs and that lie under another name.
 - `wrong_kinds`: directories, pipes and the like in the place of files.
 """
 
 from amqpstore.evidence.absence import AbsentIds, AbsentMessages, absent_messages
+from amqpstore.evidence.durable_positions import DurablePosition, read_positions
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
 from amqpstore.evidence.misplaced import Misplaced, find_misplaced
+from amqpstore.evidence.shortfall import MissingMessages, ReadLog, Shortfall, find_shortfall
 from amqpstore.evidence.wrong_kinds import WrongKind, find_wrong_kinds, refuse_wrong_kinds
 
 __all__ = [
     "AbsentIds",
     "AbsentMessages",
+    "DurablePosition",
     "FileKind",
     "IdentifiedFile",
     "Misplaced",
+    "MissingMessages",
+    "ReadLog",
+    "Shortfall",
     "WrongKind",
     "absent_messages",
     "find_files",
     "find_misplaced",
+    "find_shortfall",
     "find_wrong_kinds",
     "identify",
+    "read_positions",
     "refuse_wrong_kinds",
 ]
 """What others use."""

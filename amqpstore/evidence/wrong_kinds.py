@@ -36,6 +36,7 @@ from amqpstore.filenames import (
     is_spare,
     is_unfinished,
     kept_segment,
+    position_number,
     rejoin_number,
     repair_number,
     segment_number,
@@ -165,7 +166,7 @@ def _in_kept(name: str) -> FileType | None:
 
 
 def _in_trails(name: str) -> FileType | None:
-    return _FILE if trail_number(name) else None
+    return _FILE if trail_number(name) or position_number(name) else None
 
 
 _FOLDERS: Mapping[str, Callable[[str], FileType | None]] = {

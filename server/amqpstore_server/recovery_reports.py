@@ -8,6 +8,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -45,6 +46,9 @@ def keep_report(
     for path, offset, size, reason in report.damage:
         extra = {"path": path, "offset": offset, "bytes": size, "reason": reason}
         _log.error("damage", extra=extra)
+    if report.shortfall:
+        text = f"{report.shortfall.text}. `amqpstore check` lists what is damaged"
+        _log.error("the log is short", extra={"reason": text})
     level = logging.INFO if report.is_clean else logging.WARNING
     _log.log(level, "store opened", extra=summary)
     if report.is_clean and not report.scanned_bytes and not set_aside:
@@ -63,6 +67,7 @@ def keep_report(
             for path, offset, size, reason in report.damage
         ],
         "unknown_files": report.unknown_files,
+        "shortfall": asdict(report.shortfall),
     }
     try:
         path = write_report(store.directory, "recovery", now, json.dumps(content, indent=2))

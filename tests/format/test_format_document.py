@@ -16,6 +16,7 @@ import pytest
 from amqpstore import Message, Run, client_trails, definitions, filenames, rows, shapes, tables
 from amqpstore.catalog import TABLES, LmdbCatalog
 from amqpstore.compression import decompress_columns
+from amqpstore.evidence import durable_positions
 from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
 from amqpstore.message import HEAD
 from amqpstore.records import (
@@ -126,6 +127,9 @@ TRAIL_FIELDS: dict[str, object] = {
     "count": 2,
     "names_length": 34,
 }
+
+
+POSITION = durable_positions.DurablePosition(3, 241, 10, 13, 9, 11, SEALED_MS)
 
 
 TRAIL_COLUMN_FIELDS = {
@@ -244,6 +248,10 @@ def check_layouts(text: str) -> None:
     sizes = {"n": len(content), "c": 2}
     no_struct = struct.Struct(">")
     check_layout(text, "Trail columns", no_struct, content, TRAIL_COLUMN_FIELDS, sizes)
+    note = durable_positions.encode_note(POSITION, checksum_seed(STORE_ID.bytes))
+    checksum = decoder.crc32c(STORE_ID.bytes + note[:-4])
+    fields = POSITION._asdict() | {"magic": durable_positions.MAGIC, "checksum": checksum}
+    check_layout(text, "Position note", durable_positions.NOTE, note, fields)
     columns = [one.cells["size"] for one in document.table(text, "INDEX columns")]
     widths = [array(code).itemsize for code in COLUMNS]
     assert columns == [f"{width}c" if width > 1 else "c" for width in widths]
@@ -298,6 +306,7 @@ def check_files(text: str) -> None:
         f"{filenames.KEPT}/%010d-%d.segment",
         f"{filenames.KEPT}/copies/%d/",
         f"{filenames.TRAILS}/%010d.trail",
+        f"{filenames.TRAILS}/%010d.position",
         filenames.RESERVE,
     ]
     assert listed == known
@@ -309,6 +318,7 @@ def check_files(text: str) -> None:
         f"{filenames.rejoin_path('', 12)}/",
         filenames.kept_path("", 12, 345),
         f"{filenames.TRAILS}/{filenames.trail_name(12)}",
+        f"{filenames.TRAILS}/{filenames.position_name(12)}",
     ):
         numbers = (7, 12) if path.startswith("index") else (12, 345)
         forms = [form % numbers[: form.count("%")] for form in listed]
@@ -485,6 +495,7 @@ CHECKED_CELLS = {
     "Operation": ["offset", "size", "field"],
     "INDEX payload": ["offset", "size", "field"],
     "Trail block": ["offset", "size", "field"],
+    "Position note": ["offset", "size", "field"],
     "Record kinds": ["kind", "name"],
     "Operation kinds": ["kind", "name"],
     "Trail kinds": ["kind", "name"],

@@ -17,6 +17,7 @@ from amqpstore.client_trails import (
     read_notes,
 )
 from amqpstore.clock import SimulatedClock
+from amqpstore.filenames import trail_number
 from amqpstore.records import checksum_seed
 from amqpstore.transient import FIRST_TRANSIENT
 from amqpstore_tools.simulation.memory_files import MemoryFiles
@@ -54,7 +55,8 @@ class World:
 
     @property
     def files(self) -> list[str]:
-        return list(self.disk.list_directory(f"{DIRECTORY}/trails"))
+        names = self.disk.list_directory(f"{DIRECTORY}/trails")
+        return [name for name in names if trail_number(name)]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Options, Store
-from amqpstore.filenames import SEGMENTS
+from amqpstore.filenames import SEGMENTS, segment_name
 from amqpstore.worker import InlineWorker
 from amqpstore_server.recovery_reports import keep_report
 from tests.unit.engine.stores import ENVELOPE
@@ -41,3 +41,22 @@ def test_messages_whose_segments_are_gone_are_logged_as_lost(
     line = kept(tmp_path, caplog)
     assert (line.levelno, line.__dict__["lost"]) == (logging.WARNING, 7)
     assert line.__dict__["messages"] == 7
+
+
+def test_a_log_that_lost_its_end_is_an_error_with_a_next_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    orders = store.create_queue({"vhost": "/", "name": "orders"})
+    store.publish([orders], [Message(ENVELOPE, b"body")] * 7)
+    store.sync()
+    store.abandon()
+    segment = tmp_path / SEGMENTS / segment_name(1)
+    segment.write_bytes(bytes(segment.stat().st_size))
+    line = kept(tmp_path, caplog)
+    assert (line.levelno, line.__dict__["lost"]) == (logging.WARNING, 7)
+    [error] = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert error.getMessage() == "the log is short"
+    reason = error.__dict__["reason"]
+    assert reason.startswith("at least 7 messages that were durable are missing in the log.")
+    assert "amqpstore check" in reason

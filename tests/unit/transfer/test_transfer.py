@@ -10,10 +10,12 @@ import msgpack
 import msgspec
 import pytest
 
-from amqpstore import Envelope, Message, Store
+from amqpstore import Envelope, Message, Run, Store, marker
 from amqpstore.catalog import Change
 from amqpstore.errors import NotAStoreError, StoreLockedError
-from amqpstore.filenames import is_spare
+from amqpstore.evidence import read_positions
+from amqpstore.filenames import is_spare, segment_name
+from amqpstore.files import OsFiles
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.transfer.exporting import export, queues_of
@@ -31,6 +33,7 @@ from amqpstore_tools.transfer.lines import (
     read_lines,
 )
 from tests.unit.copying.stores import contents, open_store, publish, queue_of
+from tests.unit.evidence.stores import killed_store
 from tests.unit.offline.stores import leave_spares
 
 Paths = Callable[[str], str]
@@ -158,6 +161,26 @@ def test_other_files_stay_where_they_are(path: Paths, store: str) -> None:
     assert not [name for name in os.listdir(f"{store}/segments") if is_spare(name)]
     with open_store(store) as opened:
         assert queue_of(opened, "audit").ready_count == 40
+
+
+def test_no_number_that_the_log_has_lost_is_given_to_what_is_imported(
+    tmp_path: Path, store: str
+) -> None:
+    """Notes beside the log know of them: they go on beside the log of the new directory."""
+    short = killed_store(tmp_path / "short")
+    found = marker.read(OsFiles(), str(short))
+    assert found is not None
+    *_, noted = read_positions(OsFiles(), str(short), found.seed)
+    os.remove(short / "segments" / segment_name(4))
+    notes = sorted(os.listdir(short / "trails"))
+    import_lines(str(short), lines(exported(store)), create=True)
+    assert set(notes) < set(os.listdir(short / "trails"))
+    with open_store(str(short)) as opened:
+        for queue in opened.queues.values():
+            first = 0 if queue.definition == {"name": "orders"} else noted.message_id
+            run = opened.take(queue, 100)
+            assert isinstance(run, Run)
+            assert run.first_id >= first
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from amqpstore import tables
 from amqpstore.errors import StoreError
-from amqpstore.filenames import INDEX
+from amqpstore.filenames import INDEX, SEGMENTS
 from amqpstore.files import Files
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
@@ -40,7 +40,8 @@ from amqpstore_tools.check.parts import (
 )
 from amqpstore_tools.check.prepared import Holdings, check_prepared
 from amqpstore_tools.check.references import ReferenceChecker
-from amqpstore_tools.check.segments import CheckedSegment
+from amqpstore_tools.check.segments import CheckedSegment, segment_name
+from amqpstore_tools.check.shortfall import check_shortfall, read_log
 from amqpstore_tools.check.steps import NOTHING_BEFORE, in_ids
 from amqpstore_tools.check.store import Checked, PreparedStore, SegmentJob, named, opened
 from amqpstore_tools.offline.progress import Progress
@@ -249,6 +250,7 @@ class StoreCheck(PreparedStore):
         """Finish: put the findings together, in order."""
         self._add_segments()
         rows = self._rows
+        self._check_end()
         if rows is None:
             index = IndexChecker(self._files, self._directory, self._seed, self._findings)
             self._out.index_files = index.check_unrowed()
@@ -268,6 +270,18 @@ class StoreCheck(PreparedStore):
                 self._out.segment_bytes += job.size
             log = summary.log
             self._findings.extend(self._compared_of(job.number).log if log is None else log)
+
+    def _check_end(self) -> None:
+        """Check that the log ends where it was durable, unless a broker may be writing it."""
+        if self._is_live:
+            return
+        in_order = sorted(self.summaries, key=attrgetter("number"))
+        log = read_log(self._rows, in_order, self.history.operations())
+        last = max([0, *self._expected.log])
+        file = segment_name(last) if last else SEGMENTS
+        self._out.shortfall = check_shortfall(
+            self._files, self._directory, self._seed, log, file, self._findings
+        )
 
     def _compare(self, rows: Rows) -> None:
         for result in self.index_results:

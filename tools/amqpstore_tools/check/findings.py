@@ -53,6 +53,7 @@ CODES = {
     "batch-broken": _ERROR,
     "batch-torn": _NOTE,
     "batch-behind-end": _WARNING,
+    "log-short": _ERROR,
     "log-order": _ERROR,
     "operation-malformed": _ERROR,
     "operation-queue-unknown": _ERROR,

@@ -7,7 +7,7 @@ only their order is checked. A start reads the batches after it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
@@ -50,6 +50,13 @@ class LogHistory:
         if low < high:
             first, end = min(first, ranges[low][0]), max(end, ranges[high - 1][1])
         ranges[low:high] = [(first, end)]
+
+    def operations(self) -> Iterator[Operation]:
+        """Yield what put messages in queues and took them from there, in any order."""
+        yield from (one.operation for one in self.fresh)
+        for queue_id, ranges in self.removed.items():
+            for first, end in ranges:
+                yield Operation(OperationKind.ACK, end - first, queue_id, first)
 
     def removed_of(self, queue_id: int, first: int, end: int) -> int:
         """Return how many of a range of sequences left their queue after the checkpoint

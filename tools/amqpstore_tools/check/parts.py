@@ -81,7 +81,7 @@ class Summary:
     `log` has the findings in the log, None if the state before it was unknown; then `after` is the
     state of the log behind it, starting from nothing, and `queues` are those that it mentions.
     `history` is without its `fresh`, but has the operations for it. `homeless` are ids of messages
-    that no account has.
+    that no account has. `lsns` and `ids` are ranges of those of its batches, ascending.
     """
 
     number: int
@@ -93,6 +93,8 @@ class Summary:
     fresh: list[Operation] = field(default_factory=list)
     history: LogHistory = field(default_factory=LogHistory)
     homeless: list[Range] = field(default_factory=list)
+    lsns: list[Range] = field(default_factory=list)
+    ids: list[Range] = field(default_factory=list)
 
 
 class LivePart(NamedTuple):

@@ -95,4 +95,6 @@ def _verdict(checked: Checked) -> Text:
     text = f"The store is not sound. Errors: {len(errors):,}, warnings: {len(warnings):,}"
     if lost:
         text = f"{text}, messages in queues that cannot be read: {lost:,}"
+    if missing := checked.shortfall.lost:
+        text = f"{text}, durable messages that are missing in the log: {missing:,} at least"
     return Text(f"{text}.", style=_COLOURS[Severity.ERROR if errors else Severity.WARNING])

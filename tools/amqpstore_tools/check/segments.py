@@ -94,10 +94,13 @@ class SegmentReader:
         stop = file.size if end is None else min(end, file.size)
         scanned = self._scan(file.read, stop, number)
         segment = CheckedSegment(number, file.name, stop, is_open, scanned)
-        torn = _leave_out_torn(segment)
+        torn, messages = _leave_out_torn(segment)
         if torn is not None:
             size = torn_bytes(file.read(torn, segment.end - torn))
-            text = f"the last batch was incomplete when the process ended: {size} bytes are ignored"
+            text = (
+                f"the last batch is not complete: {size} bytes with {messages} whole messages are "
+                "ignored. After a crash, nobody had been told that they are safe"
+            )
             if not torn and (of := copied_from(file.read(0, HEADER.size), number)):
                 text = f"it is a copy of segment {of}: its content is ignored"
                 self._findings.add("segment-copied", file.name, text, 0)
@@ -195,17 +198,19 @@ def segment_name(number: int) -> str:
     return segment_path("", number)
 
 
-def _leave_out_torn(segment: CheckedSegment) -> int | None:
-    """Remove the torn batch at the end of the log from what was scanned. Returns its offset."""
+def _leave_out_torn(segment: CheckedSegment) -> tuple[int | None, int]:
+    """Remove the torn batch at the end of the log from what was scanned. Returns its offset, None
+    if there is none, and how many whole messages it has.
+    """
     scanned = segment.scanned
     if not segment.is_open:
-        return None
+        return None, 0
     if not scanned.batches:
         # Only the start of a new segment.
-        return None if scanned.gaps else 0
+        return (None if scanned.gaps else 0), 0
     last = scanned.batches[-1]
     if last.is_whole:
-        return None
+        return None, 0
     scanned.batches.pop()
     if last.is_blank and scanned.batches and not scanned.batches[-1].is_whole:
         # Zeros were there before: no batch was begun after that one.
@@ -218,4 +223,4 @@ def _leave_out_torn(segment: CheckedSegment) -> int | None:
         if scanned.runs and scanned.runs[-1].end_id > first:
             run = scanned.runs[-1]
             scanned.runs[-1] = run._replace(sizes=run.sizes[: first - run.first_id])
-    return last.start
+    return last.start, sum(end - first for first, end in last.messages)

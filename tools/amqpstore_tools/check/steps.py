@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from amqpstore import tables
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.segment_accounts import SegmentAccount
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace
@@ -33,7 +34,7 @@ from amqpstore_tools.check.parts import (
 )
 from amqpstore_tools.check.prepared import Holdings
 from amqpstore_tools.check.references import ReferenceChecker
-from amqpstore_tools.check.scanning import Scanned
+from amqpstore_tools.check.scanning import Scanned, ScannedBatch
 from amqpstore_tools.check.segments import CheckedSegment, SegmentReader
 from amqpstore_tools.check.store import measure_of
 
@@ -87,9 +88,22 @@ def summary(
         out.fresh = [fresh.operation for fresh in log.history.fresh]
         out.history = log.history
         out.history.fresh = []
+        if number >= shared.position_segment:
+            out.lsns, out.ids = _numbers(scanned.batches)
     if number not in shared.ranges:
         out.homeless = [(run.first_id, run.end_id) for run in scanned.runs]
     return out
+
+
+def _numbers(batches: Iterable[ScannedBatch]) -> tuple[list[Range], list[Range]]:
+    """Return the LSNs of batches, and the ids that they have or put in queues, as ranges."""
+    lsns, ids = PresentNumbers(), PresentNumbers()
+    for batch in batches:
+        if batch.lsn:
+            lsns.add(batch.lsn)
+        for first, end in sorted([*batch.messages, *batch.enqueued]):
+            ids.add_range(first, end)
+    return lsns.ranges, ids.ranges
 
 
 def read_index(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.evidence import find_misplaced, find_wrong_kinds
+from amqpstore.evidence import Shortfall, find_misplaced, find_wrong_kinds
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
@@ -103,6 +103,8 @@ class Checked:
     format_version: int = FORMAT_VERSION
     rows: Rows | None = None
     """The sound rows of the catalog; None if it cannot be used."""
+    shortfall: Shortfall = field(default_factory=Shortfall)
+    """What was durable and is missing in the log."""
     damaged_rows: set[tuple[str, str]] = field(default_factory=set)
     """Table and key of the damaged rows; the key is empty if the whole table is damaged."""
 

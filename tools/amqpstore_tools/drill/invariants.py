@@ -66,6 +66,9 @@ def reported_damage(report: RecoveryReport) -> list[Fault]:
     """Check I10: on a disk that only lost power, nothing is damaged and nothing is lost."""
     faults = [("I10", f"a crash was reported as damage: {damage}") for damage in report.damage]
     faults.extend(("I10", f"a message was reported as lost: {lost}") for lost in report.lost)
+    if report.lost_count > len(report.lost) or report.shortfall:
+        text = f"{report.lost_count} messages were reported as lost: {report.shortfall}"
+        faults.append(("I10", f"{text}, {report.absent}"))
     return faults
 
 

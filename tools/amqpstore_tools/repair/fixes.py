@@ -33,6 +33,7 @@ FIXES = {
     "batch-broken": _SEGMENT,
     "batch-torn": "its bytes lie after the segment's recorded end, and are ignored",
     "batch-behind-end": "it is adopted: the segment's recorded end moves behind it",
+    "log-short": "what is missing is lost; its numbers are not given again",
     "log-order": _SEGMENT,
     "operation-malformed": "it is omitted",
     "operation-queue-unknown": "queue ids continue after it",

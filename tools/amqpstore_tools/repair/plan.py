@@ -42,7 +42,7 @@ class RepairPlan:
     `steps` have the `code` of a finding, what is `found`, what changes (`does`) and, if messages
     are lost, from which `queue` and how many `messages`. `queues` have their content afterwards.
     `moves` go to quarantine, `makes` are written; `notes` concern the whole plan. `is_log_lost`:
-    messages that were published in a missing part of the log are lost, and not counted.
+    messages that were published in a missing part of the log are lost: `missing_messages` at least.
     """
 
     store_id: str
@@ -55,6 +55,7 @@ class RepairPlan:
     notes: list[str] = field(default_factory=list)
     is_rebuild: bool = False
     is_log_lost: bool = False
+    missing_messages: int = 0
 
     @property
     def digest(self) -> str:
@@ -213,6 +214,7 @@ def _tell_of_files(plan: RepairPlan, layout: Layout) -> None:
 def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
     plan.notes = list(truth.notes)
     plan.is_log_lost = truth.is_log_lost
+    plan.missing_messages = truth.shortfall.lost
     told = {
         (one.queue_id, one.message_id + place)
         for one in checked.findings

@@ -34,7 +34,7 @@ def print_plan(plan: RepairPlan, directory: str, path: str, console: Console) ->
         console.print(Text.assemble(("note ", "cyan"), terminal.shown(note)))
     console.print()
     console.print(_files(plan), highlight=False)
-    lost = sum(queue["lost"] for queue in plan.queues)
+    lost = max(sum(queue["lost"] for queue in plan.queues), plan.missing_messages)
     if plan.is_log_lost:
         known = f"At least {_counted(lost, 'message')} lost" if lost else "No known message is lost"
         text = f"{known}, but a part of the log is: nothing tells what was published in it."

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from amqpstore.filenames import position_number
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.nodes import UnsyncedDirectory, UnsyncedFile, changed
 
@@ -57,15 +58,26 @@ bytes.
 """
 
 
-def crash_images(files: MemoryFiles, rng: random.Random, limit: int) -> Iterator[Image]:
+def crash_images(
+    files: MemoryFiles, rng: random.Random, limit: int, *, notes_vary: bool = False
+) -> Iterator[Image]:
     """Yield at most `limit` different images of a power cut now; all of them, if there are fewer.
 
-    The first two are: everything survived, and nothing did.
+    The first two are: everything survived, and nothing did. But notes of durable positions, which
+    are never synced, are there in each image, unless `notes_vary`: they claim the most then.
     """
     unsynced_files, unsynced_directories = files.unsynced()
+    always: dict[int, bytes] = {}
+    if not notes_vary:
+        notes = [file for file in unsynced_files if _is_note(file.path)]
+        unsynced_files = [file for file in unsynced_files if not _is_note(file.path)]
+        always = {file.number: changed(file.synced, file.changes) for file in notes}
     stale = _stale_fill(files, rng)
     by_file = [file_outcomes(file, stale, rng) for file in unsynced_files]
-    by_directory = [_directory_outcomes(directory, rng) for directory in unsynced_directories]
+    by_directory = [
+        _directory_outcomes(directory, rng, notes_vary=notes_vary)
+        for directory in unsynced_directories
+    ]
     choices: list[Sequence[FileOutcome | Survivors]] = [*by_file, *by_directory]
     seen: set[bytes] = set()
     for chosen in _combinations(choices, rng, limit):
@@ -81,7 +93,7 @@ def crash_images(files: MemoryFiles, rng: random.Random, limit: int) -> Iterator
             )
             if isinstance(survivors, Survivors)
         }
-        image = files.power_cut(contents, kept)
+        image = files.power_cut(always | contents, kept)
         digest = image.digest()
         if digest not in seen:
             seen.add(digest)
@@ -188,12 +200,24 @@ def _stale_fill(files: MemoryFiles, rng: random.Random) -> Fill:
     return fill
 
 
-def _directory_outcomes(directory: UnsyncedDirectory, rng: random.Random) -> list[Survivors]:
-    places = range(len(directory.changes))
+def _is_note(path: str) -> bool:
+    """Tell whether a file has notes of durable positions."""
+    return position_number(path.rpartition("/")[2]) is not None
+
+
+def _directory_outcomes(
+    directory: UnsyncedDirectory, rng: random.Random, *, notes_vary: bool
+) -> list[Survivors]:
+    changes = directory.changes
+    always = tuple(
+        place for place, change in enumerate(changes) if not notes_vary and _is_note(change.name)
+    )
+    places = [place for place in range(len(changes)) if place not in always]
     name = directory.path.rpartition("/")[2] or "/"
 
     def survivors(kept: tuple[int, ...]) -> Survivors:
-        listed = ", ".join(str(directory.changes[place]) for place in kept) or "no change"
+        kept = tuple(sorted({*kept, *always}))
+        listed = ", ".join(str(changes[place]) for place in kept) or "no change"
         return Survivors(f"{name}: {listed}", kept)
 
     return [survivors(kept) for kept in ((*places,), (), *_subsets(places, rng))]

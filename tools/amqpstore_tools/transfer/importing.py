@@ -26,6 +26,7 @@ from amqpstore.filenames import (
     REPLACEMENT,
     RESERVE,
     SEGMENTS,
+    TRAILS,
     TRANSIENT,
     is_spare,
     is_unfinished,
@@ -44,7 +45,7 @@ _BATCH_MESSAGES = 1000
 _BATCH_BYTES = 4 << 20
 _OWN = {
     *(*FOLDERS, LOCK, MARKER, MEMBER, NEW_MARKER, NEW_MEMBER),
-    *(REPLACEMENT, NEW_REPLACEMENT, RESERVE, TRANSIENT),
+    *(REPLACEMENT, NEW_REPLACEMENT, RESERVE, TRAILS, TRANSIENT),
 }
 
 
@@ -68,6 +69,9 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
     with exclusive_lock(directory, "import"), beside(directory, "importing") as new:
         # The new directory belongs to whom the old one belongs; so does what is created in it.
         copy_store(directory, new, CopyOptions(verify="none", manifest=False, is_locked=True))
+        # It goes on in the new one, which so gives no number again that its log has lost.
+        if os.path.lexists(trails := os.path.join(directory, TRAILS)):
+            _link(trails, os.path.join(new, TRAILS))
         with Store.open(new, options=_OPTIONS, worker=InlineWorker()) as store:
             imported = _Import(store, create=create).run(lines)
         keep_mode(new, directory)

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from amqpstore import tables
+from amqpstore.evidence import ReadLog, Shortfall, find_shortfall
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.runs import ReadyList, Run
-from amqpstore.tables import START
+from amqpstore.tables import START, Position
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.names import DEFAULT_VHOST, LOST_AND_FOUND, definition_of
 from amqpstore_tools.repair.ranges import Ranges
@@ -28,6 +31,35 @@ def number(facts: Facts, trust: Trust, placements: Placements, truth: Truth) -> 
         rows = tables.SEGMENTS.read(facts.rows.__getitem__)
         ends += [row.end_id for row in rows.values()]
     truth.next_message_id = max([start.message_id, *ends])
+    truth.shortfall = found = _shortfall(facts, trust, truth)
+    # No number of what is missing is given again, and nothing is missing behind them.
+    truth.next_lsn = max(truth.next_lsn, found.lsn)
+    truth.next_message_id = max(truth.next_message_id, found.message_id)
+    for queue_id, missing in found.queues.items():
+        queue = truth.queues[queue_id]
+        queue.next_sequence = max(queue.next_sequence, missing.end)
+
+
+def _shortfall(facts: Facts, trust: Trust, truth: Truth) -> Shortfall:
+    """Return what was durable and is missing in the log, in whatever files it was looked for."""
+    batches = [one.batch for one in trust.log]
+    lsns, ids = PresentNumbers(), PresentNumbers()
+    for batch in batches:
+        lsns.add(batch.lsn)
+    enqueued = (one for batch in batches for one in batch.enqueued)
+    for first, end in sorted([*truth.homes.known, *enqueued]):
+        ids.add_range(first, end)
+    position = trust.position
+    if position is None:
+        # It is not known what came before, and may have been removed.
+        first_id = ids.ranges[0][0] if ids.ranges else 1 << 62
+        position = Position(0, 0, lsns.ranges[0][0] if lsns.ranges else 1 << 62, first_id)
+    sequences = {queue.id: queue.next_sequence for queue in truth.queues.values()}
+    behind = [batch for batch in batches if batch.lsn >= position.lsn]
+    operations = (one for batch in behind for one in batch.operations)
+    heads = {queue_id: head for queue_id in sequences if (head := trust.head(queue_id))}
+    log = ReadLog(position, lsns, ids, sequences, heads, operations)
+    return find_shortfall(ReadOnlyFiles(), facts.directory, facts.seed, log)
 
 
 def drop_lost(truth: Truth) -> None:
@@ -147,6 +179,9 @@ def _lost_and_found(truth: Truth) -> QueueTruth:
 def say_what_is_uncertain(facts: Facts, trust: Trust, truth: Truth) -> None:
     """Add notes on what no source tells."""
     notes = truth.notes
+    if truth.shortfall:
+        truth.is_log_lost = True
+        notes.append(truth.shortfall.text)
     if trust.lost_at:
         truth.is_log_lost = True
         notes.append(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from amqpstore.evidence import Shortfall
 from amqpstore.index import Bits
 from amqpstore.runs import ReadyList, Run
 from amqpstore.tables import PreparedRow
@@ -73,7 +74,8 @@ class Truth:
     """The result: queues and prepared transactions by id, and lower bounds for numbers.
 
     `orphans` are the ids of messages that are only in the queue of lost messages, `notes` concern
-    the whole. `is_log_lost`: a part of the log is missing, with whatever was published in it.
+    the whole. `is_log_lost`: a part of the log is missing, with whatever was published in it;
+    `shortfall` is what notes know of that.
     """
 
     queues: dict[int, QueueTruth]
@@ -83,6 +85,7 @@ class Truth:
     next_queue_id: int = 1
     next_lsn: int = 1
     next_message_id: int = 1
+    shortfall: Shortfall = field(default_factory=Shortfall)
     orphans: Ranges = field(default_factory=Ranges)
     lost_and_found: int = 0
     is_log_lost: bool = False

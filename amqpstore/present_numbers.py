@@ -1,0 +1,47 @@
+"""Which numbers sound records have in a part of the log: ids of messages, or LSNs of batches."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import itemgetter
+
+
+class PresentNumbers:
+    """Numbers that were added in ascending order. `ranges`: from a first one to before an end."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []
+
+    def add(self, number: int) -> None:
+        """Add a number, higher than all before."""
+        self.add_range(number, number + 1)
+
+    def add_range(self, first: int, end: int) -> None:
+        """Add numbers from `first` to before `end`; those that are not higher than all before are
+        left out.
+        """
+        ranges = self.ranges
+        if ranges and first <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
+        else:
+            ranges.append((first, end))
+
+    def count(self, first: int, end: int) -> int:
+        """Count the numbers from `first` to before `end` that were added."""
+        place = max(bisect_right(self.ranges, first, key=itemgetter(0)) - 1, 0)
+        found = 0
+        while place < len(self.ranges) and self.ranges[place][0] < end:
+            found += max(min(end, self.ranges[place][1]) - max(first, self.ranges[place][0]), 0)
+            place += 1
+        return found
+
+    def absent(self, first: int, end: int) -> Iterator[int]:
+        """Yield the numbers from `first` to before `end` that were not added."""
+        place = max(bisect_right(self.ranges, first, key=itemgetter(0)) - 1, 0)
+        while first < end:
+            # Usually all are in the first one.
+            known = self.ranges[place] if place < len(self.ranges) else (end, end)
+            yield from range(first, min(known[0], end))
+            first = max(first, known[1])
+            place += 1

@@ -1,0 +1,93 @@
+"""Notes of how far the log was durable, and a power cut at every operation: whatever is left of
+them, none claims what is not there.
+
+The explorations of other modules keep all notes in each of their images, and so do the drills:
+there no crash leaves a shortfall either. Here notes are lost and torn as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from amqpstore import Message, Options, Store
+from amqpstore.evidence.durable_positions import PositionNotes
+from amqpstore.log import Log
+from amqpstore.log_batch import Batch
+from amqpstore.tables import Position
+from amqpstore_tools.simulation.crash_images import crash_images
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+from amqpstore_tools.simulation.operations import Operation
+from amqpstore_tools.simulation.stores import new_disk, open_store
+from tests.unit.engine.stores import ENVELOPE
+from tests.unit.evidence.stores import ManualClock
+
+IMAGES = 8
+OPTIONS = Options(segment_bytes=400, reserve_bytes=0, checkpoint_ms=4000)
+
+
+def opened(disk: MemoryFiles, clock: ManualClock) -> Store:
+    return open_store("/data/store", disk, OPTIONS, clock=clock)
+
+
+def history() -> tuple[MemoryFiles, list[Operation]]:
+    """Publish and ack through two lives of a store, with a note about every other batch. Returns
+    the disk before it.
+    """
+    disk, clock = new_disk("/data/store"), ManualClock()
+    store = opened(disk, clock)
+    store.create_queue({"name": "orders"})
+    store.close()
+    base = disk.fork()
+    events: list[Operation] = []
+    disk.record = events.append
+    for _ in range(2):
+        store = opened(disk, clock)
+        (orders,) = store.queues.values()
+        for number in range(5):
+            store.publish([orders], [Message(ENVELOPE, bytes(100))] * (1 + number % 2))
+            if number == 3:
+                store.take(orders, 1, acked=True)
+            store.sync()
+            clock.advance(600)
+        store.abandon()
+    disk.record = None
+    return base, events
+
+
+def false_alarms() -> Iterator[str]:
+    disk, events = history()
+    rng = random.Random("positions")
+    for event in events:
+        disk.redo(event)
+        for image in crash_images(disk, rng, IMAGES, notes_vary=True):
+            store = opened(image.files, ManualClock())
+            report = store.recovery_report
+            store.abandon()
+            if report.shortfall or report.lost_count:
+                yield f"{image.description}: {report.shortfall}"
+
+
+def test_no_crash_leaves_a_shortfall() -> None:
+    assert list(false_alarms()) == []
+
+
+def test_a_note_before_the_disk_has_the_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    noting: list[PositionNotes] = []
+    write, note = Log.write, PositionNotes.note
+
+    def remembered(notes: PositionNotes, position: Position, now_ms: int, wall_ms: int) -> None:
+        noting[:] = [notes]
+        note(notes, position, now_ms, wall_ms)
+
+    def too_early(log: Log, batch: Batch) -> None:
+        if noting and batch.summary and batch.segment:
+            end = Position(batch.segment.number, 0, batch.lsn + 1, batch.first_id + 1)
+            note(noting[0], end, 1 << 50, 0)
+        write(log, batch)
+
+    monkeypatch.setattr(PositionNotes, "note", remembered)
+    monkeypatch.setattr(Log, "write", too_early)
+    assert any(false_alarms())
