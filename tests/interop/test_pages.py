@@ -45,6 +45,7 @@ WIDE, NARROW, HUGE = (
 ZONE = "Asia/Kolkata"
 HOSTILE = "<img src=x onerror=alert(1)>\"'/%2F&amp;"
 QUOTED = quote(HOSTILE, safe="")
+GET = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
 RIGHTS = ("configure", "write", "read")
 CHART_WIDTH = "document.querySelector('.chart').clientWidth"
 
@@ -673,3 +674,36 @@ def test_who_may_not_see_it_does_not(context: BrowserContext, page: Page, site: 
     for path in ("/messages", "/messages/1"):
         answer = other.goto(f"{site}/queues/%2F/orders{path}")
         assert answer.status == 401  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("disguised\u202eredro", "disguised[U+202E]redro"),
+        ("disguised\u2066\u200bx", "disguised[U+2066][U+200B]x"),
+        (" disguised  ", "\u2423disguised\u2423\u2423"),
+        ("disguised\u00a0x\ty", "disguised[U+00A0]x[U+0009]y"),
+        ("..", ".."),
+        (".", "."),
+    ],
+)
+def test_a_name_that_would_disguise_itself_is_seen_and_opens(
+    page: Page, site: str, name: str, shown: str
+) -> None:
+    with ManagementClient(site) as api:
+        path = f"/queues/%2F/{quote(name, safe='').replace('.', '%2E')}"
+        api.put(path)
+        page.goto(f"{site}/queues?name={quote('disguised' if 'dis' in name else name)}")
+        page.click(f"tbody a:text-is('{shown}')")
+        page.wait_for_selector("h1")
+        assert shown in page.inner_text("main")
+        page.click("text=Browse messages")
+        page.click(f"a.crumb:text-is('{shown}')")
+        # A form finds it, too.
+        page.click("summary:has-text('Publish')")
+        page.fill("textarea[name=payload]", "found")
+        page.click("button:text-is('Publish')")
+        page.wait_for_selector("text=The message is published.")
+        (got,) = api.post(f"{path}/get", GET)
+        assert got["payload"] == "found"
+        api.delete(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import trio
 from starlette import routing
@@ -20,6 +19,7 @@ from amqpstore_server.management.errors import HttpError, http_error_of, not_fou
 from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
 from amqpstore_server.management.login import HttpLogins, Identity
 from amqpstore_server.management.pages.site import PagesApp
+from amqpstore_server.management.path_names import name_of
 from amqpstore_server.management.public_address import PublicAddress, without_prefix
 from amqpstore_server.management.routes import ApiRoute, Needs, in_order
 from amqpstore_server.management.topology import DEFAULT_EXCHANGE
@@ -285,6 +285,6 @@ class _Endpoint:
 def _decoded(part: str) -> str:
     """Raises: HttpError."""
     try:
-        return unquote(part, errors="strict")
+        return name_of(part)
     except UnicodeDecodeError:
         raise not_found("the path is not UTF-8") from None

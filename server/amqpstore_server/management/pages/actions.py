@@ -19,7 +19,8 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from amqpstore_server.management.errors import HttpError, bad_request
-from amqpstore_server.management.pages.api import PageApi, segment
+from amqpstore_server.management.pages.api import PageApi
+from amqpstore_server.management.path_names import segment
 
 METHODS = frozenset({"PUT", "POST", "DELETE"})
 _MAX_FIELDS = 2000

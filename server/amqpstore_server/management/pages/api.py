@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 
 from amqpstore_server.management.answers import content_of
 from amqpstore_server.management.errors import HttpError, http_error_of
+from amqpstore_server.management.path_names import segment
 
 if TYPE_CHECKING:
     from amqpstore_server.management.app import ManagementApp
     from amqpstore_server.management.login import Identity
-
-
-def segment(name: str) -> str:
-    """Return a name as a part of a path: a slash in it is not a border."""
-    return quote(name, safe="")
 
 
 class PageApi:

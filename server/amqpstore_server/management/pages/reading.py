@@ -10,10 +10,11 @@ import msgspec
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.pages import charts, provenance, storing
 from amqpstore_server.management.pages.address import PageAddress, Values
-from amqpstore_server.management.pages.api import PageApi, segment
+from amqpstore_server.management.pages.api import PageApi
 from amqpstore_server.management.pages.listings import ListPage
 from amqpstore_server.management.pages.rights import PageRights, may_declare, rights_on
 from amqpstore_server.management.pages.routing import steps_of
+from amqpstore_server.management.path_names import segment
 
 _MAX_BINDINGS = 500
 _MAX_STEPS = 200

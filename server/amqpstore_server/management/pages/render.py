@@ -8,7 +8,8 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from starlette.responses import HTMLResponse
 
 from amqpstore_server.management.pages import formats
-from amqpstore_server.management.pages.api import segment
+from amqpstore_server.management.pages.visible import with_marks
+from amqpstore_server.management.path_names import segment
 
 PAGE_HEADERS = {
     "content-security-policy": (
@@ -44,7 +45,7 @@ _TEMPLATES.filters |= {
 def page(template: str, values: dict[str, Any], status: int = 200) -> HTMLResponse:
     """Return a page, written from a template."""
     content = _TEMPLATES.get_template(template).render(values)
-    return HTMLResponse(content, status, PAGE_HEADERS)
+    return HTMLResponse(with_marks(content), status, PAGE_HEADERS)
 
 
 def compile_templates() -> None:

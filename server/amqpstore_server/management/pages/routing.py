@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from amqpstore_server.management.pages.api import segment
+from amqpstore_server.management.path_names import segment
 
 
 class WayStep(NamedTuple):

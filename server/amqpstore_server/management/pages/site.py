@@ -35,6 +35,7 @@ from amqpstore_server.management.pages.sessions import (
     Sessions,
     WebSession,
 )
+from amqpstore_server.management.path_names import name_of
 from amqpstore_server.management.public_address import PublicAddress, without_prefix
 
 if TYPE_CHECKING:
@@ -369,7 +370,14 @@ def _outcome(said: str, result: Any) -> str:
 
 
 def _path(request: Request) -> Mapping[str, str]:
-    return {name: unquote(part) for name, part in request.path_params.items()}
+    return {name: _name_of(part) for name, part in request.path_params.items()}
+
+
+def _name_of(part: str) -> str:
+    try:
+        return name_of(part)
+    except UnicodeDecodeError:
+        return unquote(part)  # Nothing has that name.
 
 
 def _static_files() -> Mapping[str, bytes]:

@@ -1,0 +1,54 @@
+"""Characters that nobody sees are written out, so that no name looks like another one.
+
+A name may turn around what follows it (U+202E), contain characters without a width, or begin or
+end with a blank. The text of a page, whatever it shows, has a mark in the place of each; what forms
+send and where links lead is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+_HIDDEN = re.compile(
+    "["
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\xad"
+    "\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f"
+    "\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "]"
+)
+"""Controls, marks of direction, blanks other than U+0020, and what has no width."""
+
+_TEXT = re.compile(r"<(?P<tag>/?[a-zA-Z][a-zA-Z0-9]*)(?P<rest>[^>]*)>(?P<text>[^<]+)")
+_SENT = frozenset({"textarea", "option", "script", "style"})
+"""Elements whose text is not for people alone."""
+
+_NAMING = frozenset({"a", "code"})
+"""Elements in which templates put a name, and no blank of their own around it."""
+
+_BLANKS = re.compile("^[ \t\r\n]+|[ \t\r\n]+$|[\t\r\n]+| {2,}")
+_BLANK_MARK = "\N{OPEN BOX}"
+
+
+def with_marks(page: str) -> str:
+    """Return a page whose text has marks for what nobody would see."""
+    return _TEXT.sub(_marked, page)
+
+
+def _marked(element: re.Match[str]) -> str:
+    tag, text = element["tag"].lower(), element["text"]
+    if tag in _SENT:
+        return element[0]
+    marked = _HIDDEN.sub(_mark, text)
+    if tag in _NAMING:
+        marked = _BLANKS.sub(_blank_marks, marked)
+    return element[0] if marked == text else f"<{element['tag']}{element['rest']}>{marked}"
+
+
+def _mark(character: re.Match[str]) -> str:
+    return f"[U+{ord(character[0]):04X}]"
+
+
+def _blank_marks(blanks: re.Match[str]) -> str:
+    return "".join(_BLANK_MARK if one == " " else f"[U+{ord(one):04X}]" for one in blanks[0])
