@@ -77,6 +77,26 @@ def test_a_list_that_has_become_shorter_shows_its_last_page(visitor: PageVisitor
     assert "No queue matches" in shown(visitor, "/queues?page=42&name=nothing")
 
 
+def test_any_page_of_a_list_can_be_named(visitor: PageVisitor) -> None:
+    page = visitor.visit("/queues?page=2&name=q&sort=messages").text
+    (form,) = re.findall('<form class="inline" method="get"><input.*?</form>', page)
+    assert 'name="page" min="1" max="4" value="2"' in form
+    kept = dict(re.findall('type="hidden" name="(.*?)" value="(.*?)"', form))
+    assert kept == {"name": "q", "sort": "messages"}
+    assert "151 to 170 of 170" in shown(visitor, "/queues?name=q&sort=messages&page=4")
+    assert "Go" not in shown(visitor, "/queues?vhost=other")
+
+
+def test_any_bytes_are_published_by_a_page(visitor: PageVisitor, api: ManagementClient) -> None:
+    path = "/act/POST/api/exchanges/%2F/amq.default/publish"
+    sent = {"payload_encoding": "base64", "payload": "/wCA", "routing_key": "q001"}
+    assert 'name="payload_encoding"' in visitor.visit("/queues/%2F/q001").text
+    post(visitor, path, "/queues/%2F/q001", data=sent)
+    get = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    (got,) = api.post("/queues/%2F/q001/get", get)
+    assert (got["payload"], got["payload_encoding"]) == ("/wCA", "base64")
+
+
 def test_an_invalid_expression_is_told_above_the_list(visitor: PageVisitor) -> None:
     page = shown(visitor, "/queues?use_regex=true&name=((")
     assert "is not a regular expression" in page

@@ -83,6 +83,10 @@ class ListPage:
         """Return the address of this page of the list, with some things changed; relative to the
         page that it is on.
         """
+        return f"?{urlencode(self.asked(**changes))}"
+
+    def asked(self, **changes: Any) -> dict[str, Any]:
+        """Return the parameters of this page of the list, with some things changed."""
         asked: dict[str, Any] = {
             "page": self.page if self.page > 1 else "",
             "sort": self.sort,
@@ -97,4 +101,4 @@ class ListPage:
         asked |= changes
         if asked["page"] == 1:
             asked["page"] = ""
-        return f"?{urlencode({key: value for key, value in asked.items() if value})}"
+        return {key: value for key, value in asked.items() if value}
