@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,8 @@ from amqpstore_server.broker.stored import misshapen
 from amqpstore_server.reports import write_report
 
 _LOGGED_QUEUES = 20
+_LOGGED_FILES = 20
+"""The report has all of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +45,7 @@ def keep_report(
         "lost": report.lost_count,
         "orphaned": len(report.orphaned),
     }
-    for path, offset, size, reason in report.damage:
-        extra = {"path": path, "offset": offset, "bytes": size, "reason": reason}
+    for extra in _damage_by_file(report.damage):
         _log.error("damage", extra=extra)
     if report.shortfall:
         text = f"{report.shortfall.text}. `amqpstore check` lists what is damaged"
@@ -76,6 +77,24 @@ def keep_report(
         return None
     _log.info("recovery report", extra={"path": path})
     return path
+
+
+def _damage_by_file(damage: Iterable[tuple[str, int, int, str]]) -> Iterator[dict[str, object]]:
+    """Yield the fields of a line of the log for each damaged file, with those of its first place;
+    the files beyond the first ones are summed up in one.
+    """
+    by_file: dict[str, list[tuple[int, int, str]]] = {}
+    for path, offset, size, reason in damage:
+        by_file.setdefault(path, []).append((offset, size, reason))
+    files = [*by_file.items()]
+    for path, places in files[:_LOGGED_FILES]:
+        offset, _, reason = places[0]
+        size = sum(one[1] for one in places)
+        found = {"path": path, "offset": offset, "bytes": size, "reason": reason}
+        yield found if len(places) == 1 else {**found, "places": len(places)}
+    if others := files[_LOGGED_FILES:]:
+        places = [one for _, some in others for one in some]
+        yield {"files": len(others), "places": len(places), "bytes": sum(one[1] for one in places)}
 
 
 def _by_queue(store: Store) -> list[dict[str, Any]]:

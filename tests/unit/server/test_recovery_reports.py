@@ -60,3 +60,18 @@ def test_a_log_that_lost_its_end_is_an_error_with_a_next_step(
     reason = error.__dict__["reason"]
     assert reason.startswith("at least 7 messages that were durable are missing in the log.")
     assert "amqpstore check" in reason
+
+
+def test_damage_is_one_line_a_file_and_one_for_many_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store, caplog.at_level(logging.INFO):
+        damage = store.recovery_report.damage
+        damage += [("first", 4096 + place, 10, "reason") for place in range(1133)]
+        damage += [(f"file{number}", 0, 5, "other") for number in range(30)]
+        keep_report(store, NOW)
+    first, *some, last = [one.__dict__ for one in caplog.records if one.getMessage() == "damage"]
+    assert (first["path"], first["offset"], first["reason"]) == ("first", 4096, "reason")
+    assert (first["places"], first["bytes"]) == (1133, 11_330)
+    assert [one["path"] for one in some] == [f"file{number}" for number in range(19)]
+    assert (last["files"], last["places"], last["bytes"]) == (11, 11, 55)
