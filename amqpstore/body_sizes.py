@@ -15,7 +15,12 @@ from amqpstore.runs import Run, RunList
 
 
 class BodySizes:
-    """Body sizes of messages in index files. The last file that was read stays cached."""
+    """Body sizes of messages in index files. The last file that was read stays cached.
+
+    `has_failed`: a file could not be read, since this was last set.
+    """
+
+    has_failed = False
 
     def __init__(self, reader: IndexReader) -> None:
         self._reader = reader
@@ -92,6 +97,7 @@ class BodySizes:
             try:
                 self._last = key, self._reader.entries(queue.id, state)
             except (DamageError, OSError, MemoryError):
+                self.has_failed = True
                 return None
         return self._last[1]
 

@@ -65,6 +65,7 @@ class StoredRuns:
         self._large = LargeReads(backing.limits.read_part_bytes, clock)
         self._rereading = Rereading(self.read_back, self._forget_damage, clock)
         self.unread_log = UnreadLog(clock)
+        self._uncounted: list[Queue] = []
 
     def bring_back(
         self, queue: Queue, run: Run, *, in_parts: bool = False
@@ -302,6 +303,7 @@ class StoredRuns:
                 queue.could_read(file, runs)
                 if runs:
                     found[queue] = found.get(queue, 0) + sum(run.count for run in runs)
+        self._count_again()
         for queue, count in found.items():
             _log.info("%d messages of queue %d can be read again", count, queue.id)
         return found
@@ -348,18 +350,31 @@ class StoredRuns:
         return sizes
 
     def count_ready(self, queue: Queue) -> None:
-        """Count what is ready after a start, without reading a body."""
+        """Count what is ready, without reading a body: after a start, and again while an index file
+        could not be read for it.
+        """
         queue.is_sized = all(file.body_bytes is not None for file in queue.paged)
         queue.ready_bytes = sum(file.body_bytes or 0 for file in queue.paged)
         queue.stored_count = queue.stored_bytes = 0
+        self._body_sizes.has_failed = False
         for run in queue.ready:
-            if not run.body_bytes:
-                sizes = self._sizes_of(queue, run)
-                queue.is_sized = queue.is_sized and sizes is not None
-                run.body_bytes = sum(sizes or ())
+            if run.messages is None:
+                if not run.body_bytes and run.first_id < FIRST_TRANSIENT:
+                    sizes = self._sizes_of(queue, run)
+                    queue.is_sized = queue.is_sized and sizes is not None
+                    run.body_bytes = sum(sizes or ())
+                queue.stored_count += run.count
+                queue.stored_bytes += run.body_bytes
             queue.ready_bytes += run.body_bytes
-            queue.stored_count += run.count
-            queue.stored_bytes += run.body_bytes
+        if self._body_sizes.has_failed:
+            self._uncounted.append(queue)
+
+    def _count_again(self) -> None:
+        """Count what is ready in one of the queues whose index files could not be read for it."""
+        if self._uncounted:
+            queue = self._uncounted.pop(0)
+            if not queue.deleted and not queue.is_sized:
+                self.count_ready(queue)
 
     def read_back(
         self, run: Run, skipped: int, count: int, *, in_parts: bool = False

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import MessageDamagedError, Options, Queue, Store
+from amqpstore import MessageDamagedError, Options, Queue, Run, Store
 from amqpstore.clock import SimulatedClock
-from amqpstore.files import OsFiles
+from amqpstore.files import File, OsFiles
 from amqpstore.limits import StoreLimits
 from amqpstore.records import Kind, Record, scan
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
@@ -132,6 +132,52 @@ def test_an_index_file_that_can_be_read_again(disk: Disk) -> None:
     assert drain(store, one) == [b"first", b"second", b"third", b"more"]
     store.close()
     disk.open().abandon()
+
+
+class ReadOnce(UnreadableFiles):
+    """Files of which an index file can be opened once, until `is_well`."""
+
+    is_well = False
+    opened = 0
+
+    def open(self, path: str) -> File:
+        self.opened += "/index/" in path
+        if "/index/" in path and self.opened > 1 and not self.is_well:
+            raise self.error(path)
+        return super().open(path)
+
+
+def take_one(store: Store, queue: Queue) -> None:
+    """Ack the first message."""
+    run = store.take(queue, 1)
+    assert isinstance(run, Run)
+    store.ack(queue, run)
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_bytes_that_could_not_be_counted_are_counted_again(disk: Disk, taken: int) -> None:
+    store = disk.open()
+    take_one(store, queue_named(store, "one"))
+    store.sync()
+    store.abandon()
+    files = ReadOnce(OsFiles())
+    store = disk.open(files)
+    one = queue_named(store, "one")
+    assert (one.ready_count, one.sized_bytes) == (2, None)
+    for _ in range(taken):
+        take_one(store, one)
+    publish_batches(store, one, [[b"more"]])
+    assert wait(disk, store) == {}
+    assert (one.ready_count, one.sized_bytes) == (3 - taken, None)
+    files.is_well = True
+    assert wait(disk, store) == {}
+    assert one.sized_bytes == [15, 9][taken]
+    assert store.stored.ready_bytes(one) == one.sized_bytes
+    assert one.stored_count <= one.ready_count
+    rest = [b"second", b"third", b"more"][taken:]
+    assert drain(store, one) == rest
+    assert (one.ready_bytes, one.stored_bytes, one.stored_count) == (0, 0, 0)
+    store.close()
 
 
 def test_what_a_prepared_transaction_locks_is_not_served_to_others(disk: Disk) -> None:
