@@ -96,6 +96,11 @@ def segment_path(directory: str, number: int) -> str:
     return os.path.join(directory, SEGMENTS, segment_name(number))
 
 
+def quarantined_path(directory: str, number: int) -> str:
+    """Return the path that segment `number` of the store in `directory` has in quarantine."""
+    return os.path.join(directory, QUARANTINE, segment_name(number))
+
+
 def segment_number(name: str) -> int | None:
     """Return the number in a segment's file name; None for any other name."""
     match = _SEGMENT.fullmatch(name)

@@ -136,15 +136,23 @@ class IndexWriter:
         if one is None:
             while len(self._open) >= self._max_open:
                 self._close(next(iter(self._open.values())))
-            number = queue.next_number
-            queue.next_number += 1
-            file = self._files.create(index_path(self._directory, queue.id, number))
+            file, number = self._create(queue)
             one = _Appended(
                 queue, file, IndexFile(IndexState(number, 0, 0, 0, 0)), self._entries_a_file
             )
             self._open[queue.id] = one
         self._open.move_to_end(queue.id)
         return one
+
+    def _create(self, queue: QueueIndex) -> tuple[File, int]:
+        while True:
+            number = queue.next_number
+            queue.next_number += 1
+            try:
+                return self._files.create(index_path(self._directory, queue.id, number)), number
+            except FileExistsError:
+                # A start has kept a file that has no row, as it may be needed.
+                continue
 
     def _sync(self, group: Sequence[_Appended]) -> None:
         for one in group:

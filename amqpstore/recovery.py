@@ -23,7 +23,7 @@ Past 600 lines because it is one pass over one log: what a part of it finds, the
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from amqpstore import tables
@@ -35,6 +35,7 @@ from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, e
 from amqpstore.enqueue_order import EnqueueOrder, not_enqueued
 from amqpstore.errors import DamageError, UnreadableLogError
 from amqpstore.evidence.absence import find_absent, size_of
+from amqpstore.evidence.newer_segments import find_newer, noted_newer
 from amqpstore.evidence.shortfall import ReadLog, find_shortfall
 from amqpstore.evidence.wrong_kinds import only_files, replaced_segments
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
@@ -104,7 +105,7 @@ class _Recovery:
         self._is_follower = is_follower
         self._report = RecoveryReport()
         self._rows = tables.SEGMENTS.read(catalog.rows)
-        self._quarantine = tables.QUARANTINE.read_keys(catalog.rows)
+        self._quarantine = {**tables.QUARANTINE.read(catalog.rows)}
         self._offset_tables = tables.OFFSET_TABLES.read(catalog.rows)
         self._noted_ends = {
             key: row.end for key, row in tables.SEGMENT_ENDS.read(catalog.rows).items()
@@ -115,6 +116,8 @@ class _Recovery:
         self._next_message_id = self._start.message_id
         self._next_lsn = self._start.lsn
         self._unknown_bytes = 0
+        # The last message in segments that are newer than the catalog.
+        self._newest_id = 0
         self._present = PresentNumbers()
         # For what is missing in the log: LSNs of its batches, and ids that it has or tells of.
         self._lsns = PresentNumbers()
@@ -144,6 +147,7 @@ class _Recovery:
             self._known_numbers(), self._next_compacted
         )
         self._name_shortfall()
+        self._next_message_id = max(self._next_message_id, self._newest_id + 1)
         self._skip_numbers()
         position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
         if numbers:
@@ -278,15 +282,39 @@ class _Recovery:
             self._out.segments.append(self._sealed(number))
         self._out.deleted = sorted(self._out.checkpoint_state.queues.keys() - self._queues.keys())
         left_index, misses_index = self._list_index_files()
-        if misses_index or not expected.is_complete:
+        left = expected.left_over
+        is_old = self._is_catalog_old(left)
+        if misses_index or self._report.absent or not expected.is_complete:
             # The catalog may be an old copy, and these files have its messages under other names.
             return
-        left = expected.left_over
         self._out.quarantined = [number for number in left if number in self._quarantine]
+        if is_old:
+            return
         removed = [segment_name(number) for number in left if number not in self._quarantine]
         removed += spare if self._is_follower else [*spare, *unfinished]
         left_index += [f"{directory}/{name}" for name in removed]
         self._out.leftovers = only_files(self._files, left_index)
+
+    def _is_catalog_old(self, left: Iterable[int]) -> bool:
+        """Tell whether any compacted segment has newer messages than the catalog knows.
+
+        It is reported, and goes to quarantine, where a repair finds it. A number that the catalog
+        knows is not looked at: its file is older.
+        """
+        where = self._files, self._directory
+        found = noted_newer(*where, self._quarantine, self._seed)
+        new = [number for number in left if number >= (self._next_compacted or 0)]
+        next_id = self._start.message_id
+        for number, newer in find_newer(*where, new, self._seed, next_id).items():
+            if number not in found:
+                found[number] = newer
+                if not newer.error:
+                    self._quarantine[number] = [newer.row]
+                    self._out.changes.append(tables.QUARANTINE.put(number, [newer.row]))
+        for newer in found.values():
+            self._damage(newer.path, Gap(newer.offset, newer.offset + newer.size, newer.reason))
+            self._newest_id = max(self._newest_id, newer.last_id)
+        return bool(found)
 
     def _moved_numbers(self) -> list[int]:
         """Return the numbers of the segments in quarantine."""

@@ -7,6 +7,7 @@ another part often knows what is missing. Nothing here changes a file, or decide
 - `absence`: which messages the files of segments do not have, although the catalog counts them.
 - `durable_positions`: how far the log was durable, noted beside it.
 - `shortfall`: what was durable and the log does not have.
+- `newer_segments`: compacted segments that show that the catalog is an older one.
 - `identification`: what a file is, whatever its name and its directory; `misplaced`: files that the
   store needs and that lie under another name.
 - `wrong_kinds`: directories, pipes and the like in the place of files.

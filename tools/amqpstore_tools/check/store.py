@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.evidence import Shortfall, find_misplaced, find_wrong_kinds
+from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, noted_newer
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
@@ -36,6 +37,7 @@ from amqpstore.filenames import (
     is_of_system,
     is_spare,
     is_unfinished,
+    quarantined_path,
     rejoin_number,
     repair_number,
     segment_number,
@@ -44,10 +46,9 @@ from amqpstore.filenames import (
 from amqpstore.files import Files
 from amqpstore.keys import IndexKey
 from amqpstore.marker import Marker
-from amqpstore.records import FORMAT_VERSION, HEADER, Kind, Record, checksum_seed
+from amqpstore.records import FORMAT_VERSION, HEADER, checksum_seed
 from amqpstore.shapes import Rows
-from amqpstore.tables import START, StoreRows
-from amqpstore.windows import scan_file
+from amqpstore.tables import START, DamageRow, StoreRows
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import LogHistory
@@ -311,7 +312,11 @@ class PreparedStore:
     def _check_quarantine(self, rows: Rows) -> None:
         moved = segment_numbers(self._right_kinds(QUARANTINE))
         noted = tables.QUARANTINE.read(rows.__getitem__)
+        newer = noted_newer(self._files, self._directory, noted, self._seed)
         for number in moved:
+            if number in newer:
+                self._findings.add("catalog-old", quarantined_path("", number), IS_NEWER)
+                continue
             places = len(noted.get(number, ()))
             text = f"segment {number} was moved here, complete: {places} places in it are damaged"
             self._findings.add(
@@ -324,7 +329,9 @@ class PreparedStore:
 
     def _check_unrowed(self, rows: Rows) -> None:
         """Check files without a row: the next start removes them, or moves them away."""
-        quarantined = tables.QUARANTINE.read_keys(rows.__getitem__)
+        quarantined = tables.QUARANTINE.read(rows.__getitem__)
+        position = StoreRows.read(rows.__getitem__).position or START
+        newer = set() if self._is_live else self._newer(quarantined, position.message_id)
         for number in self._expected.left_over:
             if tables.SEGMENTS.key(number) in self._damaged_accounts:
                 continue
@@ -333,11 +340,8 @@ class PreparedStore:
                 text = f"it is a copy of segment {of}: its content is ignored"
                 self._findings.add("segment-copied", segment_name(number), text, 0)
                 continue
-            if newer := self._newer_message(rows, number):
-                text = (
-                    f"it has message {newer}, which is newer than the last checkpoint: the catalog"
-                )
-                self._findings.add("catalog-old", segment_name(number), f"{text} is an older one")
+            if number in newer:
+                self._findings.add("catalog-old", segment_name(number), IS_NEWER)
                 continue
             does = "moves it to quarantine" if number in quarantined else "removes it"
             text = f"nothing in it is live: the next start {does}"
@@ -349,23 +353,12 @@ class PreparedStore:
                 text = "no row names it: the next start removes it"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
 
-    def _newer_message(self, rows: Rows, number: int) -> int:
-        """Return the last id in a compacted segment if the last checkpoint did not know it, else 0:
-        what a compaction merges, a checkpoint has covered.
-        """
-        position = StoreRows.read(rows.__getitem__).position or START
-        if self._is_live or not filenames.is_compacted(number):
-            return 0
-        last = 0
-        with contextlib.suppress(FileNotFoundError):
-            file = self._files.open(os.path.join(self._directory, segment_name(number)))
-            try:
-                for found in scan_file(file, file.size(), number, self._seed):
-                    if isinstance(found, Record) and found.kind == Kind.MESSAGE:
-                        last = found.number
-            finally:
-                file.close()
-        return last if last >= position.message_id else 0
+    def _newer(self, quarantine: Mapping[int, Iterable[DamageRow]], next_id: int) -> set[int]:
+        """Return the segments without a row that are newer than the catalog."""
+        where = self._files, self._directory
+        found = find_newer(*where, self._expected.left_over, self._seed, next_id)
+        found |= noted_newer(*where, quarantine, self._seed)
+        return {number for number, newer in found.items() if not newer.error}
 
     def _copied_from(self, number: int) -> int:
         """Return the number of the segment that a file is a copy of; 0 if it is not a copy."""

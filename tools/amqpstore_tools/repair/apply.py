@@ -104,7 +104,8 @@ def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> 
     repair.create()
     try:
         if planned.truth is not None and planned.layout is not None:
-            Builder(facts, planned.truth, planned.layout, to, plan.made_ms, tell).run()
+            numbers = plan.quarantined
+            Builder(facts, planned.truth, planned.layout, numbers, to, plan.made_ms, tell).run()
         build_marker(facts, to)
         new = listing(to, tell)
         puts = sorted(name for name, row in new.items() if row[0] == "file")

@@ -6,7 +6,7 @@ import os
 import uuid
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
@@ -18,10 +18,8 @@ from amqpstore.expiry import earliest
 from amqpstore.filenames import (
     CATALOG,
     INDEX,
-    QUARANTINE,
     SEGMENTS,
     index_path,
-    segment_numbers,
     segment_path,
 )
 from amqpstore.files import OsFiles
@@ -70,14 +68,24 @@ def build_marker(facts: Facts, to: str) -> None:
 
 
 class Builder:
-    """Builds in the directory `to`. Args: made_ms, since 1970, when the plan was made."""
+    """Builds in the directory `to`. Args: quarantined, the numbers of the segments that stay in
+    quarantine; made_ms, since 1970, when the plan was made.
+    """
 
     def __init__(
-        self, facts: Facts, truth: Truth, layout: Layout, to: str, made_ms: int, tell: Progress
+        self,
+        facts: Facts,
+        truth: Truth,
+        layout: Layout,
+        quarantined: Collection[int],
+        to: str,
+        made_ms: int,
+        tell: Progress,
     ) -> None:
         self._facts = facts
         self._truth = truth
         self._layout = layout
+        self._quarantined = quarantined
         self._to = to
         self._made_ms = made_ms
         self._tell = tell
@@ -308,12 +316,10 @@ class Builder:
         changes += [Change("vhosts", key, row) for key, row in truth.vhosts.items()]
         for table in _KEPT_TABLES:
             changes += [Change(table, key, row) for key, row in facts.table(table).items()]
-        moved = ReadOnlyFiles().list_directory(os.path.join(facts.directory, QUARANTINE))
-        numbers = segment_numbers(moved)
         changes += [
             tables.QUARANTINE.put(number, damage)
             for number, damage in tables.QUARANTINE.read(facts.table).items()
-            if number in numbers
+            if number in self._quarantined
         ]
         self._changes += changes
 

@@ -14,7 +14,15 @@ import msgspec
 
 from amqpstore.errors import NotAStoreError
 from amqpstore.evidence import find_wrong_kinds
-from amqpstore.filenames import CATALOG, DEFINITIONS, INDEX, MARKER, QUARANTINE, SEGMENTS
+from amqpstore.filenames import (
+    CATALOG,
+    DEFINITIONS,
+    INDEX,
+    MARKER,
+    QUARANTINE,
+    SEGMENTS,
+    segment_numbers,
+)
 from amqpstore.files import FileType
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.executor import Executor
@@ -61,6 +69,12 @@ class RepairPlan:
     def digest(self) -> str:
         """The digest of the plan and of the state for which it was made."""
         return digest_of({"plan": [json.dumps(self.as_json(), sort_keys=True)]})
+
+    @property
+    def quarantined(self) -> list[int]:
+        """The numbers of the segments in quarantine, as far as they stay there."""
+        names = [name.rpartition("/") for name in self.files if name not in self.moves]
+        return segment_numbers([name for folder, _, name in names if folder == QUARANTINE])
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as it is written to a file."""
@@ -148,8 +162,12 @@ def _may_be_moved(directory: str, name: str) -> bool:
 
 
 def _is_in_the_way(finding: Finding) -> bool:
-    """Tell whether a file is under a wrong name where the store would find it again."""
+    """Tell whether a file is under a wrong name where the store would find it again, or in
+    quarantine although its messages are needed.
+    """
     folder, _, _ = finding.file.rpartition("/")
+    if finding.code == "catalog-old":
+        return folder == QUARANTINE
     return finding.code == "file-misplaced" and folder in ("", SEGMENTS, INDEX, QUARANTINE)
 
 

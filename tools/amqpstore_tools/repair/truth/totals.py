@@ -9,6 +9,7 @@ from typing import Any
 
 from amqpstore import tables
 from amqpstore.evidence import ReadLog, Shortfall, find_shortfall
+from amqpstore.evidence.newer_segments import noted_newer
 from amqpstore.present_numbers import PresentNumbers
 from amqpstore.runs import ReadyList, Run
 from amqpstore.tables import START, Position
@@ -123,11 +124,18 @@ def collect_orphans(
     entry is lost that the last checkpoint knew.
     """
     orphans = truth.orphans
+    quarantine = tables.QUARANTINE.read(facts.table)
+    newer = noted_newer(ReadOnlyFiles(), facts.directory, quarantine, facts.seed)
     for segment in facts.segments:
+        # A start has noted it: no checkpoint, not the last one either, has known what is there.
+        noted = newer.get(segment.number)
+        unknown = range(noted.first_id, noted.last_id + 1) if noted else range(0)
         for run in segment.runs:
             for first, end in placements.explained.missing(run.first_id, run.end_id):
                 for message_id in range(first, end):
-                    if not _is_done_with(trust, message_id, is_index_whole=is_index_whole):
+                    if message_id in unknown or not _is_done_with(
+                        trust, message_id, is_index_whole=is_index_whole
+                    ):
                         orphans.add(message_id, message_id + 1)
     for first, end in short:
         for start, stop in truth.homes.known.within(first, end):
