@@ -19,7 +19,7 @@ from amqpstore_server.broker.limits import LOOK_COST
 from amqpstore_server.broker.permissions import Access, grants_any
 from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.predeclared import DEFAULT_VHOST
-from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of
+from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of, served_name
 from amqpstore_server.broker.queues.message_sums import volatile_count
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.quotas import Limits, Quotas
@@ -482,8 +482,8 @@ class Broker:
                 leave_out("queues", str(store_queue.id), reason)
             elif "level" in definition:
                 priorities.append((vhost, store_queue, definition))
-            elif definition["name"] in vhost.queues:
-                reason = f"there is already a queue {definition['name']!r}"
+            elif (name := served_name(definition)) in vhost.queues:
+                reason = f"there is already a queue {name!r}"
                 leave_out("queues", str(store_queue.id), reason)
             elif kind_of(definition) not in QUEUE_KINDS:
                 reason = f"there is no kind of queue {kind_of(definition)!r}"
@@ -491,12 +491,15 @@ class Broker:
             else:
                 vhost.add_queue(store_queue, durable=True)
         for vhost, store_queue, definition in priorities:
-            if queue := vhost.queues.get(definition["name"]):
-                queue.priorities.add(definition["level"], store_queue)
+            name = served_name(definition)
+            queue = vhost.queues.get(name)
+            if queue is None:
+                leave_out("queues", str(store_queue.id), f"there is no queue {name!r}")
+            elif definition["level"] in dict(queue.priorities.levels()):
+                reason = f"queue {name!r} already has a level {definition['level']}"
+                leave_out("queues", str(store_queue.id), reason)
             else:
-                leave_out(
-                    "queues", str(store_queue.id), f"there is no queue {definition['name']!r}"
-                )
+                queue.priorities.add(definition["level"], store_queue)
 
     def _restore_branches(self) -> None:
         """Restore the prepared transactions that nobody has decided yet."""

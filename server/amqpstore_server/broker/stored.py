@@ -20,11 +20,17 @@ _MAX_PRIORITY = 1 << 40
 """The priorities of a delayed exchange are times."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=255)]
+_QueueName = Annotated[
+    str, msgspec.Meta(pattern=r"\A(amq\.(delayed|history|consumed)\.)?[\s\S]{0,255}\Z")
+]
+"""Older versions wrote longer names than they accepted, for queues of the broker's own: see
+`queues.kinds.served_name`.
+"""
 
 
 class _Queue(msgspec.Struct):
     vhost: str
-    name: _Name
+    name: _QueueName
     auto_delete: bool
     arguments: dict[str, Any]
     kind: str = ""
@@ -32,7 +38,7 @@ class _Queue(msgspec.Struct):
 
 class _PriorityQueue(msgspec.Struct):
     vhost: str
-    name: _Name
+    name: _QueueName
     level: Annotated[int, msgspec.Meta(ge=1, le=_MAX_PRIORITY)]
 
 

@@ -39,7 +39,7 @@ from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchang
 from amqpstore_server.broker.exchanges.bindings import Bindings
 from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.broker.messages.deaths import Reason
-from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, without_line_ends
+from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, own_name, without_line_ends
 from amqpstore_server.broker.owned_queues import OwnedQueues
 from amqpstore_server.broker.policy import Policies
 from amqpstore_server.broker.policy_settings import PolicySettings
@@ -51,7 +51,7 @@ from amqpstore_server.broker.queues.kinds import (
     DelayQueue,
     ReplyQueue,
     kind_of,
-    own_queue_name,
+    served_name,
 )
 from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.queue import Queue, WayOut
@@ -288,7 +288,7 @@ class VirtualHost:
 
     def _give_queue(self, exchange: Exchange, changes: Sequence[Change]) -> None:
         """Create the own queue of an exchange that keeps messages, and commit the changes."""
-        name = own_queue_name(exchange)
+        name = own_name(exchange.queue_kind, exchange.name)
         queue = self.queues.get(name)
         if queue is None:
             queue = self._create_queue(
@@ -439,7 +439,7 @@ class VirtualHost:
     ) -> Queue:
         """Add a queue from the store. `PolicySettings` gives it these."""
         definition: Any = store_queue.definition
-        name = definition["name"]
+        name = served_name(definition)
         its_class = QUEUE_KINDS[kind_of(definition)]
         departures = QueueDepartures(self.name, name, self.departures, self.context.departures)
         if its_class.has_copies:

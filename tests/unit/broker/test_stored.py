@@ -94,6 +94,7 @@ def test_a_row_that_cannot_be_used_is_left_out(
         *({**QUEUE, "auto_delete": None}, {**QUEUE, "arguments": b""}, {**QUEUE, "name": "orders"}),
         {**QUEUE, "level": "x"},
         {**QUEUE, "level": 3},
+        *({**QUEUE, "name": "x" * 256}, {**QUEUE, "name": "amq.letters." + "x" * 255}),
         *({**QUEUE, "kind": "unheard-of"}, {**QUEUE, "kind": 1}),
     ],
 )

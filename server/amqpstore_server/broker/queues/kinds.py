@@ -20,14 +20,13 @@ from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Exchange
 from amqpstore_server.broker.exchanges.delayed import delay_ms
 from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.names import own_name
 from amqpstore_server.broker.queues.backlog import Backlog
 from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import REPLY_TO, decode_properties
 
 _log = logging.getLogger(__name__)
-
-CONSUMED_PREFIX = "amq.consumed."
 
 _SLICE_MS = 15 * 60 * 1000
 """The length of a time slice. Messages due in the current slice are in memory; later slices are
@@ -185,15 +184,10 @@ QUEUE_KINDS: dict[str, type[Queue]] = {
 """The class of each kind."""
 
 
-def own_queue_name(exchange: Exchange) -> str:
-    """Return the name of an exchange's own queue, which can be purged and inspected under it."""
-    return f"amq.{exchange.queue_kind}.{exchange.name}"
-
-
 _NAMED = {
     f"amq.{DELAYED}.": DELAYED,
     f"amq.{HISTORY}.": HISTORY,
-    CONSUMED_PREFIX: ConsumedQueue.kind,
+    f"amq.{ConsumedQueue.kind}.": ConsumedQueue.kind,
     f"{REPLY_TO}.": ReplyQueue.kind,
 }
 """The prefix of the names of each kind. Clients cannot declare queues with such a name."""
@@ -203,3 +197,13 @@ def kind_of(definition: Mapping[str, Any]) -> str:
     """Return the kind of a stored queue, by its row."""
     named = (kind for prefix, kind in _NAMED.items() if definition["name"].startswith(prefix))
     return str(definition.get("kind") or next(named, Queue.kind))
+
+
+def served_name(definition: Mapping[str, Any]) -> str:
+    """Return the name that a stored queue is served under. Rows of older stores say the whole name
+    of a queue of the broker's own, however long it is.
+    """
+    name: str = definition["name"]
+    kind = kind_of(definition)
+    prefix = f"amq.{kind}."
+    return own_name(kind, name.removeprefix(prefix)) if name.startswith(prefix) else name

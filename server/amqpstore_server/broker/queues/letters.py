@@ -8,16 +8,12 @@ what the settings say when it goes; only a header says of what it has died, and 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from amqpstore import Message, Placement
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.queue import Queue
-
-_PREFIX = "amq.letters."
-_MAX_NAME = 255
 
 
 class Forwards(Protocol):
@@ -90,10 +86,3 @@ class LettersQueue(Queue):
 
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - it has died already
         return 0
-
-
-def letters_name(name: str) -> str:
-    """Return the name of the queue with the letters of a queue; a long one is hashed."""
-    if len(_PREFIX) + len(name) <= _MAX_NAME:
-        return _PREFIX + name
-    return _PREFIX + hashlib.blake2b(name.encode(), digest_size=32).hexdigest()

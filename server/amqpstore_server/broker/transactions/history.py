@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from amqpstore import DiskFullError, Envelope, Message, Placement
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.names import own_name
 from amqpstore_server.broker.queues.backlog import Taken
-from amqpstore_server.broker.queues.kinds import CONSUMED_PREFIX, ConsumedQueue
+from amqpstore_server.broker.queues.kinds import ConsumedQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.broker.transactions.transaction import Transaction
@@ -106,7 +107,7 @@ class Histories:
 
     def of(self, name: str) -> ConsumedQueue | None:
         """Return the history of a queue, by the queue's name; None if there is none."""
-        kept = self._queues.get(history_name(name))
+        kept = self._queues.get(own_name(ConsumedQueue.kind, name))
         return kept if isinstance(kept, ConsumedQueue) else None
 
     def apply(self, queue: Queue) -> None:
@@ -119,7 +120,7 @@ class Histories:
         settings = queue.settings
         kept: Queue | None = self.of(queue.name)
         if kept is None and settings.keeps_history:
-            kept = self._create(history_name(queue.name), queue)
+            kept = self._create(own_name(ConsumedQueue.kind, queue.name), queue)
         queue.history = None
         if isinstance(kept, ConsumedQueue):
             kept.apply(
@@ -131,8 +132,3 @@ class Histories:
             )
             if settings.keeps_history:
                 queue.history = QueueHistory(self._context, kept)
-
-
-def history_name(name: str) -> str:
-    """Return the name of a queue's history."""
-    return CONSUMED_PREFIX + name

@@ -23,9 +23,10 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.limits import LOOK_COST
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import KEY_HEADERS, ParsedEnvelope
+from amqpstore_server.broker.names import own_name
 from amqpstore_server.broker.queues.browsing import MessagePosition, SeenMessage, Walk
 from amqpstore_server.broker.queues.leaving import affordable
-from amqpstore_server.broker.queues.letters import LettersQueue, letters_name
+from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.parts import weakly
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
@@ -165,7 +166,7 @@ class WaitingLetters:
         """Give a queue the letters that wait in it, if it has just been restored."""
         if queue.kind or queue.letters is not None:
             return
-        letters = self._queues.get(letters_name(queue.name))
+        letters = self._queues.get(own_name(LettersQueue.kind, queue.name))
         if isinstance(letters, LettersQueue):
             self._attach(queue, letters)
 
@@ -181,7 +182,7 @@ class WaitingLetters:
         """
         if queue.letters is None:
             try:
-                letters = self._create(letters_name(queue.name), queue)
+                letters = self._create(own_name(LettersQueue.kind, queue.name), queue)
             except DiskFullError:
                 return False
             if isinstance(letters, LettersQueue):
