@@ -61,6 +61,49 @@ def numbers(member: MemberProcess) -> list[int]:
     return found
 
 
+def let_die(member: MemberProcess, count: int) -> None:
+    """Reject messages whose dead letters have nowhere to go yet, as a single active consumer. One
+    more stays in the queue.
+    """
+    connection = member.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-single-active-consumer": True,
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": "dead",
+        "x-dead-letter-strategy": "at-least-once",
+    }
+    channel.queue_declare("deadly", durable=True, arguments=arguments)
+    for number in range(count + 1):
+        channel.basic_publish("", "deadly", b"%d" % number, PERSISTENT)
+    consumed = channel.consume("deadly", inactivity_timeout=60)
+    for _, (method, _, _) in zip(range(count), consumed, strict=False):
+        assert method is not None
+        channel.basic_reject(method.delivery_tag or 0, requeue=False)
+    channel.cancel()
+    # What is confirmed after them is in the other member's log as well, and so they are.
+    channel.basic_publish("", "deadly", b"", PERSISTENT)
+    connection.close()
+
+
+def check_dead(member: MemberProcess, count: int) -> None:
+    """The dead letters still wait, apart from the message that lives, and go when they can."""
+    connection = member.connect()
+    channel = connection.channel()
+    assert channel.queue_declare("amq.letters.deadly", passive=True).method.message_count == count
+    consumed = channel.consume("deadly", inactivity_timeout=60)
+    assert next(consumed)[2] == b"%d" % count
+    channel.cancel()
+    channel.queue_declare("dead", durable=True)
+    channel.exchange_declare("dead", "fanout", durable=True)
+    channel.queue_bind("dead", "dead")
+    arrived = channel.consume("dead", inactivity_timeout=60)
+    assert [next(arrived)[2] for _ in range(count)] == [b"%d" % each for each in range(count)]
+    connection.close()
+
+
 def pass_on(member: MemberProcess, count: int = 10) -> None:
     """Publish and consume messages of 1 MiB: segments of them are removed."""
     connection = member.connect()
@@ -87,14 +130,19 @@ def segments(member: MemberProcess) -> dict[int, bytes]:
 def test_a_member_takes_over_and_the_other_one_rejoins(
     pair: GroupProcesses, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The leader is killed, comes back as a follower, and leads again after an orderly stop."""
+    """The leader is killed, comes back as a follower, and leads again after an orderly stop.
+
+    Dead letters that wait in their queue wait on with the next leader.
+    """
     first = pair.wait_for_leader()
     publish(first, 0, 50)
+    let_die(first, 5)
     began = time.monotonic()
     first.kill()
     second = pair.wait_for_leader(but=first)
     assert time.monotonic() - began < FAILOVER_S, pair.logs()
     assert numbers(second) == list(range(50))
+    check_dead(second, 5)
     first.start()
     pair.wait_until_in_sync(2)
     publish(second, 50, 50)
