@@ -277,10 +277,18 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def delete_queue(self, number: int, pick: int, if_unused: bool, if_empty: bool) -> None:
         name = self._picked(pick)
+
+        def delete() -> int:
+            answers: list[int] = []
+            queue = self._queue(name, number)
+            self.world.vhost.delete_queue(
+                queue, if_unused=if_unused, if_empty=if_empty, answer=answers.append
+            )
+            (count,) = answers
+            return count
+
         self._both(
-            lambda: self.world.vhost.delete_queue(
-                self._queue(name, number), if_unused=if_unused, if_empty=if_empty
-            ),
+            delete,
             lambda: self.model.delete_queue(
                 self.model.queue(name, CONNECTIONS[number]), if_unused=if_unused, if_empty=if_empty
             ),
