@@ -102,7 +102,10 @@ def check_text(what: str, text: str, most_bytes: int) -> str:
 
 
 def check_whole(what: str, number: int, least: int = 0, most: int = MAX_WHOLE) -> int:
-    """Return a whole number. Raises: TypeError, ValueError, if it is none from least to most."""
+    """Return a whole number.
+
+    Raises: TypeError, if it is not one; ValueError, if it is not from `least` to `most`.
+    """
     try:
         found = index(number)
     except TypeError:

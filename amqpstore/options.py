@@ -45,7 +45,10 @@ _LEAST = {"segment_bytes": 1, "compression_level": -(1 << 31), "train_dictionary
 
 
 def check_options(options: Options) -> None:
-    """Raises: TypeError, ValueError, for what would only fail in the midst of the work."""
+    """Check options when a store is opened: later they would fail during its work.
+
+    Raises: TypeError, ValueError.
+    """
     if not isinstance(options, Options):
         raise TypeError(f"options must be Options, not {type(options).__name__}")
     for name, value in options._asdict().items():

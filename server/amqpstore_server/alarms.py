@@ -91,7 +91,7 @@ class UnfinishedConnection(Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        """What they take in memory."""
+        """The memory that unfinished publishes take."""
 
     def exhaust(self, reason: str, now: float) -> None:
         """Close it, as it takes too much."""

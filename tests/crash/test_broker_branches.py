@@ -162,7 +162,7 @@ def branches() -> World:
     world.sync()
     world.store.checkpoint()
 
-    # At once, and in the midst of a batch.
+    # At once, and during a batch.
     client.start("three")
     client.get("work")
     client.ack("w2")

@@ -20,7 +20,7 @@ from tests.management_client import ManagementClient, managed, management_url
 PREFIX = "/rabbit"
 NAME = "a/b c"
 PART = "/overview/alarms"
-"""What a page asks for, and is none by itself."""
+"""A path that a page asks for, and that is not a page by itself."""
 LINKS = """
 () => [...document.querySelectorAll("[href],[src],[action],[hx-get],[data-stream],[data-select]")]
     .flatMap((element) => ["href", "src", "action", "hx-get", "data-stream", "data-select"]

@@ -715,7 +715,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(seed=st.none() | st.integers(0, 1 << 16))
     def cut_power(self, seed: int | None) -> None:
-        """The power is cut, perhaps in the midst of a write: all of that is there then, or none."""
+        """The power is cut, perhaps during a write, of which all is there then, or nothing."""
         self.is_sound = False
         before, after = self.model.durable, self.model.seal()
         self.world.lose_power(seed)

@@ -60,13 +60,13 @@ class DecoupledStream(io.TextIOBase):
         self._changed = threading.Condition()
         self._texts: deque[bytes] = deque()
         self._queued_bytes = 0
-        """Of `_texts`, and of what is being written."""
+        """The size of `_texts`, and of what is being written."""
         self._lost = 0
         self._thread: threading.Thread | None = None
 
     @property
     def encoding(self) -> str:  # type: ignore[override] # TextIOBase declares a variable
-        """What texts are encoded as."""
+        """The encoding of texts."""
         return "utf-8"
 
     def fileno(self) -> int:

@@ -271,7 +271,7 @@ _read_decimal_digits = number_reader(struct.Struct(">i"), "decimal")
 
 
 _EXACT = Context(prec=10, Emin=-999, Emax=999)
-"""It has all digits of 32 bits, and any scale."""
+"""A context that rounds no decimal: it has room for the digits of 32 bits, at any scale."""
 
 
 def _read_bool(buffer: bytes, offset: int) -> tuple[bool, int]:

@@ -93,8 +93,8 @@ class VolatileFile:
     ) -> None:
         """Write what the sampler finds, until it is cancelled.
 
-        Args: pause, waits for so many seconds; in_thread, calls a function beside the event loop,
-        as a disk that hangs would hold up everybody.
+        Args: pause, waits for the seconds it is given; in_thread, calls a function beside the event
+        loop, as a disk that hangs would hold up everybody.
         """
         while True:
             await pause(_LOOK_S)

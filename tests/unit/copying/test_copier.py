@@ -70,7 +70,7 @@ def test_the_log_is_cut_behind_its_last_whole_batch(path: Paths) -> None:
         content = file.read()
     shutil.rmtree(path("store"))
     shutil.copytree(path("before"), path("store"))
-    # As if the process had been killed in the midst of that batch.
+    # As if the process had been killed while it wrote that batch.
     with open(tail, "ab") as file:
         file.write(content[60:1000])
     copied = copy_store(path("store"), path("copy"), CopyOptions())

@@ -11,7 +11,7 @@ from amqpstore_tools.drill.verdict import INVARIANTS, NAMED, Step, Verdict
 
 MANUAL = (Path(__file__).parents[3] / "tools" / "README.md").read_text()
 FEW = 3
-"""So many drills that do not check an invariant are named instead of those that do."""
+"""Up to this many drills that do not check an invariant are named, instead of those that do."""
 
 
 def settings(**others: int | str) -> DrillSettings:

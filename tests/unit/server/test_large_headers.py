@@ -33,7 +33,7 @@ def names(client: SimulatedClient, before: int) -> list[str]:
 
 
 def nested(depth: int) -> dict[str, FieldValue]:
-    """A table of so many levels, itself included."""
+    """Return a table with this many levels, itself included."""
     table: dict[str, FieldValue] = {}
     for _ in range(depth - 1):
         table = {"d": table}

@@ -18,7 +18,7 @@ OF_THE_STORE = ("messages in the store", "queues in the store")
 """Facts in an account that are about the store of the drill, not about what was done."""
 
 _MANUAL_ROUNDS = 10
-"""In every so many rounds all that the manual says is done, too: it takes as long as the others."""
+"""One round out of this many also takes all steps of the manual, which need as long as the rest."""
 
 _MAX_STEPS = 5_000
 """The most steps of a timeline."""

@@ -17,7 +17,7 @@ MESSAGES = 3
 """Of each batch, in each queue."""
 
 ACKED = 3
-"""Of every so many batches the first one is acked in the first queue."""
+"""One batch out of this many is acked in the first queue."""
 
 _OPTIONS = Options(
     segment_bytes=256 << 10, checkpoint_bytes=1 << 20, reserve_bytes=0, least_free_bytes=0

@@ -208,7 +208,7 @@ _FLAGS = {
     "user_limits": "Limits of the connections and channels of a user",
     "virtual_host_metadata": "Description, tags and default queue type of virtual hosts",
 }
-"""Those of them whose features are here, and always on."""
+"""The feature flags of RabbitMQ whose features exist here; they are always on."""
 
 
 async def list_flags(call: Call) -> Answer:
