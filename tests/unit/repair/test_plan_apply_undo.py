@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from amqpstore import Message, Store, StoreLockedError
 from amqpstore.catalog import Change
 from amqpstore.message import Envelope
+from amqpstore.worker import InlineWorker
 from amqpstore_tools.__main__ import main
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.apply import apply_plan
@@ -53,6 +55,43 @@ def test_a_plan_changes_nothing(broken: str) -> None:
     assert [step["code"] for step in plan.steps] == ["record-damaged", "message-lost"]
     assert plan.steps[0]["into"] in plan.makes
     assert listing(broken) == before
+
+
+def test_a_plan_combines_the_levels_of_a_queue_with_priorities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = str(tmp_path / "store")
+    names: tuple[tuple[str, dict[str, int]], ...] = (
+        ("/", {}),
+        ("/", {"level": 3}),
+        ("/", {"level": 5}),
+        ("other", {}),
+    )
+    with Store.open(directory, worker=InlineWorker()) as store:
+        store.define([Change("vhosts", vhost, {}) for vhost in ("/", "other")])
+        for vhost, more in names:
+            queue = store.create_queue({"vhost": vhost, "name": "prio", **more})
+            store.publish([queue], [Message(Envelope("", "prio"), b"message")] * 2)
+        store.sync()
+    # The last message of each queue at the highest level, and of the other virtual host.
+    path = Path(directory, "segments", min(os.listdir(f"{directory}/segments")))
+    content = bytearray(path.read_bytes())
+    for body in sorted(found.start() for found in re.finditer(b"message", content))[4:]:
+        content[body] ^= 1
+    path.write_bytes(content)
+    rows = plan_of(directory).queues
+    assert [(row["name"], row["ids"], row["kept"], row["lost"]) for row in rows] == [
+        ("/prio", [1, 2, 3], 4, 2),
+        ("other/prio", [4], 0, 2),
+    ]
+    assert {lost["queue_id"] for lost in rows[0]["lost_messages"]} == {3}
+    capsys.readouterr()
+    assert main(["repair", directory, "--plan", str(tmp_path / "plan.json")]) == 0
+    shown = capsys.readouterr().out.partition("What the queues hold afterwards")[2]
+    assert [line.split() for line in shown.splitlines() if "/prio" in line] == [
+        ["/prio", "4", "0", "0", "2"],
+        ["other/prio", "0", "0", "0", "2"],
+    ]
 
 
 def test_a_plan_without_a_step_is_good_for_any_sound_state(

@@ -127,6 +127,26 @@ def test_both_formats_say_the_same(store: str) -> None:
     assert {line.expires_ms for line in found} == {0, 4_000_000_000_000}
 
 
+def test_the_levels_of_a_queue_with_priorities_are_one_queue(path: Paths) -> None:
+    with open_store(path("store")) as store:
+        store.define([_vhost()])
+        for more in ({}, {"level": 3}, {"level": 5}):
+            queue = store.create_queue({"vhost": "/", "name": "prio", **more})
+            store.publish([queue], [Message(Envelope("", "prio", b""), b"x")] * 2)
+        store.sync()
+    file = io.BytesIO()
+    with StoreImage.open(path("store")) as image:
+        out = export("", LineWriter(file, "jsonl"), queues_of(image))
+    counts = {"'prio' in virtual host '/'": 6}
+    assert out.messages == counts
+    with open_store(path("other")):
+        pass
+    imported = import_lines(path("other"), lines(file.getvalue()), create=True)
+    assert (imported.messages, imported.created) == (counts, [*counts])
+    again = import_lines(path("other"), lines(file.getvalue()), create=False)
+    assert (again.messages, again.created) == (counts, [])
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_what_is_imported_is_what_was_exported(path: Paths, store: str, format_name: str) -> None:
     content = exported(store, format_name)

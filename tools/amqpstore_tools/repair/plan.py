@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.executor import Executor
 from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
-from amqpstore_tools.check.store import Checked, queue_name
+from amqpstore_tools.check.store import Checked, named, queue_name
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadPlanError, UnknownStoreError
@@ -240,14 +240,14 @@ def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
         for place in range(one.messages)
     }
     for queue in truth.queues.values():
-        name = queue_name(queue.definition) or f"#{queue.id}"
+        name = _name(queue)
         for lost in queue.lost:
             ids = range(lost.first_id, lost.first_id + lost.message_count)
             if any((queue.id, one) not in told for one in ids):
                 plan.steps.append(_lost_step(queue, name, lost.first_id, lost))
         if queue.absent:
             plan.steps.append(_absent_step(queue, name))
-        plan.queues.append(_queue_row(queue, name))
+    plan.queues = _queue_rows(truth.queues.values())
     count = sum(end - first for first, end in truth.orphans)
     if count:
         plan.notes.append(
@@ -284,14 +284,31 @@ def _absent_step(queue: QueueTruth, name: str) -> dict[str, Any]:
     }
 
 
-def _queue_row(queue: QueueTruth, name: str) -> dict[str, Any]:
-    return {
-        "id": queue.id,
-        "name": name,
-        "kept": queue.ready.count,
-        "redelivered": sum(run.count for run in queue.ready if run.delivery_count),
-        "again": queue.again,
-        "lost": queue.lost_count,
-        "lost_messages": [lost._asdict() for lost in queue.lost],
-        "is_recovered": queue.is_recovered,
-    }
+def _queue_rows(queues: Iterable[QueueTruth]) -> list[dict[str, Any]]:
+    """Return the content of each queue of the broker: one with priorities is several stored
+    queues, whose `ids` it has.
+    """
+    rows: dict[object, dict[str, Any]] = {}
+    for queue in queues:
+        row = rows.setdefault(
+            named(queue.definition) or queue.id,
+            {
+                "ids": [],
+                "name": _name(queue),
+                **dict.fromkeys(("kept", "redelivered", "again", "lost"), 0),
+                "lost_messages": [],
+                "is_recovered": False,
+            },
+        )
+        row["ids"].append(queue.id)
+        row["kept"] += queue.ready.count
+        row["redelivered"] += sum(run.count for run in queue.ready if run.delivery_count)
+        row["again"] += queue.again
+        row["lost"] += queue.lost_count
+        row["lost_messages"] += [{"queue_id": queue.id, **one._asdict()} for one in queue.lost]
+        row["is_recovered"] |= queue.is_recovered
+    return list(rows.values())
+
+
+def _name(queue: QueueTruth) -> str:
+    return queue_name(queue.definition) or f"#{queue.id}"

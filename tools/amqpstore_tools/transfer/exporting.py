@@ -132,7 +132,7 @@ def export(
     out.bytes += writer.write(ExportLine(store_id, now))
     total = sum(queue.count for queue in queues)
     for queue in queues:
-        label = str(queue.key)
+        label = queue.key.label
         out.bytes += writer.write(QueueLine(queue.key, queue.definition))
         out.messages.setdefault(label, 0)
         unreadable = 0

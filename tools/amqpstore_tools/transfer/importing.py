@@ -114,7 +114,7 @@ class _Import:
         """Return a queue; it is created if necessary. Raises: TransferError."""
         key = line.key
         if key in self._queues:
-            self._out.messages.setdefault(str(key), 0)
+            self._out.messages.setdefault(key.label, 0)
             return
         if key.vhost is not None and key.vhost not in self._store.definitions("vhosts"):
             if not self._create:
@@ -123,7 +123,7 @@ class _Import:
                     "`amqpstore vhosts add`, or use --create."
                 )
             self._store.define([Change("vhosts", key.vhost, {})])
-        is_level = key.level and QueueKey(key.vhost, key.name) in self._queues
+        is_level = QueueKey(key.vhost, key.name) in self._queues
         if not self._create and not is_level:
             raise TransferError(
                 f"the store has no queue {key}. Declare it, or create it with --create."
@@ -136,8 +136,9 @@ class _Import:
             raise TransferError(
                 f"the definition of queue {key} cannot be stored: {error}"
             ) from None
-        self._out.messages[str(key)] = 0
-        self._out.created.append(str(key))
+        self._out.messages.setdefault(key.label, 0)
+        if not is_level:
+            self._out.created.append(key.label)
 
     def _joins(self, line: MessageLine) -> bool:
         """Tell whether a message can join the batch: one publish is of like messages, for one
@@ -169,7 +170,7 @@ class _Import:
         if first.deliveries:
             self._deliver(queue, sequence, len(batch), first.deliveries)
         self._store.sync()
-        self._out.messages[str(first.key)] += len(batch)
+        self._out.messages[first.key.label] += len(batch)
 
     def _deliver(self, queue: Queue, sequence: int, count: int, deliveries: int) -> None:
         """Set how often messages were delivered before."""

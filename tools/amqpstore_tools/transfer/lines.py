@@ -38,9 +38,13 @@ class QueueKey:
     name: str | None
     level: int = 0
 
+    @property
+    def label(self) -> str:
+        """The queue of the broker, as text for people: the same for all of its levels."""
+        return f"{self.name!r} in virtual host {self.vhost!r}"
+
     def __str__(self) -> str:
-        level = f", level {self.level}" if self.level else ""
-        return f"{self.name!r} in virtual host {self.vhost!r}{level}"
+        return f"{self.label}, level {self.level}" if self.level else self.label
 
 
 @dataclass

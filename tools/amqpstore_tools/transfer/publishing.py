@@ -115,7 +115,7 @@ class _Publisher:
                 continue
             exchange, routing_key = route(line)
             self._append(line, exchange, routing_key)
-            label = str(line.key)
+            label = line.key.label
             self._out.messages[label] = self._out.messages.get(label, 0) + 1
             self._await(_WINDOW)
         self._flush()

@@ -8,7 +8,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
@@ -91,8 +92,8 @@ def _export(arguments: argparse.Namespace) -> int:
         "messages": exported.messages,
         "unreadable": exported.unreadable,
         "in_doubt": remains.in_doubt if remains else in_doubt,
-        "again": {str(one.key): one.again for one in left if one.again},
-        "recovered": [str(one.key) for one in left if one.is_recovered],
+        "again": _again(left),
+        "recovered": [*dict.fromkeys(one.key.label for one in left if one.is_recovered)],
         "notes": remains.truth.notes if remains else [],
         "is_damaged": remains is not None or image.is_rebuilt,
         "bytes": exported.bytes,
@@ -100,6 +101,15 @@ def _export(arguments: argparse.Namespace) -> int:
     }
     write_json(result) if arguments.json else _print(result)
     return DAMAGED if exported.unreadable or result["is_damaged"] else OK
+
+
+def _again(left: Iterable[RemainingQueue]) -> Counter[str]:
+    """Return how many messages may have been acked, by queue."""
+    found: Counter[str] = Counter()
+    for one in left:
+        if one.again:
+            found[one.key.label] += one.again
+    return found
 
 
 @contextlib.contextmanager
