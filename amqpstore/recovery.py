@@ -35,6 +35,7 @@ from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, e
 from amqpstore.enqueue_order import EnqueueOrder, not_enqueued
 from amqpstore.errors import DamageError, UnreadableLogError
 from amqpstore.evidence.absence import find_absent, size_of
+from amqpstore.evidence.newer_entries import find_newer_entries
 from amqpstore.evidence.newer_segments import find_newer, noted_newer
 from amqpstore.evidence.shortfall import ReadLog, find_shortfall
 from amqpstore.evidence.wrong_kinds import only_files, replaced_segments
@@ -55,6 +56,7 @@ from amqpstore.filenames import (
 )
 from amqpstore.identity import SegmentHeader
 from amqpstore.index import UNKNOWN_SIZE, IndexReader, IndexState, PagedFile, live_runs
+from amqpstore.keys import IndexKey
 from amqpstore.log_batch import BatchSummary
 from amqpstore.present_numbers import PresentNumbers
 from amqpstore.queue import Queue
@@ -118,6 +120,8 @@ class _Recovery:
         self._unknown_bytes = 0
         # The last message in segments that are newer than the catalog.
         self._newest_id = 0
+        # Index files without a row, by path.
+        self._unrowed: dict[str, IndexKey] = {}
         self._present = PresentNumbers()
         # For what is missing in the log: LSNs of its batches, and ids that it has or tells of.
         self._lsns = PresentNumbers()
@@ -146,6 +150,7 @@ class _Recovery:
         out.next_segment, out.next_compacted = next_numbers(
             self._known_numbers(), self._next_compacted
         )
+        self._name_newer_entries()
         self._name_shortfall()
         self._next_message_id = max(self._next_message_id, self._newest_id + 1)
         self._skip_numbers()
@@ -223,6 +228,24 @@ class _Recovery:
             self._next_message_id = max(self._next_message_id, found.message_id)
             for queue_id, missing in found.queues.items():
                 self._skip_to(self._queues[queue_id], missing.end)
+
+    def _name_newer_entries(self) -> None:
+        """Report messages in index files without a row that are newer than catalog and log."""
+        next_id = self._next_message_id
+        for path in only_files(self._files, self._unrowed):
+            key = self._unrowed[path]
+            found = find_newer_entries(self._files, path, key, self._seed, 0, next_id)
+            if found is None:
+                continue
+            self._damage(path, Gap(found.offset, found.end_offset, found.text))
+            # Nothing is removed beside an older catalog.
+            self._out.leftovers.clear()
+            self._out.quarantined.clear()
+            if not self._is_follower:
+                # None of these numbers is given again.
+                self._next_message_id = max(self._next_message_id, found.last_id + 1)
+                if queue := self._queues.get(key.queue_id):
+                    self._skip_to(queue, max(queue.next_sequence, found.end_sequence))
 
     def _checkpoint_state(self, catalog: Catalog) -> CheckpointState:
         """Return the state of the last checkpoint, and give queues what is in index files."""
@@ -334,7 +357,10 @@ class _Recovery:
         for name in self._files.list_directory(index):
             if (key := index_key(name)) in states:
                 states.remove(key)
-            elif key or (is_unfinished(name) and not self._is_follower):
+            elif key:
+                left.append(f"{index}/{name}")
+                self._unrowed[left[-1]] = IndexKey(*key)
+            elif is_unfinished(name) and not self._is_follower:
                 left.append(f"{index}/{name}")
             elif not is_unfinished(name):
                 self._report.unknown_files.append(name)

@@ -7,7 +7,8 @@ another part often knows what is missing. Nothing here changes a file, or decide
 - `absence`: which messages the files of segments do not have, although the catalog counts them.
 - `durable_positions`: how far the log was durable, noted beside it.
 - `shortfall`: what was durable and the log does not have.
-- `newer_segments`: compacted segments that show that the catalog is an older one.
+- `newer_segments`: compacted segments that show that the catalog is an older one;
+  `newer_entries`: index files that show it, or that the log is.
 - `identification`: what a file is, whatever its name and its directory; `misplaced`: files that the
   store needs and that lie under another name.
 - `wrong_kinds`: directories, pipes and the like in the place of files.
@@ -16,7 +17,7 @@ another part often knows what is missing. Nothing here changes a file, or decide
 from amqpstore.evidence.absence import AbsentIds, AbsentMessages, absent_messages
 from amqpstore.evidence.durable_positions import DurablePosition, read_positions
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
-from amqpstore.evidence.misplaced import Misplaced, find_misplaced
+from amqpstore.evidence.misplaced import Misplaced, find_misplaced, find_unneeded_index
 from amqpstore.evidence.shortfall import MissingMessages, ReadLog, Shortfall, find_shortfall
 from amqpstore.evidence.wrong_kinds import WrongKind, find_wrong_kinds, refuse_wrong_kinds
 
@@ -35,6 +36,7 @@ __all__ = [
     "find_files",
     "find_misplaced",
     "find_shortfall",
+    "find_unneeded_index",
     "find_wrong_kinds",
     "identify",
     "read_positions",

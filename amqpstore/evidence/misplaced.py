@@ -9,7 +9,16 @@ from typing import NamedTuple
 from amqpstore import tables
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files
 from amqpstore.expected_segments import is_of_log
-from amqpstore.filenames import INDEX, KEPT, QUARANTINE, index_key, rejoin_number, repair_number
+from amqpstore.filenames import (
+    INDEX,
+    KEPT,
+    NEW_REPLACEMENT,
+    QUARANTINE,
+    REPLACEMENT,
+    index_key,
+    rejoin_number,
+    repair_number,
+)
 from amqpstore.files import Files, FileType
 from amqpstore.keys import IndexKey
 from amqpstore.shapes import Rows
@@ -67,3 +76,17 @@ def _is_needed(one: IdentifiedFile, rows: Rows | None) -> bool:
     return one.number in tables.SEGMENTS.read_keys(rows.__getitem__) or is_of_log(
         one.number, position.segment
     )
+
+
+def find_unneeded_index(
+    files: Files, directory: str, store_id: bytes, rows: Rows
+) -> Iterator[tuple[str, IndexKey]]:
+    """Yield the index files under other names than their own that no row of the catalog names, and
+    what they are. Those that were given up, or belong to a copy of another member, are left out.
+    """
+    for one in find_files(files, directory, store_id):
+        name = os.path.relpath(one.path, directory)
+        is_index = one.kind is FileKind.INDEX and one.path != one.home(directory)
+        is_other = name.split("/")[0] in (REPLACEMENT, NEW_REPLACEMENT)
+        if is_index and not (is_other or _was_given_up(name) or _is_needed(one, rows)):
+            yield name, IndexKey(one.queue_id, one.number)

@@ -52,6 +52,11 @@ class ReadLog(NamedTuple):
     heads: Mapping[int, int]
     operations: Iterable[Operation | SpreadEnqueue]
 
+    @property
+    def next_id(self) -> int:
+        """The first message that neither the last checkpoint nor the log knows."""
+        return max([self.start.message_id, *(end for _, end in self.ids.ranges[-1:])])
+
 
 @dataclass(frozen=True)
 class Shortfall:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpstore import Store
+from amqpstore import Message, Store
 from amqpstore.errors import StoreError
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
@@ -33,8 +33,9 @@ from amqpstore_tools.transfer.exporting import export
 from amqpstore_tools.transfer.importing import import_lines
 from amqpstore_tools.transfer.lines import LineWriter, read_lines
 from fixtures.survivors import opened
+from tests.unit.engine.stores import ENVELOPE
 from tests.unit.repair.chronicles import MOMENTS, OPTIONS, Chronicle, Evidence, number_of
-from tests.unit.repair.mending import mend
+from tests.unit.repair.mending import mend, plan_of
 
 SEEDS = 6
 
@@ -291,6 +292,18 @@ EXAMPLES = {
     "a segment in quarantine": _same(5, Damage("quarantine", 8, 0)),
     "a compacted segment that is newer than all else": Mixture(4, 2, 2, 2, 2, [(21, 5)], []),
     "an index file in quarantine": Mixture(3, 1, 1, 1, 1, [], [Damage("quarantine", 28, 0)]),
+    "index files that are newer than all else": Mixture(
+        2, 0, 0, 0, 0, [(29, 4), (8, 0), (14, 1)], []
+    ),
+    "index files that are newer than all else, and no definitions": Mixture(
+        4, 1, 1, 1, 1, [(5, 2), (34, 4), (21, 3)], [Damage("cut", 21, 31313)]
+    ),
+    "an index file in quarantine that is newer than all else": Mixture(
+        2, 0, 0, 0, 0, [(8, 4)], [Damage("quarantine", 4, 27794)]
+    ),
+    "an index file with a row, and more in it that is newer than all else": Mixture(
+        0, 4, 4, 4, 4, [(2, 5)], []
+    ),
 }
 
 
@@ -306,6 +319,51 @@ UNKNOWN_TO_A_START = {"the last segment under another name"}
 @pytest.mark.parametrize("name", [one for one in EXAMPLES if one not in UNKNOWN_TO_A_START])
 def test_a_start_removes_nothing_that_may_be_needed(chronicles: list[Chronicle], name: str) -> None:
     start(chronicles[EXAMPLES[name].seed], EXAMPLES[name])
+
+
+def lost_in(chronicle: Chronicle, evidence: Evidence) -> set[tuple[int, int]]:
+    """Return queue and id of each message that is known to be lost: it was in its queue to the end,
+    some file has its place, and none its record.
+    """
+    return {
+        (one.queue_id, one.message_id)
+        for one in evidence.places
+        # A chronicle's messages have the ids after their numbers.
+        if one.message_id - 1 in chronicle.live.get(one.queue_id, ())
+        and one.message_id not in evidence.numbers
+        and (one.queue_id, one.sequence) not in evidence.acked
+    }
+
+
+@pytest.mark.parametrize("name", [one for one in EXAMPLES if "newer than all else" in one])
+def test_a_store_beside_newer_files_is_not_called_sound(
+    chronicles: list[Chronicle], tmp_path: Path, name: str
+) -> None:
+    example, directory = EXAMPLES[name], str(tmp_path / "store")
+    chronicle = chronicles[example.seed]
+    mixed(chronicle, example, directory)
+    lost = lost_in(chronicle, Evidence.of(directory, chronicle.seed))
+    assert "catalog-old" in {one.code for one in check(directory).findings.of_harm()}
+    said = [one["messages"] for one in plan_of(directory).steps if one["code"] == "message-lost"]
+    assert sum(said) >= len(lost)
+
+
+def test_a_start_beside_newer_index_files_says_so_and_keeps_them(
+    chronicles: list[Chronicle], tmp_path: Path
+) -> None:
+    example = EXAMPLES["index files that are newer than all else"]
+    directory = str(tmp_path / "store")
+    mixed(chronicles[example.seed], example, directory)
+    newer = {one.file: one for one in check(directory).findings if one.code == "catalog-old"}
+    store = Store.open(directory, options=OPTIONS, worker=InlineWorker())
+    reported = {os.path.relpath(path, directory) for path, *_ in store.recovery_report.damage}
+    assert newer
+    assert newer.keys() == reported
+    store.publish([next(iter(store.queues.values()))], [Message(ENVELOPE, b"1")])
+    store.close()
+    assert all(os.path.exists(os.path.join(directory, name)) for name in newer)
+    # No number of a message that is lost is given again: the log has gone on behind them.
+    assert not check(directory).is_damaged
 
 
 def _nothing(*_arguments: Any, **_options: Any) -> None:

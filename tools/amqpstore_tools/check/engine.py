@@ -8,6 +8,7 @@ process or on a cluster. The findings are put together here, in order.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,9 @@ from operator import attrgetter
 
 from amqpstore import tables
 from amqpstore.errors import StoreError
-from amqpstore.filenames import INDEX, SEGMENTS
+from amqpstore.filenames import INDEX, SEGMENTS, index_key
 from amqpstore.files import Files
+from amqpstore.keys import IndexKey
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
 from amqpstore.tables import OffsetTableRow, SegmentRow
@@ -272,11 +274,20 @@ class StoreCheck(PreparedStore):
             self._findings.extend(self._compared_of(job.number).log if log is None else log)
 
     def _check_end(self) -> None:
-        """Check that the log ends where it was durable, unless a broker may be writing it."""
-        if self._is_live:
-            return
+        """Check that the log ends where it was durable, unless a broker may be writing it, and
+        that no index file is newer.
+        """
         in_order = sorted(self.summaries, key=attrgetter("number"))
         log = read_log(self._rows, in_order, self.history.operations())
+        if self._rows is not None:
+            self._check_other_index(self._rows, log.next_id)
+        if self._is_live:
+            return
+        for result in self.index_results:
+            for one in result.findings:
+                key = index_key(os.path.basename(one.file))
+                if key and one.code == "index-behind-end":
+                    self._check_newer(one.file, IndexKey(*key), one.offset, log.next_id)
         last = max([0, *self._expected.log])
         file = segment_name(last) if last else SEGMENTS
         self._out.shortfall = check_shortfall(

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.evidence import Shortfall, find_misplaced, find_wrong_kinds
+from amqpstore.evidence import Shortfall, find_misplaced, find_unneeded_index, find_wrong_kinds
+from amqpstore.evidence.newer_entries import find_newer_entries
 from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, noted_newer
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
@@ -328,7 +329,7 @@ class PreparedStore:
                 self._findings.add("quarantine-missing", FILE, text)
 
     def _check_unrowed(self, rows: Rows) -> None:
-        """Check files without a row: the next start removes them, or moves them away."""
+        """Check segments without a row: the next start removes them, or moves them away."""
         quarantined = tables.QUARANTINE.read(rows.__getitem__)
         position = StoreRows.read(rows.__getitem__).position or START
         newer = set() if self._is_live else self._newer(quarantined, position.message_id)
@@ -346,12 +347,46 @@ class PreparedStore:
             does = "moves it to quarantine" if number in quarantined else "removes it"
             text = f"nothing in it is live: the next start {does}"
             self._findings.add("file-left-over", segment_name(number), text)
+
+    def _check_other_index(self, rows: Rows, next_id: int) -> None:
+        """Check index files without a row, wherever they are. Args: next_id, the first message that
+        neither the catalog nor the log knows.
+        """
         for name in self._right_kinds(INDEX):
             found = index_key(name)
             key = tables.INDEX.key(IndexKey(*found)) if found else ""
-            if found and key not in rows["index"] and ("index", key) not in self._damaged_rows:
+            if (
+                found
+                and key not in rows["index"]
+                and ("index", key) not in self._damaged_rows
+                and not self._check_newer(f"{INDEX}/{name}", IndexKey(*found), 0, next_id)
+            ):
                 text = "no row names it: the next start removes it"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
+        if self._store_id is not None and not self._is_live:
+            where = self._files, self._directory
+            for name, of in find_unneeded_index(*where, self._store_id, rows):
+                self._check_newer(name, of, 0, next_id)
+
+    def _check_newer(self, name: str, key: IndexKey, start: int, next_id: int) -> bool:
+        """Report what an index file has behind `start` that is newer than all else."""
+        if self._is_live:
+            return False
+        path = f"{self._directory}/{name}"
+        found = find_newer_entries(self._files, path, key, self._seed, start, next_id)
+        if found is None:
+            return False
+        self._findings.add(
+            "catalog-old",
+            name,
+            found.text,
+            found.offset,
+            queue_id=key.queue_id,
+            message_id=found.first_id,
+            sequence=found.sequence,
+            messages=found.messages,
+        )
+        return True
 
     def _newer(self, quarantine: Mapping[int, Iterable[DamageRow]], next_id: int) -> set[int]:
         """Return the segments without a row that are newer than the catalog."""

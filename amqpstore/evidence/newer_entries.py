@@ -1,0 +1,78 @@
+"""Index files with messages that are newer than all that the catalog and the log know.
+
+A checkpoint writes to index files only what is durable in the log. So a crash before its rows are
+committed leaves files without a row, or bytes behind the end that a row counts, but the log has all
+messages in them. If the log ends before them, the catalog or the log is an older one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amqpstore.files import Files
+from amqpstore.index import MAX_FILE_BYTES, decode_block
+from amqpstore.keys import IndexKey
+from amqpstore.records import Kind, Record, scan
+
+
+class NewerEntries(NamedTuple):
+    """The entries of an index file that are newer than catalog and log, in blocks from `offset` to
+    before `end_offset`: sequences from `sequence` to before `end_sequence`, and ids from `first_id`
+    to `last_id`.
+    """
+
+    offset: int
+    end_offset: int
+    sequence: int
+    end_sequence: int
+    first_id: int
+    last_id: int
+    messages: int
+
+    @property
+    def text(self) -> str:
+        """What is wrong, as text for people."""
+        return (
+            f"it has {self.messages} messages, from {self.first_id} to {self.last_id}, that are "
+            "newer than the last checkpoint and the log: the catalog or the log is an older one"
+        )
+
+
+def find_newer_entries(
+    files: Files, path: str, key: IndexKey, seed: int, start: int, next_id: int
+) -> NewerEntries | None:
+    """Return what an index file has behind offset `start` that is newer than all else. None if
+    there is nothing, or if it cannot be read. Args: next_id, the first message that neither the
+    catalog nor the log knows.
+    """
+    try:
+        file = files.open(path)
+        try:
+            content = file.read(start, MAX_FILE_BYTES)
+        finally:
+            file.close()
+    except OSError:
+        return None
+    found = None
+    for one in scan(content, key.number, seed):
+        if not isinstance(one, Record) or one.kind != Kind.INDEX:
+            continue
+        try:
+            queue_id, block = decode_block(content[one.payload_offset : one.end])
+        except ValueError:
+            continue
+        newer = [place for place, message_id in enumerate(block.ids) if message_id >= next_id]
+        if queue_id != key.queue_id or not newer:
+            continue
+        first, last = newer[0], newer[-1]
+        if found is None:
+            found = NewerEntries(
+                start + one.offset, 0, block.sequences[first], 0, block.ids[first], 0, 0
+            )
+        found = found._replace(
+            end_offset=start + one.end,
+            end_sequence=block.sequences[last] + 1,
+            last_id=block.ids[last],
+            messages=found.messages + len(newer),
+        )
+    return found
