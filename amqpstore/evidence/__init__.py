@@ -19,7 +19,12 @@ from amqpstore.evidence.durable_positions import DurablePosition, read_positions
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
 from amqpstore.evidence.misplaced import Misplaced, find_misplaced, find_unneeded_index
 from amqpstore.evidence.shortfall import MissingMessages, ReadLog, Shortfall, find_shortfall
-from amqpstore.evidence.wrong_kinds import WrongKind, find_wrong_kinds, refuse_wrong_kinds
+from amqpstore.evidence.wrong_kinds import (
+    WrongKind,
+    find_wrong_kinds,
+    names_in_store,
+    refuse_wrong_kinds,
+)
 
 __all__ = [
     "AbsentIds",
@@ -39,6 +44,7 @@ __all__ = [
     "find_unneeded_index",
     "find_wrong_kinds",
     "identify",
+    "names_in_store",
     "read_positions",
     "refuse_wrong_kinds",
 ]

@@ -90,15 +90,23 @@ def find_wrong_kinds(files: Files, directory: str) -> Iterator[WrongKind]:
 
     Raises: OSError.
     """
+    for name, expected in names_in_store(files, directory):
+        yield from _looked_at(files, directory, name, expected)
+
+
+def names_in_store(files: Files, directory: str) -> Iterator[tuple[str, FileType]]:
+    """Yield the names that the store in a directory has, or may have, each relative to the
+    directory, with what it should lead to. Raises: OSError.
+    """
     for name, expected in KINDS.items():
         if "/" not in name or _is_directory(files, f"{directory}/{os.path.dirname(name)}"):
-            yield from _looked_at(files, directory, name, expected)
+            yield name, expected
     for folder, kind_of in _FOLDERS.items():
         if not _is_directory(files, f"{directory}/{folder}"):
             continue
         for name in files.list_directory(f"{directory}/{folder}"):
             if expected_here := kind_of(name):
-                yield from _looked_at(files, directory, f"{folder}/{name}", expected_here)
+                yield f"{folder}/{name}", expected_here
 
 
 def refuse_wrong_kinds(files: Files, directory: str) -> None:

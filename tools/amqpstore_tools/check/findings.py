@@ -40,6 +40,7 @@ CODES = {
     "table-unknown": _WARNING,
     "file-unreadable": _ERROR,
     "file-wrong-kind": _ERROR,
+    "file-foreign": _ERROR,
     "file-unknown": _WARNING,
     "file-misplaced": _ERROR,
     "file-left-over": _NOTE,

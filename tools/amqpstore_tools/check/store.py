@@ -56,6 +56,7 @@ from amqpstore_tools.check.history import LogHistory
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.segments import copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST
+from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import name_of
@@ -204,6 +205,7 @@ class PreparedStore:
         self._expected = self._expect(rows)
         self._out.store_id, self._out.rows = self._store_id, rows
         self._out.damaged_rows = self._damaged_rows
+        self._find_foreign()
         self._check_names()
 
     # The marker, and which store it is.
@@ -246,6 +248,11 @@ class PreparedStore:
         for found in find_wrong_kinds(self._files, self._directory):
             self._findings.add("file-wrong-kind", found.name, found.reason)
             self._wrong_kinds.add(found.name)
+
+    def _find_foreign(self) -> None:
+        """Find what a broker that runs as the owner of the store may not open."""
+        for found in find_foreign(self._files, self._directory):
+            self._findings.add("file-foreign", found.name, found.reason)
 
     def _right_kinds(self, directory: str) -> list[str]:
         """Return the names in a directory of the store without those of the wrong kind."""

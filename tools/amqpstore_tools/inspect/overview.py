@@ -11,6 +11,7 @@ from amqpstore.evidence import find_wrong_kinds
 from amqpstore.files import open_regular
 from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.contents import plain
+from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.queues import QueueImage
 from amqpstore_tools.offline.segments import SegmentImage
@@ -67,6 +68,10 @@ def store_facts(image: StoreImage) -> Facts:
         "wrong_kinds": [
             {"name": one.name, "reason": one.reason}
             for one in find_wrong_kinds(image.files, image.directory)
+        ],
+        "foreign_files": [
+            {"name": one.name, "reason": one.reason}
+            for one in find_foreign(image.files, image.directory)
         ],
         "bad_rows": [
             {"table": row.table, "key": plain(row.key), "reason": row.reason}

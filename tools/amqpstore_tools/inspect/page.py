@@ -55,8 +55,8 @@ def show_store(found: Facts) -> None:
         out.print(Text(text, "red"))
         out.print("  the following comes from segments and index files: names of queues may be")
         out.print("  missing, and messages that were acked long ago may count as ready")
-    for wrong in found["wrong_kinds"]:
-        out.print(Text(f"  {shown(wrong['name'])}: {wrong['reason']}", "red"))
+    for wrong in (*found["wrong_kinds"], *found["foreign_files"]):
+        out.print(Text(f"  {shown(wrong['name'])}: {shown(wrong['reason'])}", "red"))
     for row in found["bad_rows"]:
         text = f"  row {shown(row['key'])} of table {row['table']} cannot be read: {row['reason']}"
         out.print(Text(shown(text), "red"))

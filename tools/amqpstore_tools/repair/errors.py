@@ -22,6 +22,20 @@ class UnknownStoreError(RepairError):
         self.directory = directory
 
 
+class ForeignFilesError(RepairError):
+    """The owner of the store may not open some of its files. `cures` are commands that give them
+    to that user.
+    """
+
+    def __init__(self, directory: str, cures: list[str]) -> None:
+        super().__init__(
+            f"{directory}: its owner may not open all of it, because other users own a part. "
+            f"Nothing was changed. Give it to the owner first: {_some(cures, '; ')}"
+        )
+        self.directory = directory
+        self.cures = cures
+
+
 class BadPlanError(RepairError):
     """A file is not a plan, or was not made by this version."""
 

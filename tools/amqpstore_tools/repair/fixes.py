@@ -20,6 +20,7 @@ FIXES = {
     "table-unknown": _DROP,
     "file-unreadable": "its readable part is kept, the file goes to quarantine",
     "file-wrong-kind": "it goes to quarantine",
+    "file-foreign": "no repair: give it to the owner of the store first",
     "file-unknown": "it goes to quarantine",
     "file-misplaced": "it is read as what it is, and its live messages are kept",
     "file-left-over": "a segment or an index file goes to quarantine, any other file stays",

@@ -29,9 +29,10 @@ from amqpstore_tools.check.executor import Executor
 from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.check.store import Checked, named, queue_name
+from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
-from amqpstore_tools.repair.errors import BadPlanError, UnknownStoreError
+from amqpstore_tools.repair.errors import BadPlanError, ForeignFilesError, UnknownStoreError
 from amqpstore_tools.repair.facts import Facts, gather
 from amqpstore_tools.repair.fixes import FIXES, MARKER_ONLY, NAMES_ONLY
 from amqpstore_tools.repair.journal import unfinished
@@ -105,7 +106,8 @@ def make_plan(
     """Check a store that the caller keeps brokers out of, and plan its repair.
 
     Args: executor, of the check, if not this process.
-    Raises: NotAStoreError, FormatVersionError, UnfinishedRepairError, UnknownStoreError, OSError.
+    Raises: NotAStoreError, FormatVersionError, UnfinishedRepairError, UnknownStoreError,
+    ForeignFilesError, OSError.
     """
     if not os.path.isdir(directory):
         reason = "it is a file" if os.path.exists(directory) else "it is not there"
@@ -147,11 +149,15 @@ def make_plan(
 
 
 def _refuse_what_may_not_be_read(directory: str) -> None:
-    """Make sure that no messages are given up which another user can read. Raises: OSError."""
+    """Make sure that no messages are given up which another user can read, and that the broker can
+    read what is kept. Raises: ForeignFilesError, OSError.
+    """
     for found in find_wrong_kinds(ReadOnlyFiles(), directory):
         if found.found is FileType.FORBIDDEN:
             path = os.path.join(directory, found.name)
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    if foreign := list(find_foreign(ReadOnlyFiles(), directory)):
+        raise ForeignFilesError(directory, [one.cure for one in foreign])
 
 
 def _may_be_moved(directory: str, name: str) -> bool:
