@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 _VERBS = {
     "serve": ("serve", "run the broker"),
@@ -41,14 +42,34 @@ _VERBS = {
 """By name, the module in `verbs` and a one-line description."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser, also of each verb and action, whose options may come before, between and behind its
+    arguments.
+
+    By itself argparse gives an argument that may be omitted its default as soon as it has those
+    before it, and takes one behind an option that follows for an error.
+    """
+
+    _is_intermixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        has_optional = any(one.nargs in ("?", "*") for one in self._get_positional_actions())
+        # It would lose a "--", which says what is not an option.
+        if self._is_intermixed or not has_optional or "--" in (args or ()):
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True  # It calls this method for each of the two.
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the verb that the arguments name, those of the process by default. Returns the exit
     code."""
     if arguments is None:
         arguments = sys.argv[1:]
-    parser = argparse.ArgumentParser(
-        prog="amqpstore", description="A durable AMQP 0-9-1 message broker."
-    )
+    parser = _Parser(prog="amqpstore", description="A durable AMQP 0-9-1 message broker.")
     parser.add_argument("--version", action="version", version=version("amqpstore"))
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     parsers = {
