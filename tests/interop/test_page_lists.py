@@ -141,6 +141,22 @@ def test_a_refused_form_keeps_what_was_typed_but_passwords(visitor: PageVisitor)
     assert "typed secret" not in page
 
 
+def test_an_open_page_that_renews_itself_does_not_take_what_the_next_one_is_to_say(
+    visitor: PageVisitor,
+) -> None:
+    page, form = "/queues/%2F/q000", {"payload": "typed", "properties.headers:json": "{oops"}
+    path = "/act/POST/api/exchanges/%2F/amq.default/publish"
+    post(visitor, path, page, data=form, allow_redirects=False)
+    renewed = visitor.session.get(
+        f"{visitor.url}{page}", headers={"HX-Request": "true"}, timeout=60
+    )
+    assert renewed.status_code == 200
+    shown_next = visitor.visit(page).text
+    assert "Refused" in shown_next
+    assert f'data-action="{path}"' in shown_next
+    assert "Refused" not in shown(visitor, page)
+
+
 def test_definitions_are_exported_and_imported_by_a_page(
     visitor: PageVisitor, api: ManagementClient
 ) -> None:

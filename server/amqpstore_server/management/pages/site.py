@@ -121,8 +121,10 @@ class PagesApp:
         session: WebSession,
         status: int = 200,
     ) -> Response:
-        notice, session.notice = session.notice, None
-        refused, session.refused = session.refused, None
+        notice, refused = session.notice, session.refused
+        # An open page that has a part of itself renewed shows neither: they are for the next page.
+        if "hx-request" not in request.headers:
+            session.notice = session.refused = None
         frame = {
             "refused": refused,
             "prefix": self._public(request).prefix,
