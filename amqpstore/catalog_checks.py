@@ -28,5 +28,5 @@ def check_prepared(path: str, prepared: Iterable[int], queues: Collection[int]) 
     """Make sure that each transaction has the queue it was created with. Raises: DamageError."""
     for queue_id in sorted(prepared):
         if queue_id not in queues:
-            reason = "there is no queue of this id"
+            reason = "no queue has this id"
             raise CatalogDamageError(path, 0, "prepared", tables.PREPARED.key(queue_id), reason)
