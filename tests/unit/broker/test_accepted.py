@@ -10,10 +10,12 @@ import pytest
 
 from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.work import done
+from amqpstore_server.broker import accepted
 from amqpstore_server.broker.accepted import (
     TABLE,
     Place,
     Treatment,
+    check_arguments,
     check_policy,
     entry,
     notes,
@@ -194,6 +196,25 @@ def test_what_an_application_keeps_in_its_arguments_is_taken(
     assert entry(Place.QUEUE, name).treatment is Treatment.NOTED
     assert entry(Place.BINDING, name).treatment is Treatment.ACTS
     assert entry(Place.POLICY, name).treatment is Treatment.REFUSED
+
+
+def test_thousands_of_unknown_arguments_hold_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only some of them are compared with those that act, which takes long for similar names."""
+    compared: list[str] = []
+
+    def close_matches(word: str, *_: object) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr(accepted, "get_close_matches", close_matches)
+    arguments = {f"x-max-lenght-{number}": "" for number in range(2000)}
+    for place in (Place.QUEUE, Place.BINDING, Place.CONSUMER):
+        compared.clear()
+        check_arguments(place, arguments, "it")
+        assert 0 < len(compared) < 100
+    assert len(notes(Place.QUEUE, arguments)) == 2000
 
 
 def test_a_misspelt_argument_of_a_binding_is_refused(simulated: SimulatedBroker) -> None:
