@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from amqpstore_server.amqp.arguments import plain
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges import headers as headers_module
+from amqpstore_server.broker.exchanges.base import Binding
 from amqpstore_server.broker.exchanges.headers import HeadersExchange
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
@@ -223,3 +224,23 @@ def test_a_message_is_compared_with_few_of_many_bindings(
     found = routed(exchange, "", BasicProperties(headers={"format": "doc", "number": "7"}))
     assert found == (["to 7"] if mode == "any" else [])
     assert len(compared) <= 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_key_of_a_binding_is_made_once_however_many_arguments_it_has(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Not once an argument, for which everybody waited a minute."""
+    arguments = {"x-match": mode, **{f"{number}": number for number in range(64)}}
+    exchange = made(HeadersExchange)
+    made_keys = []
+    key_of = Binding.key.fget  # type: ignore[attr-defined]
+
+    def key(binding: Binding) -> Any:
+        made_keys.append(binding)
+        return key_of(binding)
+
+    monkeypatch.setattr(Binding, "key", property(key))
+    binding = bind(exchange, destination("there"), "", arguments)
+    assert exchange.unbind(binding)
+    assert len(made_keys) == 2
