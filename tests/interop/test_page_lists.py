@@ -11,9 +11,12 @@ import pika
 import pytest
 import requests
 
+from amqpstore_server.management.pages.choosing import cookie_of
+from amqpstore_server.management.pages.columns import LISTS
 from tests.broker_process import BrokerProcess
 from tests.interop.test_page_sessions import PageVisitor
 from tests.management_client import ManagementClient, managed, management_url
+from tests.waiting import wait_until
 
 NODE = "rabbit@here"
 QUEUES = 170
@@ -85,6 +88,72 @@ def test_any_page_of_a_list_can_be_named(visitor: PageVisitor) -> None:
     assert kept == {"name": "q", "sort": "messages"}
     assert "151 to 170 of 170" in shown(visitor, "/queues?name=q&sort=messages&page=4")
     assert "Go" not in shown(visitor, "/queues?vhost=other")
+
+
+def test_each_column_of_a_list_shows_a_field_of_the_api(
+    broker: BrokerProcess, visitor: PageVisitor, api: ManagementClient
+) -> None:
+    fan = {"pattern": "^own ex", "apply-to": "exchanges", "definition": {"alternate-exchange": "x"}}
+    limits = {"pattern": "^own", "apply-to": "queues", "definition": {"max-length": 9}}
+    policies = [f"/{kind}/%2F/limits" for kind in ("policies", "operator-policies")]
+    for path in policies:
+        api.put(path, limits)
+    api.put("/policies/%2F/fan", fan)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("own exchange", "fanout", auto_delete=True)
+        single = {"x-single-active-consumer": True}
+        channel.queue_declare("own queue", exclusive=True, arguments=single)
+        channel.queue_bind("own queue", "own exchange")
+        channel.basic_consume("own queue", lambda *_message: None, consumer_tag="of the queue")
+        wait_until(lambda: api.get("/queues/%2F/own%20queue").get("idle_since"))
+        for name, columns in LISTS.items():
+            chosen = [("column", column.key) for column in columns]
+            post(visitor, f"/columns/{name}", f"/{name}", data=chosen)
+            filtered = "?name=own" if name in ("queues", "exchanges") else ""
+            page = visitor.visit(f"/{name}{filtered}").text
+            sorted_by = [column.sort for column in columns if column.sort]
+            rows = api.get(f"/{name}", columns=",".join(sorted_by))
+            for column in columns:
+                assert f">{column.label}<" in page
+            for path in sorted_by:
+                is_rate = path.startswith("message_stats")
+                assert is_rate or any(has(row, path.split(".")) for row in rows), path
+            if name == "queues":
+                for text in ("of the queue", "limits", "x-single-active-consumer"):
+                    assert text in page
+    for path in (*policies, "/policies/%2F/fan"):
+        api.delete(path)
+
+
+def has(row: Any, path: list[str]) -> bool:
+    """Whether a row has a field at a path."""
+    for name in path:
+        if not isinstance(row, dict) or name not in row:
+            return False
+        row = row[name]
+    return True
+
+
+def test_columns_are_chosen_of_lists_by_pages_of_this_site(visitor: PageVisitor) -> None:
+    chosen = {"column": "ready"}
+    url = f"{visitor.url}/columns/queues"
+    answer = visitor.session.post(url, chosen, headers={"origin": "https://evil.example"})
+    assert answer.status_code == 403
+    assert post(visitor, "/columns/users", "/users", data=chosen).status_code == 404
+    assert visitor.session.cookies.get(cookie_of("queues")) is None
+    page = post(visitor, "/columns/queues", "/queues?sort=messages", data=chosen)
+    # No script can read it, and no other site can use it.
+    (cookie,) = [one for one in visitor.session.cookies if one.name == cookie_of("queues")]
+    assert (cookie.path, cookie.get_nonstandard_attr("SameSite")) == ("/", "strict")
+    assert cookie.has_nonstandard_attr("HttpOnly")
+    assert cookie.expires
+    assert page.url.endswith("/queues?sort=messages")
+    assert "Ready" in page.text.partition("<thead>")[2]
+    assert "Total" not in page.text.partition("<thead>")[2]
+    page = post(visitor, "/columns/queues", "/queues", data={**chosen, "usual": ""})
+    assert "Total" in page.text.partition("<thead>")[2]
+    assert visitor.session.cookies.get(cookie_of("queues")) is None
 
 
 def test_any_bytes_are_published_by_a_page(visitor: PageVisitor, api: ManagementClient) -> None:

@@ -21,6 +21,7 @@ from playwright.sync_api import (
     expect,
 )
 
+from amqpstore_server.management.pages.columns import LISTS
 from amqpstore_server.management.pages.reading import PAGES
 from amqpstore_server.management.pages.sessions import COOKIE
 from amqpstore_tools.drill import report as drill_report
@@ -246,6 +247,7 @@ def violations(page: Page) -> list[str]:
     found: list[str] = []
     # Through the protocol of the browser, which no content policy forbids.
     page.evaluate(AXE.read_text())
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     for theme, size, options in (
         ("light", WIDE, "{}"),
         ("dark", WIDE, "{runOnly: ['color-contrast']}"),
@@ -676,6 +678,57 @@ def test_who_may_not_see_it_does_not(context: BrowserContext, page: Page, site: 
         assert answer.status == 401  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", LISTS)
+def test_the_columns_of_a_list_are_chosen_and_stay(page: Page, site: str, name: str) -> None:
+    def heads() -> list[str]:
+        return [text.strip() for text in page.locator("thead th").all_inner_texts()]
+
+    page.goto(f"{site}/{name}")
+    usual = heads()
+    page.click("summary:text-is('Columns')")
+    for box in page.locator("input[name=column]").all():
+        box.check()
+    page.click("button:text-is('Show these')")
+    every = [column.label for column in LISTS[name]]
+    expect(page.locator("thead th")).to_have_count(len(every))
+    assert heads() == every
+    assert page.url == f"{site}/{name}"
+    assert "<img" not in page.content()
+    # On a phone, too, which does not scroll sideways for it; and where the list is renewed.
+    for size in (NARROW, WIDE):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert page.locator("thead th:visible").count() == len(every)
+    with page.expect_response(lambda one: one.request.headers.get("hx-request") == "true"):
+        page.evaluate("document.body.dispatchEvent(new CustomEvent('tick'))")
+    assert heads() == every
+    page.goto(f"{site}/{name}?sort=name")
+    assert heads() == every
+    page.click("summary:text-is('Columns')")
+    page.click("button:text-is('Show the usual ones')")
+    expect(page.locator("thead th")).to_have_count(len(usual))
+    assert heads() == usual
+    assert page.url == f"{site}/{name}?sort=name"
+
+
+def test_a_virtual_host_whose_name_has_blanks_at_its_ends_is_chosen(page: Page, site: str) -> None:
+    with ManagementClient(site) as api:
+        api.put("/vhosts/%20odd%20")
+        page.goto(f"{site}/queues")
+        page.click("summary:has-text('Declare')")
+        page.select_option("form[method=post] select[name=vhost]", label="\u2423odd\u2423")
+        page.fill("input[name=name][required]", "there")
+        page.click("button:text-is('Declare')")
+        page.wait_for_selector("text=The queue is declared.")
+        assert api.get("/queues/%20odd%20/there")["durable"]
+        page.goto(f"{site}/vhosts")
+        page.click("tr:has(bdi:text-is('\u2423odd\u2423')) >> button:text-is('Delete')")
+        question = page.inner_text("dialog[open] p")
+        assert question.startswith("Delete \u2423odd\u2423 with all")
+        page.click("dialog[open] >> button:text-is('Delete')")
+        page.wait_for_selector("text=The virtual host is deleted.")
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -695,8 +748,8 @@ def test_a_name_that_would_disguise_itself_is_seen_and_opens(
         api.put(path)
         page.goto(f"{site}/queues?name={quote('disguised' if 'dis' in name else name)}")
         page.click(f"tbody a:text-is('{shown}')")
-        page.wait_for_selector("h1")
-        assert shown in page.inner_text("main")
+        page.wait_for_url("**/queues/%2F/*")
+        assert page.inner_text("h1") == shown
         page.click("text=Browse messages")
         page.click(f"a.crumb:text-is('{shown}')")
         # A form finds it, too.

@@ -2,15 +2,38 @@
 
 import re
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
+PAGES = files("amqpstore_server.management.pages")
 ABSOLUTE = re.compile(r"""\b(?:href|src|action|hx-\w+|data-stream|data-select)=["']/""")
+
+UNVALUED = re.compile(r"<option(?![^>]* value=)[^>]*>\{\{")
+SAID = re.compile(r"""data-confirm="([^"]*)"|block title %\}(.*?)\{% endblock""")
+UNMARKED = re.compile(
+    r"\{\{(?! report\.time_ms \| moment | problem\.status )(?![^}]*\| marked \}\})[^}]*\}\}"
+)
+
+
+def templates() -> list[Traversable]:
+    found = [*PAGES.joinpath("templates").iterdir()]
+    assert len(found) > 20
+    return found
+
+
+def test_an_option_that_is_a_name_sends_all_of_it() -> None:
+    """Of one without a value, a browser sends the text without the blanks at its ends."""
+    for template in templates():
+        assert not UNVALUED.findall(template.read_text()), template.name
+
+
+def test_names_in_titles_and_questions_are_marked() -> None:
+    said = ["".join(found) for one in templates() for found in SAID.findall(one.read_text())]
+    assert sum("| marked" in text for text in said) > 10
+    assert [text for text in said if UNMARKED.search(text)] == []
 
 
 def test_no_link_forgets_that_a_proxy_may_serve_the_pages_below_a_path() -> None:
-    pages = files("amqpstore_server.management.pages")
-    templates = [*pages.joinpath("templates").iterdir()]
-    assert len(templates) > 20
-    for template in templates:
+    for template in templates():
         assert not ABSOLUTE.findall(template.read_text()), template.name
-    script = pages.joinpath("static", "app.js").read_text()
+    script = PAGES.joinpath("static", "app.js").read_text()
     assert not re.search(r"""["'`]/[a-z]""", re.sub(r"//.*", "", script))

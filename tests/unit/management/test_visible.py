@@ -18,6 +18,9 @@ from amqpstore_server.management.pages.visible import with_marks
         ("<a>a  b c</a>", "<a>a\u2423\u2423b c</a>"),
         ("<a>a\tb\n</a>", "<a>a[U+0009]b[U+000A]</a>"),
         ("<code> </code>", "<code>\u2423</code>"),
+        ("<h1> a </h1>", "<h1>\u2423a\u2423</h1>"),
+        ("<td><bdi>a </bdi> b </td>", "<td><bdi>a\u2423</bdi> b </td>"),
+        ("<option value=' a'> a</option>", "<option value=' a'>\u2423a</option>"),
         # What is a template's own, and what is sent.
         ("<p> text\n <a>x</a> \n</p>", "<p> text\n <a>x</a> \n</p>"),
         ("<pre>{\n  1}</pre>", "<pre>{\n  1}</pre>"),

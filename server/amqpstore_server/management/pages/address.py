@@ -10,7 +10,11 @@ Values = dict[str, Any]
 
 
 class PageAddress(NamedTuple):
-    """What the address of a page says: the names in its path, decoded, and its parameters."""
+    """What the address of a page says: the names in its path, decoded, and its parameters.
+
+    `cookies` are what the browser has kept, such as which columns a list has in it.
+    """
 
     path: Mapping[str, str]
     query: Mapping[str, str]
+    cookies: Mapping[str, str]

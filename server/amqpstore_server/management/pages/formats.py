@@ -10,7 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 _BINARY = ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"))
-_GOOD_STATES = frozenset({"running", "idle"})
+GOOD_STATES = frozenset({"running", "idle"})
 _FLAGS = (
     ("durable", "durable"),
     ("auto_delete", "auto-delete"),
@@ -45,9 +45,8 @@ def rate(row: Mapping[str, Any], key: str) -> str:
     return per_second(((row.get("message_stats") or {}).get(f"{key}_details") or {}).get("rate"))
 
 
-def octets(row: Mapping[str, Any], key: str) -> str:
-    """Write the rate of a row's counter of bytes."""
-    value = (row.get(f"{key}_details") or {}).get("rate")
+def bytes_per_second(value: Any) -> str:
+    """Write a rate of bytes; a dash for none."""
     return f"{size(value)}/s" if value else "-"
 
 
@@ -82,8 +81,13 @@ def flags(row: Mapping[str, Any]) -> list[str]:
 def state(row: Mapping[str, Any]) -> Markup:
     """Write the state of a connection or channel as a badge."""
     found = str(row.get("state") or "running")
-    kind = "good" if found in _GOOD_STATES else "warn"
-    return Markup('<span class="badge {}">{}</span>').format(kind, found)
+    kind = "good" if found in GOOD_STATES else "warn"
+    return badge(found, kind)
+
+
+def badge(text: str, kind: str = "") -> Markup:
+    """Write a word in a coloured field."""
+    return Markup('<span class="badge {}">{}</span>').format(kind, text)
 
 
 def json(value: Any) -> str:

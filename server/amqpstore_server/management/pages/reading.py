@@ -11,6 +11,7 @@ from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.pages import charts, provenance, storing
 from amqpstore_server.management.pages.address import PageAddress, Values
 from amqpstore_server.management.pages.api import PageApi
+from amqpstore_server.management.pages.choosing import ColumnChoice
 from amqpstore_server.management.pages.listings import ListPage
 from amqpstore_server.management.pages.rights import PageRights, may_declare, rights_on
 from amqpstore_server.management.pages.routing import steps_of
@@ -90,9 +91,16 @@ async def _vhosts_to_declare_in(api: PageApi) -> list[str]:
     return [name for name in await _vhost_names(api) if may_declare(api.identity, name)]
 
 
+async def _list(api: PageApi, asked: PageAddress, name: str) -> Values:
+    return {
+        "listing": await ListPage.read(api, (name,), asked.query),
+        "columns": ColumnChoice.of(name, asked.cookies),
+    }
+
+
 async def _queues(api: PageApi, asked: PageAddress) -> Values:
-    listing = await ListPage.read(api, ("queues",), asked.query)
-    return {"listing": listing, "vhosts": await _vhosts_to_declare_in(api)}
+    listed = await _list(api, asked, "queues")
+    return {**listed, "vhosts": await _vhosts_to_declare_in(api)}
 
 
 async def _queue(api: PageApi, asked: PageAddress) -> Values:
@@ -146,10 +154,10 @@ def _messages_link(vhost: str, name: str, query: Mapping[str, object]) -> str:
 
 
 async def _exchanges(api: PageApi, asked: PageAddress) -> Values:
-    listing = await ListPage.read(api, ("exchanges",), asked.query)
+    listed = await _list(api, asked, "exchanges")
     overview = await api.get("overview")
     types = [one["name"] for one in overview.get("exchange_types", [])] or list(_EXCHANGE_TYPES)
-    return {"listing": listing, "vhosts": await _vhosts_to_declare_in(api), "types": types}
+    return {**listed, "vhosts": await _vhosts_to_declare_in(api), "types": types}
 
 
 async def _exchange(api: PageApi, asked: PageAddress) -> Values:
@@ -204,7 +212,7 @@ async def _explain(api: PageApi, asked: PageAddress) -> Values:
 
 
 async def _connections(api: PageApi, asked: PageAddress) -> Values:
-    return {"listing": await ListPage.read(api, ("connections",), asked.query)}
+    return await _list(api, asked, "connections")
 
 
 async def _connection(api: PageApi, asked: PageAddress) -> Values:
@@ -218,7 +226,7 @@ async def _connection(api: PageApi, asked: PageAddress) -> Values:
 
 
 async def _channels(api: PageApi, asked: PageAddress) -> Values:
-    return {"listing": await ListPage.read(api, ("channels",), asked.query)}
+    return await _list(api, asked, "channels")
 
 
 async def _policies(api: PageApi, _asked: PageAddress) -> Values:

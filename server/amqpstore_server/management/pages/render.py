@@ -8,7 +8,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from starlette.responses import HTMLResponse
 
 from amqpstore_server.management.pages import formats
-from amqpstore_server.management.pages.visible import with_marks
+from amqpstore_server.management.pages.visible import marked_name, with_marks
 from amqpstore_server.management.path_names import segment
 
 PAGE_HEADERS = {
@@ -33,9 +33,9 @@ _TEMPLATES.filters |= {
     "duration": formats.duration,
     "flags": formats.flags,
     "json": formats.json,
+    "marked": marked_name,
     "moment": formats.moment,
     "number": formats.number,
-    "octets": formats.octets,
     "rate": formats.rate,
     "segment": segment,
     "state": formats.state,

@@ -25,6 +25,8 @@ from amqpstore_server.management.pages import charts
 from amqpstore_server.management.pages.actions import act, fields_of
 from amqpstore_server.management.pages.address import PageAddress
 from amqpstore_server.management.pages.api import PageApi
+from amqpstore_server.management.pages.choosing import KEPT_S, ColumnChoice, cookie_of
+from amqpstore_server.management.pages.columns import LISTS
 from amqpstore_server.management.pages.reading import PAGES, STREAMS, WebPage
 from amqpstore_server.management.pages.render import PAGE_HEADERS, page
 from amqpstore_server.management.pages.selecting import QueueSelection
@@ -83,6 +85,7 @@ class PagesApp:
             Route("/favicon.ico", _Handler(self._icon), methods=["GET"]),
             Route("/act/{method}/{target:path}", _Handler(self._act), methods=["POST"]),
             Route("/select/{vhost}/{name}", _Handler(self._select), methods=["POST"]),
+            Route("/columns/{name}", _Handler(self._choose), methods=["POST"]),
         ]
         routes += [
             Route(path, _Handler(self._stream_of(path)), methods=["GET"]) for path in STREAMS
@@ -99,7 +102,7 @@ class PagesApp:
     def _page_of(self, found: WebPage) -> Any:
         async def answer(request: Request) -> Response:
             session, identity = await self._logged_in(request)
-            asked = PageAddress(_path(request), request.query_params)
+            asked = PageAddress(_path(request), request.query_params, request.cookies)
             try:
                 values = await found.read(PageApi(self._api, identity), asked)
             except HttpError as problem:
@@ -296,6 +299,31 @@ class PagesApp:
 
         headers = PAGE_HEADERS | _AT_ONCE
         return StreamingResponse(lines(), headers=headers, media_type="application/jsonl")
+
+    async def _choose(self, request: Request) -> Response:
+        """Have the browser keep which columns of a list it shows."""
+        public = self._public(request)
+        check_origin(request.headers, public, ())
+        await self._logged_in(request)
+        name = request.path_params["name"]
+        if name not in LISTS:
+            raise not_found("There is no such list.")
+        fields = fields_of(await read_form(request, _MAX_FORM_BYTES))
+        is_usual = ("usual", "") in fields
+        chosen = None if is_usual else {value for field, value in fields if field == "column"}
+        location = public.prefix + self._came_from(request)
+        answer = Response(status_code=303, headers={"location": location})
+        answer.set_cookie(
+            cookie_of(name),
+            ColumnChoice(name, chosen).cookie,
+            # What is usual is no choice: it is forgotten.
+            max_age=0 if is_usual else KEPT_S,
+            path=public.prefix or "/",
+            httponly=True,
+            samesite="strict",
+            secure=public.is_secure,
+        )
+        return answer
 
     def _stream_of(self, path: str) -> Any:
         async def answer(request: Request) -> Response:

@@ -2,7 +2,8 @@
 
 A name may turn around what follows it (U+202E), contain characters without a width, or begin or
 end with a blank. The text of a page, whatever it shows, has a mark in the place of each; what forms
-send and where links lead is left as it is.
+send and where links lead is left as it is. Names in a title or in a question are marked by the
+template.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TEXT = re.compile(r"<(?P<tag>/?[a-zA-Z][a-zA-Z0-9]*)(?P<rest>[^>]*)>(?P<text>[^
 _SENT = frozenset({"textarea", "option", "script", "style"})
 """Elements whose text is not for people alone."""
 
-_NAMING = frozenset({"a", "code"})
+_NAMING = frozenset({"a", "bdi", "code", "h1"})
 """Elements in which templates put a name, and no blank of their own around it."""
 
 _BLANKS = re.compile("^[ \t\r\n]+|[ \t\r\n]+$|[\t\r\n]+| {2,}")
@@ -36,13 +37,19 @@ def with_marks(page: str) -> str:
     return _TEXT.sub(_marked, page)
 
 
+def marked_name(name: str) -> str:
+    """Return a name with marks, also for the blanks that a browser would leave out."""
+    return _BLANKS.sub(_blank_marks, _HIDDEN.sub(_mark, name))
+
+
 def _marked(element: re.Match[str]) -> str:
     tag, text = element["tag"].lower(), element["text"]
-    if tag in _SENT:
+    # What an option sends is its value, and its text only if it has none.
+    is_shown_option = tag == "option" and " value=" in element["rest"]
+    if tag in _SENT and not is_shown_option:
         return element[0]
-    marked = _HIDDEN.sub(_mark, text)
-    if tag in _NAMING:
-        marked = _BLANKS.sub(_blank_marks, marked)
+    is_name = is_shown_option or tag in _NAMING
+    marked = marked_name(text) if is_name else _HIDDEN.sub(_mark, text)
     return element[0] if marked == text else f"<{element['tag']}{element['rest']}>{marked}"
 
 
