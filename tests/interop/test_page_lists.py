@@ -106,7 +106,11 @@ def test_each_column_of_a_list_shows_a_field_of_the_api(
         channel.queue_declare("own queue", exclusive=True, arguments=single)
         channel.queue_bind("own queue", "own exchange")
         channel.basic_consume("own queue", lambda *_message: None, consumer_tag="of the queue")
-        wait_until(lambda: api.get("/queues/%2F/own%20queue").get("idle_since"))
+        path = "/queues/%2F/own%20queue"
+        wait_until(lambda: "idle_since" in api.get(path), "the queue is idle")
+        # As Go's exporters read it: 2006-01-02T15:04:05.999-07:00.
+        since = api.get(path)["idle_since"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", since)
         for name, columns in LISTS.items():
             chosen = [("column", column.key) for column in columns]
             post(visitor, f"/columns/{name}", f"/{name}", data=chosen)
