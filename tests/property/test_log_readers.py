@@ -32,7 +32,7 @@ from amqpstore.worker import InlineWorker
 from amqpstore_tools.check import steps
 from amqpstore_tools.check.engine import StoreCheck, check
 from amqpstore_tools.check.parts import ReadJob, StoreContext
-from amqpstore_tools.check.store import opened
+from amqpstore_tools.check.store import ReadableStore, opened
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.inspect.follow import follow
 from amqpstore_tools.offline.image import StoreImage
@@ -152,8 +152,8 @@ def of_check(
     directory: str, told: Callable[[StoreContext], StoreContext] = lambda shared: shared
 ) -> Log:
     """Return what the steps of a check read; told as the executor tells them."""
-    with opened(directory, live=False) as (files, catalog):
-        run = StoreCheck(directory, files, catalog, lambda *_: None, is_live=False)
+    with opened(directory, live=False) as store:
+        run = StoreCheck(store, lambda *_: None)
         run.begin()
         shared = told(run.shared())
         found = {job.number: steps.read(shared, ReadJob(0, job)).segment for job in run.jobs}
@@ -181,7 +181,7 @@ def position_of(directory: str) -> Position:
 
 
 def of_repair(directory: str) -> Log:
-    facts = gather(directory, check(directory), lambda *_: None)
+    facts = gather(ReadableStore.stopped(directory), check(directory), lambda *_: None)
     position = position_of(directory)
     log = [one for one in facts.segments if one.number >= position.segment]
     ends = [(one.number, batch.end) for one in log for batch in one.scanned.batches if batch.lsn]

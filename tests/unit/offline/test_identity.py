@@ -19,10 +19,11 @@ from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.files import OsFiles
 from amqpstore.records import Gap
 from amqpstore_tools.check.engine import check
+from amqpstore_tools.check.store import ReadableStore
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
-from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.repair.errors import UnknownStoreError
 from amqpstore_tools.repair.facts import gather
+from amqpstore_tools.repair.imaging import RemainingImage
 
 MADE = ("one", "two", "three")
 OPTIONS = Options(segment_bytes=1, reserve_bytes=0)
@@ -78,12 +79,15 @@ def mixed(tmp_path: Path, stores: dict[str, str]) -> Mixed:
 def readers(directory: str) -> set[bytes | None]:
     """Return what those say who look for the store in a directory that may be damaged."""
     found = set()
-    with StoreImage.open(directory) as image:
-        found.add(image.store_id.bytes if image.store_id else None)
+    try:
+        with RemainingImage.open(directory) as image:
+            found.add(image.store_id.bytes if image.store_id else None)
+    except UnknownStoreError:
+        found.add(None)
     checked = check(directory)
     found.add(checked.store_id)
     try:
-        found.add(gather(directory, checked, lambda *_: None).store_id)
+        found.add(gather(ReadableStore.stopped(directory), checked, lambda *_: None).store_id)
     except UnknownStoreError:
         found.add(None)
     return found
@@ -116,7 +120,7 @@ def test_all_readers_find_the_same_store(
         mixed.segments(*in_segments)
         if not (in_marker or in_segments):
             with pytest.raises(NotAStoreError):
-                StoreImage.open(mixed.directory)
+                RemainingImage.open(mixed.directory)
             continue
         wanted = stores[expected(in_marker, in_catalog, in_segments)]
         assert readers(mixed.directory) == {id_of(wanted)}, (in_marker, in_catalog)
@@ -133,7 +137,7 @@ def test_a_flipped_digit_of_the_marker_does_not_hide_the_messages(
     with pytest.raises(DamageError, match="the catalog belongs to another store"):
         Store.open(directory)
     assert readers(directory) == {id_of(stores["one"])}
-    with StoreImage.open(directory) as image:
+    with RemainingImage.open(directory) as image:
         assert image.marker_reason is not None
         assert "another store" in image.marker_reason
         assert image.catalog_reason is None

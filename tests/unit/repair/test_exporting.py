@@ -16,6 +16,7 @@ from amqpstore.catalog import Change
 from amqpstore.descriptors import MAX_OPEN_TO_READ
 from amqpstore.filenames import CATALOG, CATALOG_FILE, DEFINITIONS, INDEX, SEGMENTS, segment_name
 from amqpstore.worker import InlineWorker
+from amqpstore_tools.check.store import ReadableStore
 from amqpstore_tools.repair.exporting import find_remains
 from amqpstore_tools.transfer.exporting import export
 from amqpstore_tools.transfer.importing import import_lines
@@ -125,7 +126,7 @@ def test_one_queue_of_what_is_left(store: Path) -> None:
 def test_no_file_stays_open(store: Path) -> None:
     shutil.rmtree(store / CATALOG)
     before = len(os.listdir("/proc/self/fd"))
-    with find_remains(str(store), lambda *_: None) as remains:
+    with find_remains(ReadableStore.stopped(str(store)), lambda *_: None) as remains:
         out = io.BytesIO()
         export("", LineWriter(out, "jsonl"), remains.queues)
         assert len(os.listdir("/proc/self/fd")) <= before + MAX_OPEN_TO_READ

@@ -22,6 +22,7 @@ from amqpstore import Message, Store
 from amqpstore.errors import StoreError
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
+from amqpstore_tools.check.store import ReadableStore
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.repair import facts, files
 from amqpstore_tools.repair.exporting import find_remains
@@ -175,7 +176,8 @@ def queues_of(directory: str) -> dict[str, list[int]]:
 def brought_elsewhere(directory: str, other: str) -> dict[str, list[int]]:
     """Export what is left of a store, and import it into a new one. Returns the queues of that."""
     out = io.BytesIO()
-    with shared_lock(directory), find_remains(directory, lambda *_: None) as remains:
+    stopped = ReadableStore.stopped(directory)
+    with shared_lock(directory), find_remains(stopped, lambda *_: None) as remains:
         export("", LineWriter(out, "msgpack"), remains.queues)
     Store.open(other, options=OPTIONS, worker=InlineWorker()).close()
     lines = [line for line, _ in read_lines(io.BytesIO(out.getvalue()))]

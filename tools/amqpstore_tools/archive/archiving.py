@@ -8,7 +8,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from amqpstore.errors import DamageError
 from amqpstore_tools.archive.committing import writing_to
+from amqpstore_tools.archive.errors import ArchiveError
 from amqpstore_tools.archive.events import DELETE, GONE, found_out
 from amqpstore_tools.archive.layout import QueueName, directory_of, file_name, hour_of, staging_name
 from amqpstore_tools.archive.manifest import ArchiveManifest
@@ -42,7 +44,7 @@ def archive(
     Returns the manifest of the run; None if there is nothing new.
     Raises: ArchiveError, NotAStoreError, FormatVersionError, SnapshotError, OSError.
     """
-    with StoreImage.open(directory, live=True) as image, writing_to(out) as target:
+    with _open(directory, out) as image, writing_to(out) as target:
         planned = plan(image, out, target.manifests())
         if not planned.items and not planned.gone:
             return None
@@ -68,6 +70,15 @@ def archive(
         )
         target.commit(manifest)
         return manifest
+
+
+def _open(directory: str, out: str) -> StoreImage:
+    """Open the store. Raises: ArchiveError (its catalog cannot be read), and as `archive`."""
+    try:
+        return StoreImage.open(directory, live=True)
+    except DamageError as error:
+        reason = f"the store's catalog cannot be read ({error.reason}): repair it first"
+        raise ArchiveError(out, reason) from error
 
 
 def _manifest(

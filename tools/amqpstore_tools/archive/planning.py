@@ -46,9 +46,8 @@ def plan(image: StoreImage, directory: str, earlier: Sequence[ArchiveManifest]) 
     """
     last = earlier[-1] if earlier else None
     store_id = image.store_id.hex if image.store_id else ""
-    if image.is_rebuilt or not store_id:
-        reason = f"the store's catalog cannot be read ({image.catalog_reason}): repair it first"
-        raise ArchiveError(directory, reason)
+    if not store_id:
+        raise ArchiveError(directory, "nothing says which store this is: repair it first")
     if last and last.store_id != store_id:
         reason = f"it is of store {last.store_id}, but this one is {store_id}. Name another one."
         raise ArchiveError(directory, reason)

@@ -18,7 +18,6 @@ from operator import attrgetter
 from amqpstore import tables
 from amqpstore.errors import StoreError
 from amqpstore.filenames import INDEX, SEGMENTS, index_key
-from amqpstore.files import Files
 from amqpstore.keys import IndexKey
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
@@ -45,7 +44,14 @@ from amqpstore_tools.check.references import ReferenceChecker
 from amqpstore_tools.check.segments import CheckedSegment, segment_name
 from amqpstore_tools.check.shortfall import check_shortfall, read_log
 from amqpstore_tools.check.steps import NOTHING_BEFORE, in_ids
-from amqpstore_tools.check.store import Checked, PreparedStore, SegmentJob, named, opened
+from amqpstore_tools.check.store import (
+    Checked,
+    PreparedStore,
+    ReadableStore,
+    SegmentJob,
+    named,
+    opened,
+)
 from amqpstore_tools.offline.progress import Progress
 
 _INDEX_FILES = 64
@@ -95,10 +101,8 @@ def check_all(
     with ExitStack() as stack:
         for number, directory in enumerate(directories):
             try:
-                files, catalog = stack.enter_context(
-                    opened(directory, live=live, is_locked=is_locked)
-                )
-                check = StoreCheck(directory, files, catalog, tell, is_live=live)
+                store = stack.enter_context(opened(directory, live=live, is_locked=is_locked))
+                check = StoreCheck(store, tell)
                 check.begin()
             except (StoreError, OSError) as error:
                 outcomes.append(error)
@@ -107,6 +111,17 @@ def check_all(
                 outcomes.append(check.out)
         _run(executor or ProcessExecutor(), checks, tell)
     return outcomes
+
+
+def check_opened(store: ReadableStore, tell: Progress) -> Checked:
+    """Check a store that is open, in this process.
+
+    Raises: NotAStoreError, FormatVersionError, UnfinishedRepairError, OSError.
+    """
+    check = StoreCheck(store, tell)
+    check.begin()
+    _run(ProcessExecutor(), {0: check}, tell)
+    return check.out
 
 
 def _run(executor: Executor, checks: dict[int, StoreCheck], tell: Progress) -> None:
@@ -136,10 +151,8 @@ class StoreCheck(PreparedStore):
     step before it is done.
     """
 
-    def __init__(
-        self, directory: str, files: Files, catalog: str, tell: Progress, *, is_live: bool
-    ) -> None:
-        super().__init__(directory, files, catalog, tell, is_live=is_live)
+    def __init__(self, store: ReadableStore, tell: Progress) -> None:
+        super().__init__(store, tell)
         self.jobs: list[SegmentJob] = []
         self.summaries: list[Summary] = []
         self.index_results: list[IndexResult] = []

@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
@@ -117,10 +117,25 @@ class Checked:
         return bool(self.findings.of_harm())
 
 
+class ReadableStore(NamedTuple):
+    """A store whose files can be read: `catalog` is the directory of its catalog. If it `is_live`,
+    both are those of a snapshot.
+    """
+
+    directory: str
+    files: Files
+    catalog: str
+    is_live: bool = False
+
+    @classmethod
+    def stopped(cls, directory: str) -> Self:
+        """Return a store that the caller keeps brokers out of."""
+        return cls(directory, ReadOnlyFiles(), os.path.join(directory, CATALOG))
+
+
 @contextlib.contextmanager
-def opened(directory: str, *, live: bool, is_locked: bool = False) -> Iterator[tuple[Files, str]]:
-    """Open the files to check, and find the directory of the catalog; brokers are kept out
-    meanwhile.
+def opened(directory: str, *, live: bool, is_locked: bool = False) -> Iterator[ReadableStore]:
+    """Open the files to check; brokers are kept out meanwhile.
 
     Args and raises: as `engine.check`.
     """
@@ -129,11 +144,11 @@ def opened(directory: str, *, live: bool, is_locked: bool = False) -> Iterator[t
         raise NotAStoreError(directory, reason)
     if not live:
         with contextlib.nullcontext() if is_locked else shared_lock(directory):
-            yield ReadOnlyFiles(), os.path.join(directory, CATALOG)
+            yield ReadableStore.stopped(directory)
         return
-    snapshot = Snapshot(directory)
+    snapshot = Snapshot(directory, needs_catalog=False)
     try:
-        yield snapshot.files, snapshot.catalog_path
+        yield ReadableStore(directory, snapshot.files, snapshot.catalog_path, is_live=True)
     finally:
         snapshot.close()
 
@@ -149,19 +164,11 @@ class SegmentJob(NamedTuple):
 
 
 class PreparedStore:
-    """What is known of a store before its segments are read.
+    """What is known of a store before its segments are read."""
 
-    Args: catalog, its directory; is_live, whether files and catalog are those of a snapshot.
-    """
-
-    def __init__(
-        self, directory: str, files: Files, catalog: str, tell: Progress, *, is_live: bool
-    ) -> None:
-        self._directory = directory
-        self._files = files
-        self._catalog = catalog
+    def __init__(self, store: ReadableStore, tell: Progress) -> None:
+        self._directory, self._files, self._catalog, self._is_live = store
         self._tell = tell
-        self._is_live = is_live
         self._out = Checked()
         self._findings = self._out.findings
         self._rows: Rows | None = None

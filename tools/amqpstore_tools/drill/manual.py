@@ -7,7 +7,6 @@ not call sound what lacks messages.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections import Counter
@@ -22,10 +21,9 @@ from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.drill.examiner import Examined, Examiner, digest_of
 from amqpstore_tools.drill.invariants import Fault
 from amqpstore_tools.offline.exits import ToolError
-from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.soundness import is_damaged
 from amqpstore_tools.repair.apply import apply_plan
-from amqpstore_tools.repair.exporting import find_remains
+from amqpstore_tools.repair.imaging import RemainingImage
 from amqpstore_tools.repair.plan import make_plan
 from amqpstore_tools.transfer.exporting import ExportedQueue, export, queues_of
 from amqpstore_tools.transfer.input import lines_of, opened
@@ -154,14 +152,12 @@ def exported(directory: str, file_path: str) -> list[MessageLine]:
 
     Raises: StoreError, ToolError, OSError.
     """
-    with (
-        StoreImage.open(directory) as image,
-        open(file_path, "wb") as file,
-        contextlib.ExitStack() as stack,
-    ):
-        queues: Sequence[ExportedQueue] = queues_of(image)
-        if is_damaged(image):
-            queues = stack.enter_context(find_remains(directory, lambda *_: None)).queues
+    with RemainingImage.open(directory) as image, open(file_path, "wb") as file:
+        queues: Sequence[ExportedQueue]
+        if image.remains or is_damaged(image):
+            queues = (image.remains or image.find_remains()).queues
+        else:
+            queues = queues_of(image)
         export("", LineWriter(file, "jsonl"), queues)
     with opened(file_path) as (read, size):
         lines = lines_of(file_path, read, size, lambda *_: None, "reading")

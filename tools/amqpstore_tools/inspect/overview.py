@@ -48,7 +48,7 @@ def facts(image: StoreImage) -> Facts:
             {"path": path, "offset": offset, "bytes": count, "reason": reason}
             for path, offset, count, reason in image.report.damage
         ],
-        "lost": len(image.report.lost),
+        "lost": image.lost_count,
         "orphaned": len(image.report.orphaned),
         "unknown_files": image.report.unknown_files,
         "last_recovery": last_recovery(image.directory),
@@ -65,6 +65,7 @@ def store_facts(image: StoreImage) -> Facts:
         "taken_ms": image.taken_ms,
         "marker_reason": image.marker_reason,
         "catalog_reason": image.catalog_reason,
+        "notes": image.notes,
         "wrong_kinds": [
             {"name": one.name, "reason": one.reason}
             for one in find_wrong_kinds(image.files, image.directory)
@@ -94,6 +95,8 @@ def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
         found["bytes"] += totals.bytes
         found["lost"] += len(queue.lost)
         found["unreadable"] += totals.unreadable
+        found["again"] += queue.again_count
+        found["is_recovered"] |= queue.is_recovered
     return list(together.values())
 
 
@@ -143,7 +146,7 @@ def last_recovery(directory: str) -> Facts | None:
 def _checkpoint(image: StoreImage) -> Facts | None:
     """Return where the last checkpoint was; None if there is none, or the catalog does not say."""
     start = image.tail.start
-    return start._asdict() if start.segment and not image.is_rebuilt else None
+    return start._asdict() if start.segment else None
 
 
 def _queue(queue: QueueImage) -> Facts:
@@ -159,6 +162,8 @@ def _queue(queue: QueueImage) -> Facts:
         "bytes": 0,
         "lost": 0,
         "unreadable": 0,
+        "again": 0,
+        "is_recovered": False,
         "arguments": plain(definition.get("arguments", {})),
     }
 

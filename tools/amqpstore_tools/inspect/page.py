@@ -53,8 +53,9 @@ def show_store(found: Facts) -> None:
     if found["catalog_reason"]:
         text = f"  the catalog cannot be read: {shown(found['catalog_reason'])}"
         out.print(Text(text, "red"))
-        out.print("  the following comes from segments and index files: names of queues may be")
-        out.print("  missing, and messages that were acked long ago may count as ready")
+        out.print("  what follows is what `amqpstore repair` would keep of the store")
+    for note in found["notes"]:
+        out.print(Text(f"  {shown(note)}", "red"))
     for wrong in (*found["wrong_kinds"], *found["foreign_files"]):
         out.print(Text(f"  {shown(wrong['name'])}: {shown(wrong['reason'])}", "red"))
     for row in found["bad_rows"]:
@@ -102,9 +103,11 @@ def show_queues(queues: list[Facts], most: int) -> None:
         return
     bad = any(queue["lost"] or queue["unreadable"] for queue in queues)
     locked = any(queue["locked"] for queue in queues)
-    extra = [*(["locked"] if locked else []), *(["unreadable"] if bad else [])]
+    again = any(queue["again"] for queue in queues)
+    shown_if = {"locked": locked, "unreadable": bad, "again": again}
+    extra = [name for name, is_shown in shown_if.items() if is_shown]
     columns = ["vhost", "queue", "ready", "delivered", "bytes", *extra]
-    rows = table(*columns, right="ready delivered bytes locked unreadable", wrap="queue")
+    rows = table(*columns, right="ready delivered bytes locked unreadable again", wrap="queue")
     if most and len(queues) > most:
         queues = sorted(queues, key=lambda one: (-one["bytes"], -one["ready"]))
         out.print("  largest first:")
@@ -120,11 +123,15 @@ def show_queues(queues: list[Facts], most: int) -> None:
             cells.append(f"{queue['locked']:,}")
         if bad:
             cells.append(f"{queue['lost'] + queue['unreadable']:,}")
+        if again:
+            cells.append(f"{queue['again']:,}")
         rows.add_row(*cells)
     out.print(rows)
     more(queues, most)
     if any(queue["delivered"] for queue in queues):
         out.print("delivered: delivered before and not acked; ready again, flagged redelivered")
+    if again:
+        out.print("again: may have been acked; they would be delivered again, flagged redelivered")
 
 
 def show_segments(segments: list[Facts], most: int) -> None:

@@ -4,8 +4,7 @@
 - `reading`, `scanning`: files that can only be read, and the records of a segment.
 - `locks`, `snapshot`, `instant`, `pinning`: the lock that keeps a broker out, or, while one runs,
   its catalog at one instant and files that stay readable.
-- `catalog`, `rebuilt`: the tables of LMDB as far as they can be read, and their reconstruction from
-  segments and index files where they cannot.
+- `catalog`: the tables of LMDB as far as they can be read.
 - `listing`, `segments`, `queues`, `prepared`: the files, and the content of each.
 - `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded;
   `bulk_reading`: many messages at a time; `soundness`: whether something is missing;

@@ -145,21 +145,3 @@ class CatalogImage:
     def _fail(self, error: Exception) -> None:
         self.reason = error.reason if isinstance(error, DamageError) else str(error)
         self.close()
-
-
-class RowsCatalog:
-    """A catalog of rows that were gathered elsewhere: see `rebuilt`."""
-
-    def __init__(self, tables: dict[str, dict[str, Value]]) -> None:
-        self._tables = tables
-
-    def rows(self, table: str) -> dict[str, Value]:
-        """Return the rows of a table, in the order of their keys."""
-        return dict(sorted(self._tables.get(table, {}).items()))
-
-    def commit(self, _changes: Sequence[Change]) -> NoReturn:
-        """Not supported: the catalog is read-only. Raises: OSError."""
-        raise OSError("these rows are open for reading only")
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""

@@ -1,8 +1,8 @@
 """A store as it is on disk: read by the engine's own codec and recovery, and never changed.
 
 Recovery, as the next start would do it, is done here in memory: the catalog's last checkpoint, then
-the log behind it. So everything reported as live is what a broker would serve. If the catalog
-cannot be read, segments and index files are used alone: see `rebuilt`.
+the log behind it. So everything reported as live is what a broker would serve. Of a store whose
+catalog cannot be read, `repair.imaging` has an image of what a repair would keep.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
 from amqpstore_tools.offline.listing import Listing
 from amqpstore_tools.offline.locks import shared_lock
-from amqpstore_tools.offline.messages import read_messages
+from amqpstore_tools.offline.messages import by_range, read_messages
 from amqpstore_tools.offline.prepared import PreparedImage, prepared_of
+from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import Entry, QueueImage
 from amqpstore_tools.offline.reading import ReadOnlyFiles
-from amqpstore_tools.offline.rebuilt import rebuilt_tables
 from amqpstore_tools.offline.recovering import recover_image
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage
 from amqpstore_tools.offline.snapshot import Snapshot
@@ -82,14 +82,22 @@ class StoreImage:
 
     `store_id` is the one that `identity` finds, None if nothing has it and so no checksum can be
     verified; `marker_reason` says why the marker does not have it. `catalog_reason` says why the
-    catalog, or its account of messages, cannot be read; `report` is what recovery would report.
-    `is_live`: a broker runs on it, and this is a snapshot, taken at `taken_ms` since 1970.
+    catalog, or its account of messages, cannot be read, and `notes` what is not known without it;
+    `report` is what recovery would report. `is_live`: a broker runs on it, and this is a snapshot,
+    taken at `taken_ms` since 1970.
     """
 
     def __init__(
-        self, directory: str, files: Files, catalog: CatalogImage, *, is_live: bool
+        self,
+        directory: str,
+        files: Files,
+        catalog: CatalogImage,
+        *,
+        is_live: bool,
+        tell: Progress = lambda *_: None,
     ) -> None:
         self.directory = directory
+        self.tell = tell
         self.files = files
         self.catalog = catalog
         self.is_live = is_live
@@ -99,21 +107,25 @@ class StoreImage:
         self.seed = 0
         self._exit = ExitStack()
         self.store_id = self._find_store()
-        self._recovered, self.catalog_reason = recover_image(
-            Backing.of(files, directory, (self.store_id or uuid.UUID(int=0)).bytes, catalog),
-            catalog,
-            lambda: rebuilt_tables(
-                list(self._listing().segment_files()), self._listing().index_files()
-            ),
-        )
+        self.catalog_reason: str | None = None
+        self.notes: list[str] = []
+        self._recovered = self._recover()
 
     @classmethod
-    def open(cls, directory: str | os.PathLike[str], *, live: bool = False) -> Self:
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        live: bool = False,
+        tell: Progress = lambda *_: None,
+    ) -> Self:
         """Read the store in a directory. Nothing in it is created, changed or locked to readers.
 
-        Args: live, a broker runs on it: read a snapshot.
+        Args: live, a broker runs on it: read a snapshot; tell, is told how far a search of the
+        whole store is, if one is needed.
         Raises: NotAStoreError, UnfinishedRepairError, FormatVersionError, StoreLockedError (a
-        broker runs on it, without `live`), SnapshotError, OSError.
+        broker runs on it, without `live`), SnapshotError, DamageError (the catalog cannot be read),
+        OSError.
         """
         directory = absolute_path(directory)
         if not os.path.isdir(directory):
@@ -130,7 +142,7 @@ class StoreImage:
             _check_directory(directory)
             plain = may_be_plain(directory)
             if is_live:
-                snapshot = Snapshot(directory)
+                snapshot = Snapshot(directory, needs_catalog=False)
                 stack.callback(snapshot.close)
                 files: Files = snapshot.files
                 catalog = CatalogImage(snapshot.catalog_path, plain=plain)
@@ -138,7 +150,7 @@ class StoreImage:
                 files = ReadOnlyFiles()
                 catalog = CatalogImage(os.path.join(directory, CATALOG), plain=plain)
             stack.callback(catalog.close)
-            image = cls(directory, files, catalog, is_live=is_live)
+            image = cls(directory, files, catalog, is_live=is_live, tell=tell)
             image._exit.push(stack.pop_all())
         return image
 
@@ -160,14 +172,14 @@ class StoreImage:
         return self._recovered
 
     @property
-    def is_rebuilt(self) -> bool:
-        """Whether segments and index files had to be used without the catalog."""
-        return self.catalog_reason is not None
-
-    @property
     def report(self) -> RecoveryReport:
         """What recovery would report at the next start."""
         return self._recovered.report
+
+    @property
+    def lost_count(self) -> int:
+        """How many messages that were durable cannot be read, at least, as far as is known."""
+        return self.report.lost_count
 
     @cached_property
     def tail(self) -> LogTail:
@@ -198,12 +210,8 @@ class StoreImage:
     @cached_property
     def segments(self) -> list[SegmentImage]:
         """All segments that exist or that the store knows, in the order of their ids."""
-        # Recovery did without the catalog because it could not be read.
-        rows = {
-            name: {} if self.is_rebuilt else self.rows(name)
-            for name in ("segments", "ends", "quarantine")
-        }
-        found = self._listing().segments(self._recovered, rows, is_counted=not self.is_rebuilt)
+        rows = {name: self.rows(name) for name in ("segments", "ends", "quarantine")}
+        found = self._listing().segments(self._recovered, rows)
         return sorted(found, key=lambda one: (one.first_id or 1 << 64, one.number))
 
     @cached_property
@@ -288,7 +296,7 @@ class StoreImage:
         Segments are read once, from their first message asked for.
         Raises: OSError.
         """
-        return read_messages(self.segments, ids)
+        return read_messages(by_range(self.segments), ids)
 
     def holders(self, message_id: int) -> list[Holder]:
         """Return the queues that hold a message. Reads all index files. Raises: OSError."""
@@ -326,6 +334,15 @@ class StoreImage:
         return None
 
     # Construction.
+
+    def _recover(self) -> Recovered:
+        """Find what the next start would.
+
+        Raises: DamageError (the catalog cannot be read), OSError.
+        """
+        store_id = self.store_id or uuid.UUID(int=0)
+        backing = Backing.of(self.files, self.directory, store_id.bytes, self.catalog)
+        return recover_image(backing, self.catalog)
 
     def _find_store(self) -> uuid.UUID | None:
         """Find which store it is, and ignore a catalog of another store.

@@ -65,7 +65,7 @@ def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         before = last_transaction(catalog)
-        _copy_file(catalog, os.path.join(folder, CATALOG_FILE))
+        copy_catalog(directory, folder)
         found = look()
         if last_transaction(catalog) == before:
             return found
@@ -144,9 +144,12 @@ def allow_descriptors(directory: str, files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _copy_file(source: str, target: str) -> None:
-    """Copy the bytes of a file, the first ones first: LMDB's choice of a state is in them."""
-    file = OsFiles().open(source)
+def copy_catalog(directory: str, folder: str) -> None:
+    """Copy the catalog of a store to `folder`, the first bytes first: LMDB's choice of a state is
+    in them. Raises: OSError.
+    """
+    target = os.path.join(folder, CATALOG_FILE)
+    file = OsFiles().open(os.path.join(directory, CATALOG, CATALOG_FILE))
     try:
         with naming(target), open(target, "wb") as copy:
             offset = 0

@@ -49,17 +49,12 @@ class Listing:
             if (key := index_key(name)) and (size := self._size(path)) is not None:
                 yield IndexImage(self._files, path, *key, self._seed, size, None)
 
-    def segments(
-        self, recovered: Recovered, rows: Rows, *, is_counted: bool
-    ) -> Iterable[SegmentImage]:
+    def segments(self, recovered: Recovered, rows: Rows) -> Iterable[SegmentImage]:
         """Return all segments that exist or that the store knows.
 
-        Args: rows, of `segments`, `ends` and `quarantine`; is_counted, whether live messages are
-        known.
+        Args: rows, of `segments`, `ends` and `quarantine`.
         """
-        accounts = (
-            {one.number: one for one in recovered.checkpoint_state.accounts} if is_counted else {}
-        )
+        accounts = {one.number: one for one in recovered.checkpoint_state.accounts}
         known = {segment.number: segment for segment in recovered.segments}
         gone = {*recovered.leftovers}
         gone |= {segment_path(self._directory, number) for number in recovered.quarantined}

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from amqpstore.records import Gap, Kind, Record
 from amqpstore_tools.offline.contents import StoredMessage
 from amqpstore_tools.offline.segments import SegmentImage
 
+SegmentOf = Callable[[int], SegmentImage | None]
+"""Returns the segment that may have the record of a message; None if none has."""
+
+
+def by_range(segments: Sequence[SegmentImage]) -> SegmentOf:
+    """Return how to find the segment of a message. Args: segments, in the order of their ids."""
+    readable = [one for one in segments if one.first_id < one.end_id and one.size]
+
+    def find(message_id: int) -> SegmentImage | None:
+        place = bisect_right(readable, message_id, key=attrgetter("first_id")) - 1
+        segment = readable[place] if place >= 0 else None
+        return segment if segment and message_id < segment.end_id else None
+
+    return find
+
 
 def read_messages(
-    segments: Sequence[SegmentImage], ids: Iterable[int]
+    segment_of: SegmentOf, ids: Iterable[int]
 ) -> Iterator[tuple[int, StoredMessage | None]]:
     """Yield messages of ascending ids, each with None if it has no sound record.
 
-    Args: segments, in the order of their ids.
     Raises: OSError.
     """
-    readable = [one for one in segments if one.first_id < one.end_id and one.size]
     reader: _MessageReader | None = None
     for message_id in ids:
-        place = bisect_right(readable, message_id, key=attrgetter("first_id")) - 1
-        segment = readable[place] if place >= 0 else None
-        if segment is None or message_id >= segment.end_id:
+        segment = segment_of(message_id)
+        if segment is None:
             yield message_id, None
             continue
         if reader is None or reader.segment is not segment:

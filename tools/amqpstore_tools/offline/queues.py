@@ -30,7 +30,9 @@ class Entry(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """An index file that cannot be read, and how many live messages it has."""
+    """A file, or a directory, that lacks messages of a queue or cannot be read, and how many live
+    messages it should have.
+    """
 
     path: str
     reason: str
@@ -60,6 +62,10 @@ class QueueImage:
     prepared transaction will ack them; `is_hidden`, whether it holds the messages that such a
     transaction will publish. Sequences in `purged`, each pair a first one and an end, are of purges
     that can be undone: they are left out.
+
+    What else is known of a queue of a damaged store: `missing` are messages that it held and that
+    are not among its live ones, `again_count` of these may have been acked, and `is_recovered` says
+    that its name is lost, and made of its id.
     """
 
     def __init__(
@@ -81,6 +87,9 @@ class QueueImage:
         self._purged = sorted(purged)
         self.definition = definition
         self.lost = lost
+        self.missing: list[Unreadable] = []
+        self.again_count = 0
+        self.is_recovered = False
         self.unreadable: list[Unreadable] = []
         self._index = index
         self._sizes = sizes
@@ -113,7 +122,8 @@ class QueueImage:
     @property
     def live_count(self) -> int:
         """Messages that it holds, including those that cannot be read."""
-        return sum(file.live for file in self._index.files) + self._index.fresh.count
+        missing = sum(one.live for one in self.missing)
+        return sum(file.live for file in self._index.files) + self._index.fresh.count + missing
 
     @property
     def next_sequence(self) -> int:
@@ -123,10 +133,11 @@ class QueueImage:
     def columns(self) -> Iterator[Entries]:
         """Yield its live messages as columns, up to 16,384 at a time, ascending in sequence.
 
-        Index files that cannot be read are left out and added to `unreadable`.
+        Index files that cannot be read are left out and added to `unreadable`, beside what is
+        `missing`.
         Raises: OSError.
         """
-        self.unreadable = []
+        self.unreadable = [*self.missing]
         spans: list[tuple[int, IndexFile | Run]] = [
             (file.state.first, file) for file in self._index.files
         ]

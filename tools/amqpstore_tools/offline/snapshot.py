@@ -10,11 +10,13 @@ recovery does, so that what is shown is durable; an incomplete batch is left out
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from contextlib import ExitStack
 
+from amqpstore.errors import DamageError
 from amqpstore.filenames import INDEX, QUARANTINE, SEGMENTS
-from amqpstore_tools.offline.instant import at_one_instant
+from amqpstore_tools.offline.instant import at_one_instant, copy_catalog
 from amqpstore_tools.offline.pinning import PinnedFiles
 
 
@@ -22,10 +24,12 @@ class Snapshot:
     """A snapshot of the store in `directory`: its `files`, and `catalog_path`, with a copy of its
     catalog.
 
+    Args: needs_catalog; if not, it may be missing, or damaged so that its commits cannot be told
+    apart. Then the files are those that there are now, and the catalog is copied as it is.
     Raises: SnapshotError, DamageError (the catalog cannot be told apart from a torn one), OSError.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, needs_catalog: bool = True) -> None:
         self.directory = directory
         self.files = PinnedFiles()
         self._exit = ExitStack()
@@ -33,7 +37,14 @@ class Snapshot:
         temporary = tempfile.TemporaryDirectory(prefix="amqpstore-snapshot-")
         self.catalog_path = self._exit.enter_context(temporary)
         try:
-            at_one_instant(directory, self.catalog_path, self._pin)
+            try:
+                at_one_instant(directory, self.catalog_path, self._pin)
+            except (DamageError, FileNotFoundError):
+                if needs_catalog:
+                    raise
+                self._pin()
+                with contextlib.suppress(FileNotFoundError):
+                    copy_catalog(directory, self.catalog_path)
         except BaseException:
             self._exit.close()
             raise

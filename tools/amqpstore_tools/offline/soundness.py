@@ -12,7 +12,7 @@ def is_damaged(image: StoreImage) -> bool:
     Reads all index files. Raises: OSError.
     """
     report = image.report
-    if image.is_rebuilt or image.marker_reason or report.damage or report.lost:
+    if image.catalog_reason or image.marker_reason or report.damage or report.lost:
         return True
     for queue in image.queues:
         for _ in queue.columns():

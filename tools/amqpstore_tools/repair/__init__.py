@@ -7,7 +7,8 @@
 - `layout`, `plan`, `fixes`: what happens to every file, as a plan. Nothing is changed so far.
 - `build`, `apply`, `journal`: new files are built beside the store, the result is checked, and only
   then files are replaced.
-- `exporting`: what a repair would keep, for an export.
+- `exporting`, `imaging`, `remaining`: what a repair would keep, for an export, and for whatever
+  else shows the content of a store.
 - `undo`: restores the state before the repair.
 - `listing`, `ranges`: digests of files, and sets of numbers.
 - `report`, `errors`: the output, and why a repair is refused.

@@ -19,11 +19,10 @@ from amqpstore.records import Kind, MessageDecoder, Record
 from amqpstore.runs import Run
 from amqpstore.segments import Segment
 from amqpstore.windows import scan_file
-from amqpstore_tools.check.engine import check
-from amqpstore_tools.check.store import Checked, named
+from amqpstore_tools.check.engine import check_opened
+from amqpstore_tools.check.store import Checked, ReadableStore, named
 from amqpstore_tools.offline.bulk_reading import Contents, SegmentColumnReader
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts, SegmentFacts, gather
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.finding import find_truth
@@ -65,15 +64,14 @@ class Remains(NamedTuple):
 
 
 @contextlib.contextmanager
-def find_remains(directory: str, tell: Progress) -> Iterator[Remains]:
-    """Find what is left of a store that the caller keeps brokers out of, and close its files at the
-    end.
+def find_remains(store: ReadableStore, tell: Progress) -> Iterator[Remains]:
+    """Find what is left of a store, and close its files at the end.
 
     Raises: NotAStoreError, FormatVersionError, UnknownStoreError, OSError.
     """
-    checked = check(directory, is_locked=True, tell=tell)
-    facts = gather(directory, checked, tell)
-    descriptors = Descriptors(ReadOnlyFiles())
+    checked = check_opened(store, tell)
+    facts = gather(store, checked, tell)
+    descriptors = Descriptors(store.files)
     try:
         yield Remains(checked, facts, find_truth(facts), descriptors)
     finally:

@@ -16,8 +16,10 @@ from amqpstore import tables
 from amqpstore.compression import Decompressor
 from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
 from amqpstore.errors import DamageError, FormatVersionError
+from amqpstore.evidence.absence import size_of
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import is_compacted
+from amqpstore.files import Files
 from amqpstore.identity import SegmentHeader
 from amqpstore.records import FORMAT_VERSION, Gap, OperationKind, checksum_seed
 from amqpstore.shapes import Rows
@@ -26,7 +28,7 @@ from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.scanning import Ids, Scanned, ScannedBatch, Scanner
 from amqpstore_tools.check.segments import segment_name
-from amqpstore_tools.check.store import Checked
+from amqpstore_tools.check.store import Checked, ReadableStore
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.segments import IndexImage
@@ -98,13 +100,14 @@ class Facts:
     """Everything sound. `rows` are the catalog's, None if it is lost; `damaged_rows` have table and
     key of those that are not sound, with an empty key for a table that may lack rows. `codes` are
     the findings of a check; `copy` is that of the definitions, if there is one of this store;
-    `replaced` are the numbers of segments in whose places something other than a file is.
+    `replaced` are the numbers of segments in whose places something other than a file is. `files`
+    are those that were read: of a snapshot, if it `is_live`.
 
     Of a segment, or an index file, there may be several files: those under another name come
     behind the one that has its own.
     """
 
-    directory: str
+    store: ReadableStore
     checked: Checked
     store_id: bytes
     segments: list[SegmentFacts]
@@ -113,6 +116,18 @@ class Facts:
     rows: Rows | None
     damaged_rows: set[tuple[str, str]]
     replaced: frozenset[int] = frozenset()
+
+    @property
+    def directory(self) -> str:
+        return self.store.directory
+
+    @property
+    def files(self) -> Files:
+        return self.store.files
+
+    @property
+    def is_live(self) -> bool:
+        return self.store.is_live
 
     @property
     def seed(self) -> int:
@@ -169,27 +184,29 @@ class Facts:
                     yield found[number]
 
 
-def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
+def gather(store: ReadableStore, checked: Checked, tell: Progress) -> Facts:
     """Read all segments and index files of a store that a check has examined.
 
     Raises: UnknownStoreError, FormatVersionError, OSError.
     """
     copy = None
     with contextlib.suppress(DamageError):
-        copy = read_copy(ReadOnlyFiles(), directory)
+        # It is replaced as a whole, so it is read in place.
+        copy = read_copy(ReadOnlyFiles(), store.directory)
     store_id = checked.store_id
     if store_id is None:
-        raise UnknownStoreError(directory)
+        raise UnknownStoreError(store.directory)
     if copy and copy.store_id != store_id:
         copy = None
     rows, damaged_rows = checked.rows, checked.damaged_rows
     if rows is None and (
-        salvaged := salvage(directory, store_id, plain=checked.format_version == 1)
+        salvaged := salvage(store.catalog, store_id, plain=checked.format_version == 1)
     ):
         rows, damaged_rows = salvaged
-    files = StoreFiles.of(directory, store_id, is_catalog_lost=rows is None)
-    index = _index_images(directory, files, store_id)
-    facts = Facts(directory, checked, store_id, [], index, copy, rows, damaged_rows, files.replaced)
+    named = store.files, store.directory
+    files = StoreFiles.of(*named, store_id, is_catalog_lost=rows is None)
+    index = _index_images(*named, files, store_id)
+    facts = Facts(store, checked, store_id, [], index, copy, rows, damaged_rows, files.replaced)
     dictionaries = tables.DICTIONARIES.read(facts.table)
     measure = Decompressor(dictionaries).measure
     numbers = {number for number, _ in files.segments}
@@ -198,7 +215,7 @@ def gather(directory: str, checked: Checked, tell: Progress) -> Facts:
     rowed = tables.SEGMENTS.read_keys(facts.table)
     expected = ExpectedSegments.of(numbers, position.segment, rowed, {*ends, *files.replaced})
     done = 0
-    sizes = [os.path.getsize(os.path.join(directory, name)) for _, name in files.segments]
+    sizes = [size_of(store.files, f"{store.directory}/{name}") for _, name in files.segments]
     for (number, name), size in zip(files.segments, sizes, strict=True):
         tell(name, done, sum(sizes))
         noted = ends[number].end if number in ends else None
@@ -246,7 +263,7 @@ def _segment(
     """Read a segment. Args: noted, its recorded end, if any; is_open, whether its last batch may be
     torn.
     """
-    file = StoreFile(ReadOnlyFiles(), facts.directory, name, Findings())
+    file = StoreFile(facts.files, facts.directory, name, Findings())
     try:
         scanner = Scanner(file.read, file.size, segment=number, seed=facts.seed, measure=measure)
         found = SegmentFacts(number, name, file.size, file.size, scanner.run())
@@ -345,12 +362,13 @@ def _is_sound(segment: SegmentFacts, store_id: bytes) -> bool:
     return True
 
 
-def _index_images(directory: str, found: StoreFiles, store_id: bytes) -> list[IndexImage]:
-    files = ReadOnlyFiles()
+def _index_images(
+    files: Files, directory: str, found: StoreFiles, store_id: bytes
+) -> list[IndexImage]:
     seed = checksum_seed(store_id)
     images = []
     for queue_id, number, name in found.index:
         path = os.path.join(directory, name)
-        size = os.path.getsize(path)
+        size = size_of(files, path)
         images.append(IndexImage(files, path, queue_id, number, seed, size, None))
     return images

@@ -17,8 +17,7 @@ from amqpstore.filenames import (
     segment_name,
     segment_number,
 )
-from amqpstore.files import FileType
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore.files import Files, FileType
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,13 @@ class StoreFiles:
     replaced: frozenset[int]
 
     @classmethod
-    def of(cls, directory: str, store_id: bytes, *, is_catalog_lost: bool) -> StoreFiles:
+    def of(
+        cls, files: Files, directory: str, store_id: bytes, *, is_catalog_lost: bool
+    ) -> StoreFiles:
         """Look for the files of a store.
 
         Args: is_catalog_lost, so that nothing says which messages of old segments were acked.
         """
-        files = ReadOnlyFiles()
 
         def is_file(name: str) -> bool:
             return files.type_of(os.path.join(directory, name)) is FileType.FILE

@@ -28,7 +28,7 @@ from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.executor import Executor
 from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
-from amqpstore_tools.check.store import Checked, named, queue_name
+from amqpstore_tools.check.store import Checked, ReadableStore, named, queue_name
 from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
@@ -124,7 +124,7 @@ def make_plan(
         return Planned(RepairPlan(checked.store_id.hex(), made, {}))
     files = listing(directory, tell)
     plan = RepairPlan(checked.store_id.hex(), made, files)
-    facts = gather(directory, checked, tell)
+    facts = gather(ReadableStore.stopped(directory), checked, tell)
     planned = Planned(plan, facts)
     wrong = [one for one in checked.findings if one.severity is not Severity.NOTE]
     plan.steps = [_step(one) for one in _in_order(wrong)]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from amqpstore import tables
 from amqpstore.catalog import TABLES
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG, CATALOG_FILE
+from amqpstore.filenames import CATALOG_FILE
 from amqpstore.lmdb_pages import ReadableState, readable_states, rows_on_pages
 from amqpstore.rows import corrected_row, decode_row
 from amqpstore.shapes import Rows
@@ -44,12 +44,12 @@ class _State(NamedTuple):
         return len(self.whole.intersection(_OF_ONE_COMMIT))
 
 
-def salvage(directory: str, store_id: bytes, *, plain: bool) -> Salvaged | None:
+def salvage(catalog: str, store_id: bytes, *, plain: bool) -> Salvaged | None:
     """Read what is left of a store's catalog; None if that is nothing, or another store's.
 
-    Args: plain, whether rows may be without a checksum.
+    Args: catalog, its directory; plain, whether rows may be without a checksum.
     """
-    path = os.path.join(directory, CATALOG, CATALOG_FILE)
+    path = os.path.join(catalog, CATALOG_FILE)
     states: list[_State] = []
     strays: Rows = {table: {} for table in TABLES}
     with contextlib.suppress(OSError, DamageError):

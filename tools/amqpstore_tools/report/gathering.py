@@ -12,6 +12,7 @@ from amqpstore.filenames import is_compacted
 from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
+from amqpstore_tools.repair.imaging import RemainingImage
 from amqpstore_tools.report.tally import Item, ReportContext, Tally, count
 from amqpstore_tools.spark.reading.live import Collector, runs_of
 from amqpstore_tools.spark.task_files import for_tasks
@@ -61,7 +62,7 @@ def gather(directory: str, spread: Spread, *, is_local: bool) -> Figures:
 
     Raises: NotAStoreError, FormatVersionError, SnapshotError, OSError.
     """
-    with StoreImage.open(directory, live=True) as image:
+    with RemainingImage.open(directory, live=True) as image:
         segments = [one for one in image.segments if one.size and one.state not in _OUT]
         segments.sort(key=lambda one: one.first_id)
         figures = [_segment(one) for one in segments]

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
-from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.output import output_file
 from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.soundness import is_damaged
 from amqpstore_tools.offline.terminal import counted, say, size
+from amqpstore_tools.repair.imaging import RemainingImage
 from amqpstore_tools.transfer.exporting import ExportedQueue, chosen, export, queues_of
 from amqpstore_tools.transfer.lines import FORMATS, LineWriter
 
@@ -67,16 +67,14 @@ def _export(arguments: argparse.Namespace) -> int:
     remains: Remains | None = None
     left: list[RemainingQueue] = []
     with (
-        StoreImage.open(directory, live=arguments.live) as image,
-        _opened(arguments.output) as file,
         progress_bar(in_bytes=False) as show,
-        contextlib.ExitStack() as stack,
+        RemainingImage.open(directory, live=arguments.live, tell=show) as image,
+        _opened(arguments.output) as file,
     ):
-        if is_damaged(image) and not image.is_live:
-            # Imported here, so that an export of a sound store starts without the check.
-            from amqpstore_tools.repair.exporting import find_remains
-
-            remains = stack.enter_context(find_remains(directory, show))
+        remains = image.remains
+        if remains is None and is_damaged(image) and not image.is_live:
+            remains = image.find_remains()
+        if remains is not None:
             left = chosen(remains.queues, directory, arguments.queue, arguments.vhost)
         queues: Sequence[ExportedQueue] = left
         if remains is None:
@@ -95,7 +93,7 @@ def _export(arguments: argparse.Namespace) -> int:
         "again": _again(left),
         "recovered": [*dict.fromkeys(one.key.label for one in left if one.is_recovered)],
         "notes": remains.truth.notes if remains else [],
-        "is_damaged": remains is not None or image.is_rebuilt,
+        "is_damaged": remains is not None,
         "bytes": exported.bytes,
         "seconds": round(time.monotonic() - started, 3),
     }

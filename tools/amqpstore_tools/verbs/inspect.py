@@ -17,6 +17,8 @@ from amqpstore_tools.inspect import (
 from amqpstore_tools.offline.exits import UsageError, exit_codes, run_tool
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.repair.imaging import RemainingImage
 
 _DEFAULT_LIMIT = 20
 _FOLLOW_LIMIT = 10
@@ -118,7 +120,9 @@ def _follow(arguments: argparse.Namespace) -> None:
 
 def _inspect(arguments: argparse.Namespace) -> None:
     limit = _DEFAULT_LIMIT if arguments.limit is None else arguments.limit
-    with StoreImage.open(arguments.data, live=arguments.live) as image:
+    with progress_bar() as tell:
+        image = RemainingImage.open(arguments.data, live=arguments.live, tell=tell)
+    with image:
         if arguments.what == "vhost":
             found = vhost.facts(image, arguments.name)
             write_json(found) if arguments.json else vhost.show(found, limit)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from amqpstore_tools.offline.exits import add_json, run_tool
-from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.repair.imaging import RemainingImage
 from amqpstore_tools.stats.figures import figures
 from amqpstore_tools.stats.picture import show
 
@@ -31,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _stats(arguments: argparse.Namespace) -> None:
-    with StoreImage.open(arguments.data, live=arguments.live) as image:
+    with progress_bar() as tell:
+        image = RemainingImage.open(arguments.data, live=arguments.live, tell=tell)
+    with image:
         found = figures(image)
     if arguments.json:
         write_json(found)

@@ -12,7 +12,7 @@ removed after it. If a part of that is lost, the other sources are used:
 
 Sound messages whose queue is no longer known go to a queue of their own. The stages, in order:
 
-- `finding`, `values`: the stages one by one, and what they hand on.
+- `finding`, `values`, `holders`: the stages one by one, what they hand on, and who holds a message.
 - `trust`: where the last checkpoint was, and what is whole.
 - `naming`: which queues exist.
 - `indexed`, `holes`: the entries of index files, and what fills in for lost ones.

@@ -81,7 +81,7 @@ def fill_by_order(trust: Trust, placements: Placements, indexed: Indexed) -> lis
             for place, is_acked in enumerate(hole.acked)
             if not is_acked and queue.ready.at(hole.first + place) is None
         ]
-    held = placements.held_counts(indexed.elsewhere)
+    held = placements.holders(indexed.elsewhere)
     missing = [
         (message_id, references - held[message_id])
         for message_id, references in trust.accounted.live()
@@ -106,7 +106,7 @@ def short_of(trust: Trust, placements: Placements, indexed: Indexed) -> Ranges:
     """Return messages that more queues held than are known: nothing tells which queues."""
     short = Ranges()
     if not (trust.is_index_whole and indexed.is_whole):
-        held = placements.held_counts(indexed.elsewhere)
+        held = placements.holders(indexed.elsewhere)
         for message_id, references in trust.accounted.live():
             if references > held[message_id]:
                 short.add(message_id, message_id + 1)

@@ -11,6 +11,7 @@ from amqpstore.index import Bits, Entries, IndexState, live_runs, no_entries
 from amqpstore.records import Gap
 from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.facts import Facts
+from amqpstore_tools.repair.truth.holders import Holders
 from amqpstore_tools.repair.truth.trust import MOST, Trust
 from amqpstore_tools.repair.truth.values import Placements, QueueTruth
 
@@ -41,7 +42,7 @@ class Indexed(NamedTuple):
     """
 
     holes: dict[int, list[Hole]]
-    elsewhere: Counter[int]
+    elsewhere: Holders
     damaged: dict[int, list[IndexState]]
 
     @property
@@ -61,7 +62,7 @@ class _Index:
         self._trust = trust
         self._placements = placements
         self._doubtful: list[tuple[QueueTruth, Entries, IndexState]] = []
-        self._out = Indexed({}, Counter(), {})
+        self._out = Indexed({}, Holders(), {})
 
     def run(self) -> Indexed:
         rows = self._facts.rows
@@ -96,8 +97,7 @@ class _Index:
         is_whole = _is_whole(blocks, state) and _ascend(entries)
         if queue is None:
             if is_whole:
-                for run in live_runs(entries, state, 0, MOST):
-                    self._out.elsewhere.update(range(run.first_id, run.first_id + run.count))
+                self._out.elsewhere.add(live_runs(entries, state, 0, MOST))
             return image if is_whole else None
         if not is_whole:
             self._salvage(queue, state, blocks)

@@ -13,7 +13,6 @@ from amqpstore.evidence.newer_segments import noted_newer
 from amqpstore.present_numbers import PresentNumbers
 from amqpstore.runs import ReadyList, Run
 from amqpstore.tables import START, Position
-from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.names import DEFAULT_VHOST, LOST_AND_FOUND, definition_of
 from amqpstore_tools.repair.ranges import Ranges
@@ -42,7 +41,11 @@ def number(facts: Facts, trust: Trust, placements: Placements, truth: Truth) -> 
 
 
 def _shortfall(facts: Facts, trust: Trust, truth: Truth) -> Shortfall:
-    """Return what was durable and is missing in the log, in whatever files it was looked for."""
+    """Return what was durable and is missing in the log, in whatever files it was looked for.
+    While a broker writes the log, the notes may be ahead of what was read: then nothing is.
+    """
+    if facts.is_live:
+        return Shortfall()
     batches = [one.batch for one in trust.log]
     lsns, ids = PresentNumbers(), PresentNumbers()
     for batch in batches:
@@ -60,7 +63,7 @@ def _shortfall(facts: Facts, trust: Trust, truth: Truth) -> Shortfall:
     operations = (one for batch in behind for one in batch.operations)
     heads = {queue_id: head for queue_id in sequences if (head := trust.head(queue_id))}
     log = ReadLog(position, lsns, ids, sequences, heads, operations)
-    return find_shortfall(ReadOnlyFiles(), facts.directory, facts.seed, log)
+    return find_shortfall(facts.files, facts.directory, facts.seed, log)
 
 
 def drop_lost(truth: Truth) -> None:
@@ -125,7 +128,7 @@ def collect_orphans(
     """
     orphans = truth.orphans
     quarantine = tables.QUARANTINE.read(facts.table)
-    newer = noted_newer(ReadOnlyFiles(), facts.directory, quarantine, facts.seed)
+    newer = noted_newer(facts.files, facts.directory, quarantine, facts.seed)
     for segment in facts.segments:
         # A start has noted it: no checkpoint, not the last one either, has known what is there.
         noted = newer.get(segment.number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,6 +14,7 @@ from amqpstore.tables import PreparedRow
 from amqpstore_tools.repair.evidence import Accounted
 from amqpstore_tools.repair.homes import Homes
 from amqpstore_tools.repair.ranges import Ranges
+from amqpstore_tools.repair.truth.holders import Holders
 
 
 class Lost(NamedTuple):
@@ -137,13 +137,12 @@ class Placements:
                         unsure.add(first, stop)
             sequence = end
 
-    def held_counts(self, elsewhere: Counter[int]) -> Counter[int]:
+    def holders(self, elsewhere: Holders) -> Holders:
         """Return how many queues hold each message. Args: elsewhere, in deleted queues."""
-        held = Counter(elsewhere)
+        held = Holders()
         for queue in self.queues.values():
-            for run in queue.ready:
-                held.update(range(run.first_id, run.first_id + run.count))
-        return held
+            held.add(queue.ready)
+        return held.joined(elsewhere)
 
     def _is_dead(self, message_id: int) -> bool | None:
         """Tell whether no queue held a message; None if unknown."""

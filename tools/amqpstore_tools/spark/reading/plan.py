@@ -18,6 +18,7 @@ from amqpstore.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFile
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
+from amqpstore_tools.repair.imaging import RemainingImage
 from amqpstore_tools.spark.reading.leases import SUFFIX, LeasedFile, LeaseError, take_lease
 from amqpstore_tools.spark.reading.live import Collector, LiveRuns, runs_of
 from amqpstore_tools.spark.reading.messages import QueueIdentity
@@ -64,7 +65,7 @@ def partitions(options: ReadOptions, wanted: Wanted) -> list[StorePartition]:
     """Raises: NotAStoreError, FormatVersionError, SnapshotError, LeaseError, OSError."""
     if options.view == "findings":
         return [StorePartition(options.view)]
-    with StoreImage.open(options.path, live=True) as image:
+    with RemainingImage.open(options.path, live=True) as image:
         return _Plan(image, options, wanted).partitions()
 
 
