@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+from collections.abc import Sequence
 from unittest.mock import ANY
 
 import pytest
@@ -24,7 +25,14 @@ from amqpstore_server.protocol.errors import (
     FrameError,
     UnexpectedFrame,
 )
-from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
+from amqpstore_server.protocol.events import (
+    Acks,
+    Event,
+    Failed,
+    MoreFrames,
+    Publishes,
+    ReceivedMethod,
+)
 from amqpstore_server.protocol.field_table import decode_table, encode_table
 from amqpstore_server.protocol.methods import (
     METHODS,
@@ -108,7 +116,7 @@ def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
 streams = damaged(st.lists(frames, max_size=12).map(b"".join)) | st.binary(max_size=300)
 
 
-def check(event: Event) -> None:
+def check(event: Event | MoreFrames) -> None:
     """Check that the receiver returns one of the answers that it may give to any bytes."""
     if isinstance(event, Failed):
         assert isinstance(event.error, AmqpError | FatalFramingError)
@@ -126,10 +134,12 @@ def check(event: Event) -> None:
         assert isinstance(event, ReceivedMethod)
 
 
-def receive(stream: bytes, cuts: list[int], large_bytes: int = FRAME_MAX) -> list[Event]:
+def receive(
+    stream: bytes, cuts: list[int], large_bytes: int = FRAME_MAX
+) -> list[Event | MoreFrames]:
     """Return what comes of the bytes in the reads that the cuts make of them."""
     receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES, large_bytes)
-    events = []
+    events: list[Event | MoreFrames] = []
     places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     for start, end in itertools.pairwise(places):
         events += receiver.receive(stream[start:end])
@@ -138,7 +148,7 @@ def receive(stream: bytes, cuts: list[int], large_bytes: int = FRAME_MAX) -> lis
     return events
 
 
-def said(events: list[Event]) -> list[object]:
+def said(events: Sequence[Event | MoreFrames]) -> list[object]:
     """The events in a form in which the bounds of the reads do not show."""
     flat: list[object] = []
     for event in events:

@@ -13,12 +13,17 @@ from amqpstore_server.protocol.errors import PreconditionFailed
 from amqpstore_server.protocol.field_table import Timestamp
 from amqpstore_server.protocol.methods import BasicGet
 
+_PLAIN_TYPES = frozenset({str, int, bool, float, bytes, type(None)})
+"""Those whose values stay as they are."""
+
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:
     """Convert a field table to values that the catalog can store: a timestamp becomes its seconds,
     a decimal becomes text.
     """
-    return {key: _plain(value) for key, value in table.items()}
+    return {
+        key: value if type(value) in _PLAIN_TYPES else _plain(value) for key, value in table.items()
+    }
 
 
 def queue_arguments(table: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return plain(value)
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [item if type(item) in _PLAIN_TYPES else _plain(item) for item in value]
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, (bytes, bytearray)):

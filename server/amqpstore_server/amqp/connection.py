@@ -46,7 +46,14 @@ from amqpstore_server.protocol.errors import (
     NotAllowed,
     ResourceError,
 )
-from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
+from amqpstore_server.protocol.events import (
+    Acks,
+    Event,
+    Failed,
+    MoreFrames,
+    Publishes,
+    ReceivedMethod,
+)
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from amqpstore_server.protocol.handshake import Handshake
 from amqpstore_server.protocol.receiver import Receiver
@@ -71,6 +78,11 @@ _METHODS_AT_ONCE = 32
 _EVENTS_AT_ONCE = 256
 """Events of one read that are handled before others have their turn. Acks of neighbouring tags are
 one event, and so are consecutive publishes of a channel.
+"""
+
+_ENTRIES_AT_ONCE = 4096
+"""Entries of tables that are looked at and handled before others have their turn. Events with more
+are handled in a turn of their own, and the frames behind them after that.
 """
 
 _DEFINING = (methods.ExchangeDeclare.class_id, methods.QueueDeclare.class_id)
@@ -133,7 +145,7 @@ class AmqpConnection:
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
-        self.waiting: list[Event | Unfinished] = []
+        self.waiting: list[Event | MoreFrames | Unfinished] = []
         """Input that `go_on` is to handle."""
         self._unfinished: Unfinished | None = None
         self.held = HeldPublishes()
@@ -250,12 +262,12 @@ class AmqpConnection:
     def _receive_in_alarm(self, read: bytes, now: float) -> None:
         """Handle the bytes of one read but for what is published in it, which is held."""
         held = self.held
-        events: list[Event] = []
+        events: list[Event | MoreFrames] = []
         for event in self._receiver.receive(read):
             if type(event) is Publishes:
                 self.has_published = True
                 held.add(event)
-            elif not held.events or not held.holds(event):
+            elif type(event) is MoreFrames or not held.events or not held.holds(event):
                 events.append(event)
         self._events(events, now)
         unfinished_bytes = self._receiver.unfinished_bytes
@@ -311,7 +323,10 @@ class AmqpConnection:
     def go_on(self, now: float) -> None:
         """Handle input that waited while input was paused, until it has to wait again."""
         waiting, self.waiting = self.waiting, []
-        self._events(waiting, now)
+        if waiting and type(waiting[0]) is MoreFrames:
+            self.receive(b"", now)
+        else:
+            self._events(waiting, now)
         self._column.place()
 
     def block(self) -> None:
@@ -424,8 +439,16 @@ class AmqpConnection:
 
     # Events.
 
-    def _events(self, events: Sequence[Event | Unfinished], now: float) -> None:
-        """Handle the events of one read until the connection `is_input_paused`."""
+    def _events(  # noqa: C901 - each call counts here
+        self, events: Sequence[Event | MoreFrames | Unfinished], now: float
+    ) -> None:
+        """Handle the events of one read until the connection `is_input_paused`: that may be before
+        the first, if to look at the read has taken long.
+        """
+        if self._receiver.entry_count > _ENTRIES_AT_ONCE:
+            self._receiver.entry_count = 0
+            self.waiting = [*events]
+            return
         published: set[AmqpChannel] = set()
         outbox = self.outbox
         methods_left = _METHODS_AT_ONCE
@@ -451,6 +474,9 @@ class AmqpConnection:
                     self.message_count += 1
                     methods_left -= 1
                     is_defining = self._is_defining(event.method, is_defining)
+                elif type(event) is MoreFrames:
+                    self.waiting = [event]
+                    break
             self._event(event, published, now)
         if self._unfinished is not None:
             self.waiting.insert(0, self._unfinished)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -44,6 +44,11 @@ _ALIKE = 0.85
 _MAX_COMPARED = 64
 """How many of the unknown names of one declaration are looked at for that. It takes about 0.05 ms
 each, and clients may send thousands: who misspells one does not have so many.
+"""
+
+_MAX_SHOWN = 10
+"""How many notes are told of one request, in the log and in an answer's header, besides the number
+of the others: an import may cause thousands.
 """
 
 
@@ -188,15 +193,17 @@ def entry(place: Place, name: str) -> NameRule:
 def _entries(place: Place, names: Iterable[str]) -> Iterator[tuple[str, NameRule]]:
     """Yield what becomes of each of the names of one declaration."""
     rows = TABLE[place]
+    acting, unknown = _unknown(place)
     compared = 0
     for name in names:
         rule = rows.get(name)
         if rule is None:
-            acting, rule = _unknown(place)
-            compared += 1
-            plain = name.lower().replace("_", "-")
-            if compared <= _MAX_COMPARED and (near := get_close_matches(plain, acting, 1, _ALIKE)):
-                rule = NameRule(Treatment.REFUSED, f"is '{near[0]}' meant?")
+            rule = unknown
+            if compared < _MAX_COMPARED:
+                compared += 1
+                plain = name.lower().replace("_", "-")
+                if near := get_close_matches(plain, acting, 1, _ALIKE):
+                    rule = NameRule(Treatment.REFUSED, f"is '{near[0]}' meant?")
         yield name, rule
 
 
@@ -213,11 +220,19 @@ def _unknown(place: Place) -> tuple[list[str], NameRule]:
 
 def notes(place: Place, names: Iterable[str]) -> list[str]:
     """Return a line for each name that has no effect, in the words that an operator is told."""
+    what, noted = place.value, Treatment.NOTED  # looked up once for thousands of names
     return [
-        f"{place.value} '{name}' has no effect: {reason}"
+        f"{what} '{name}' has no effect: {reason}"
         for name, (treatment, reason) in _entries(place, names)
-        if treatment is Treatment.NOTED
+        if treatment is noted
     ]
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    if len(lines) <= _MAX_SHOWN:
+        return [*lines]
+    return [*lines[:_MAX_SHOWN], f"and {len(lines) - _MAX_SHOWN} more"]
 
 
 def queue_notes(arguments: Iterable[str], settings: Settings) -> list[str]:
@@ -246,8 +261,9 @@ def check_arguments(place: Place, names: Iterable[str], what: str) -> None:
 
     Raises: PreconditionFailedError.
     """
+    refused = Treatment.REFUSED
     for name, (treatment, reason) in _entries(place, names):
-        if treatment is Treatment.REFUSED:
+        if treatment is refused:
             raise PreconditionFailedError(f"invalid arg '{name}' for {what}: {reason}")
 
 

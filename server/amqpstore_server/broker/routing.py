@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from amqpstore import Message
@@ -91,8 +92,8 @@ class Route:
 class RouteStep(NamedTuple):
     """What one exchange does with a message on its way.
 
-    `found` are the destinations that it returns for each routing key; `alternate` is the exchange
-    that gets the message because it goes nowhere from here.
+    `found` are the destinations that it returns for each routing key that it looks at; `alternate`
+    is the exchange that gets the message because it goes nowhere from here.
     """
 
     exchange: Exchange
@@ -154,7 +155,7 @@ class Router:
         self._queues = queues
         self._routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)
         # A remembered route is open to clients, and the broker's own messages may go further.
-        self._own_routes: _Routes[_Address, Route] = _Routes(max_cached_bytes)
+        self._own_routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)
         self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes(
             max_cached_bytes
         )
@@ -267,10 +268,14 @@ class Router:
         known = self._routes.get(address) or self._own_routes.get(address)
         if known is not None:
             return known
-        route, is_shared, _ = self._find(envelope, decode_properties(envelope.properties))
-        if is_shared:
-            self._own_routes.remember(address, route, len(route.queues), address)
-        return route
+        if address not in self._own_routes:
+            # Properties may have thousands of headers, and most routes do not depend on them.
+            route, is_shared, _ = self._find(envelope, _NO_PROPERTIES)
+            remembered = route if is_shared else None
+            self._own_routes.remember(address, remembered, len(route.queues), address)
+            if is_shared:
+                return route
+        return self._find(envelope, decode_properties(envelope.properties))[0]
 
     def through(
         self, exchange: Exchange, envelope: ParsedEnvelope, properties: BasicProperties
@@ -332,9 +337,10 @@ class Router:
         route = self._read_routes.get(key)
         if route is not None:
             return route, True
+        properties = decode_properties(envelope.properties)
         if (exchange := self._exchanges.get(envelope.exchange)) is not None:
-            exchange.check(decode_properties(envelope.properties))
-        route, _, is_repeatable = self._find(envelope, decode_properties(envelope.properties))
+            exchange.check(properties)
+        route, _, is_repeatable = self._find(envelope, properties)
         if not is_repeatable:
             self._found = None  # a draw is for one message
         elif len(envelope.properties) <= _CACHED_PROPERTIES_BYTES:
@@ -447,8 +453,10 @@ class Router:
 def _looking_up(
     exchange: Exchange, keys: Iterable[str], properties: BasicProperties
 ) -> Generator[None, None, list[tuple[str, list[Destination]]]]:
-    """Return what an exchange returns for each key."""
+    """Return what an exchange returns for each key; for the first, if keys do not matter to it."""
     found = []
+    if not exchange.reads_routing_key:
+        keys = islice(keys, 1)
     for number, key in enumerate(keys, 1):
         found.append((key, list(exchange.route(key, properties))))
         if not number % _LOOKS_AT_ONCE:

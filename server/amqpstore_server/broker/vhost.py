@@ -664,9 +664,9 @@ class VirtualHost:
         if changes:
             self.context.store.define(changes)
 
-    def _note(self, notes: Iterable[str], **of: str) -> None:
+    def _note(self, notes: Sequence[str], **of: str) -> None:
         """Log what has no effect."""
-        for note in notes:
+        for note in accepted.shortened(notes):
             if self._notes_limit.passes(self.name, self.context.clock.wall_ms() / 1000):
                 extra = {"vhost": self.name, **of, "note": note, **self._notes_limit.suppressed()}
                 _log.info("declared with something that has no effect", extra=extra)

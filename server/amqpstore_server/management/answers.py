@@ -12,6 +12,7 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from amqpstore_server.broker.accepted import shortened
 from amqpstore_server.management.errors import OBJECT_NOT_FOUND, HttpError
 from amqpstore_server.management.steps import InSteps
 
@@ -189,8 +190,6 @@ def error_answer(error: HttpError) -> Answer:
 NOTES = "x-amqpstore-notes"
 """The header of an answer that says what was taken and has no effect."""
 
-_MAX_NOTES = 10
-
 
 def no_content(notes: Sequence[str] = ()) -> Answer:
     """Return the answer for a change of something that there was. Args: notes, what of the request
@@ -208,7 +207,7 @@ def created(location: str = "", notes: Sequence[str] = ()) -> Answer:
 def _noted(notes: Sequence[str]) -> dict[str, str]:
     if not notes:
         return {}
-    text = "; ".join(notes[:_MAX_NOTES])
+    text = "; ".join(shortened(notes))
     # Names may be anything that a header may not have.
     return {NOTES: text.encode("ascii", "backslashreplace").decode().translate(_NO_CONTROLS)}
 

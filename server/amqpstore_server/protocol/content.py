@@ -18,6 +18,7 @@ from amqpstore_server.protocol.field_table import (
     EMPTY_TABLE,
     Encoded,
     FieldValue,
+    check_table,
     decode_own_table,
     decode_table,
     encode_name,
@@ -122,11 +123,19 @@ _OWN_FLAGS = tuple(
 )
 """For properties that `decode_content_header` has accepted before."""
 
+_CHECKED_FLAGS = tuple(
+    (flag, name, check_table if name == "headers" else read) for flag, name, read in _FLAGS
+)
+"""For properties of which headers are not needed, but have to be right."""
+
 _READERS = {name: read for name, read, _ in _PROPERTIES}
 _WRITERS = {name: write for name, _, write in _PROPERTIES}
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 """The name that a client consumes its direct replies from, and writes into reply-to."""
+
+_KEY_NAMES = encode_name("CC"), encode_name("BCC")
+"""The headers that have routing keys, encoded."""
 
 _NOT_PLAIN = frozenset({"expiration", "user_id"})
 
@@ -149,24 +158,39 @@ def decode_content_header(payload: bytes) -> ContentHeader:
     Raises: FrameError when it is too short for a header, or its weight is not 0; MalformedError for
     properties that `decode_properties` would refuse.
     """
+    return decode_counted_header(payload)[0]
+
+
+def decode_counted_header(payload: bytes) -> tuple[ContentHeader, int]:
+    """Do as `decode_content_header`. Also returns the number of entries of the headers."""
     if len(payload) < _HEADER.size:
         raise FrameError(f"a content header of {len(payload)} bytes, shorter than {_HEADER.size}")
     class_id, weight, body_size = _HEADER.unpack_from(payload)
     if weight:
         raise FrameError(f"a content header with weight {weight}, which must be 0")
     properties = payload[_HEADER.size :]
-    mode = priority = 0
+    mode = priority = count = 0
     is_plain = True
-    for name, value in _walk(properties, _FLAGS):
+    for name, value in _walk(properties, _CHECKED_FLAGS):
         if name == "delivery_mode":
             mode = value
         elif name == "priority":
             priority = value
         elif name == "headers":
-            is_plain = is_plain and "CC" not in value and "BCC" not in value
+            count = value
+            is_plain = is_plain and not _has_keys(properties)
         elif concerns_the_broker(name, value):
             is_plain = False
-    return ContentHeader(class_id, body_size, properties, (mode, priority) if is_plain else None)
+    plain = (mode, priority) if is_plain else None
+    return ContentHeader(class_id, body_size, properties, plain), count
+
+
+def _has_keys(properties: bytes) -> bool:
+    """Tell whether properties have routing keys in the headers CC or BCC."""
+    if not any(name in properties for name in _KEY_NAMES):
+        return False  # as in nearly all
+    headers = split_table(split_properties(properties)["headers"])
+    return any(name in headers for name in _KEY_NAMES)
 
 
 def encode_content_header(class_id: int, body_size: int, raw_properties: bytes) -> bytes:

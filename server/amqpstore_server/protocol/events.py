@@ -70,4 +70,11 @@ class Failed:
     error: AmqpError | FatalFramingError
 
 
+@final
+class MoreFrames:
+    """The rest of a read, which the receiver has not looked at yet: it comes with the next call."""
+
+    __slots__ = ()
+
+
 Event = Publishes | Acks | ReceivedMethod | Failed

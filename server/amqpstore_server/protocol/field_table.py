@@ -109,6 +109,50 @@ def decode_table(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int
     return table, end
 
 
+def check_table(buffer: bytes, offset: int) -> tuple[int, int]:
+    """Make sure that `decode_table` takes the table at `offset`, in a third of its time. Returns
+    the number of entries in it and in all inside it, and the offset after it.
+
+    Raises: as `decode_table`.
+    """
+    start, size = offset, len(buffer)
+    try:
+        offset = start + LONG.size
+        end = offset + LONG.unpack_from(buffer, start)[0]
+        count, has_names = 0, True
+        around: list[tuple[int, bool]] = []
+        while end <= size and count <= MAX_ENTRIES and len(around) < MAX_DEPTH:
+            if offset >= end:
+                if offset > end:
+                    break
+                if not around:
+                    return count, offset
+                end, has_names = around.pop()
+                continue
+            if has_names:
+                name = offset + 1
+                offset = name + buffer[offset]
+                buffer[name:offset].decode()
+            count += 1
+            tag = buffer[offset]
+            width = _WIDTHS[tag]
+            if width >= 0:
+                offset += 1 + width
+                continue
+            offset += 1 + LONG.size
+            length = LONG.unpack_from(buffer, offset - LONG.size)[0]
+            if tag in _CONTAINERS:
+                around.append((end, has_names))
+                end, has_names = offset + length, tag == _TABLE
+            else:
+                offset += length
+    except (LookupError, struct.error, UnicodeDecodeError):
+        pass
+    # It is not a table, or it has too much in it: what is wrong is said where values are read too.
+    _, end = decode_table(buffer, start)
+    return MAX_ENTRIES, end
+
+
 def decode_arguments(buffer: bytes, offset: int) -> tuple[dict[str, FieldValue], int]:
     """Do as `decode_table`, for the arguments of a method."""
     table, end, _ = _decode_container(_TABLE, buffer, offset, MAX_ARGUMENTS_DEPTH, MAX_ENTRIES)

@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from amqpstore_server.protocol.content import ContentHeader, decode_content_header
+from amqpstore_server.protocol.content import ContentHeader, decode_counted_header
 from amqpstore_server.protocol.errors import (
     AmqpError,
     ChannelError,
@@ -30,6 +30,7 @@ from amqpstore_server.protocol.events import (
     Acks,
     Event,
     Failed,
+    MoreFrames,
     Publishes,
     ReceivedMethod,
     Target,
@@ -71,6 +72,15 @@ _CACHED_HEADERS_BYTES = 256 << 10
 """The number and size of remembered headers of each connection; beyond them they are cleared."""
 
 _LARGE_BYTES = 16 << 10
+
+_SMALL_METHOD_BYTES = 512
+"""A method of more may have as many entries as it has bytes, and so may what is refused."""
+
+_MAX_ENTRIES = 8192
+"""After so many entries of tables the rest of a read is left to the next call, as it may have
+hundreds of thousands: to check that many takes a millisecond. What was recognised by its shape does
+not count.
+"""
 
 
 @dataclass(slots=True)
@@ -131,9 +141,11 @@ class Receiver:
         self._last_shape = NO_SHAPE
         self._discards = False
         self._repeated: _Repeated | None = None
+        self.entry_count = 0
+        """Entries of tables that the last call has looked at, about."""
         self.is_lost = False
         """Whether the frame boundaries are lost: nothing is received any more."""
-        self._events: list[Event] = []
+        self._events: list[Event | MoreFrames] = []
 
     @property
     def buffered_bytes(self) -> int:
@@ -158,9 +170,13 @@ class Receiver:
         self._shapes = Shapes()
         self._repeated = None
 
-    def receive(self, read: bytes) -> list[Event]:
-        """Return the events that these bytes complete, in order. Nothing, once `is_lost`."""
+    def receive(self, read: bytes) -> list[Event | MoreFrames]:
+        """Return the events that these bytes complete, in order. Nothing, once `is_lost`.
+
+        The last is MoreFrames if there are too many for one call: the next may be without bytes.
+        """
         self._events = []
+        self.entry_count = 0
         if self.is_lost:
             return self._events
         content = self._rest + read if self._rest else read
@@ -180,6 +196,9 @@ class Receiver:
         """
         size = len(content)
         while size - offset >= _FRAME.size:
+            if self.entry_count > _MAX_ENTRIES:
+                self._events.append(MoreFrames())
+                break
             repeated = self._repeated
             if repeated and content.startswith(repeated.prefix, offset) and not self._contents:
                 offset, is_whole = self._repeats(repeated, content, offset)
@@ -363,6 +382,7 @@ class Receiver:
         from_bytes = int.from_bytes
         largest = min(self.frame_max, self._max_message_bytes)
         shape = self._last_shape
+        is_last = False
         publishes: Publishes | None = None
         last: tuple[Target, int, bytes] | None = None
         end: int
@@ -395,6 +415,7 @@ class Receiver:
             elif found := self._of_other_shape(content, method_end, channel, largest):
                 header, start, end = found
                 shape = self._last_shape
+                is_last = self.entry_count > _MAX_ENTRIES
             else:
                 break
             if publishes is None or publishes.channel != channel:
@@ -411,6 +432,8 @@ class Receiver:
                 return end + 1
             last = this
             offset = end + 1
+            if is_last:
+                break
         return offset
 
     def _of_other_shape(
@@ -456,7 +479,12 @@ class Receiver:
 
     def _new_header(self, payload: bytes) -> ContentHeader:
         """Decode a header, and remember its shape. Raises: AmqpError."""
-        header = decode_content_header(payload)
+        try:
+            header, count = decode_counted_header(payload)
+        except AmqpError:
+            self.entry_count += len(payload)
+            raise
+        self.entry_count += count
         if header.class_id != BasicPublish.class_id:
             raise FrameError(
                 f"a content header of class {header.class_id} behind a method of class "
@@ -499,6 +527,8 @@ class Receiver:
                 target = self._targets.remember(payload, publish)
             self._contents[channel] = _Content(target, payload)
             return
+        if payload[_SMALL_METHOD_BYTES:]:  # without a call
+            self.entry_count += len(payload)
         method = decode_method(payload)
         if isinstance(method, BasicAck) and channel:
             tag = method.delivery_tag

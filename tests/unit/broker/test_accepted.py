@@ -21,12 +21,14 @@ from amqpstore_server.broker.accepted import (
     notes,
     policy_notes,
     queue_notes,
+    shortened,
 )
 from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.settings import CHECKS, POLICY_KEYS, settings_of
 from amqpstore_server.definitions import PolicyDefinition, definitions_of, load
 from amqpstore_server.importing import apply_definitions
+from amqpstore_server.management.answers import NOTES, no_content
 from amqpstore_server.protocol import methods
 from amqpstore_server.users import Users
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
@@ -343,3 +345,17 @@ def test_limits_that_do_not_exist_are_left_out(simulated: SimulatedBroker) -> No
     (left_out,) = imported(simulated, parameters=[parameter])
     assert "'max-queues' meant" in left_out
     assert simulated.vhost.limits == {}
+
+
+def test_of_very_many_notes_the_first_are_told_and_how_many_more_there_are(
+    simulated: SimulatedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    arguments: dict[str, Any] = {f"own-{number}": 1 for number in range(25)}
+    told = shortened(notes(Place.QUEUE, arguments))
+    assert told == [*notes(Place.QUEUE, arguments)[:10], "and 15 more"]
+    simulated.exchange("e", **arguments)
+    assert len([one for one in caplog.records if hasattr(one, "note")]) == 11
+    (header,) = no_content(notes(Place.QUEUE, arguments)).headers.getlist(NOTES)
+    assert header.count("has no effect") == 10
+    assert header.endswith("; and 15 more")

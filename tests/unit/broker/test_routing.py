@@ -9,6 +9,8 @@ import pytest
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
 from amqpstore_server.broker.exchanges.base import Exchange
+from amqpstore_server.broker.exchanges.fanout import FanoutExchange
+from amqpstore_server.broker.exchanges.headers import HeadersExchange
 from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.limits import BrokerLimits
 from amqpstore_server.protocol.content import BasicProperties
@@ -340,6 +342,19 @@ def test_a_message_of_many_keys_is_routed_in_steps(
             assert counts[:5] == [8, 16, 24, 32, 40]
         else:
             assert counts == []
+
+
+@pytest.mark.parametrize("kind", [HeadersExchange, FanoutExchange])
+def test_an_exchange_to_which_keys_do_not_matter_routes_a_message_once(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, kind: type[Exchange]
+) -> None:
+    simulated.exchange("h", kind.type)
+    simulated.bind("h", "b", "", n=1)
+    looked = looks(monkeypatch, kind)
+    parsed, messages, steps = finding(simulated, "h", n=1)
+    assert list(steps) == []
+    assert names(simulated.vhost.router.routes(parsed, messages)) == ["b"]
+    assert looked == ["key"]
 
 
 @pytest.mark.parametrize("change", ["unbound", "deleted", "exchange deleted"])

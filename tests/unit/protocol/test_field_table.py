@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from amqpstore_server.protocol.errors import MalformedError, PreconditionFailed
 from amqpstore_server.protocol.field_table import (
@@ -14,6 +15,7 @@ from amqpstore_server.protocol.field_table import (
     OWN_HEADERS,
     FieldValue,
     Timestamp,
+    check_table,
     count_entries,
     decode_table,
     encode_table,
@@ -227,3 +229,50 @@ def test_entries_are_counted_without_being_decoded(values: dict[str, FieldValue]
         return sum(1 + count(one) for one in value) if isinstance(value, list) else 0
 
     assert count_entries(encode_table(values)) == count(values)
+
+
+def verdict(encoded: bytes) -> Any:
+    """Where `check_table` says that a table ends, or what is wrong with it."""
+    try:
+        return check_table(encoded, 0)[1]
+    except (MalformedError, PreconditionFailed) as error:
+        return type(error), str(error)
+
+
+def verdict_of_reading(encoded: bytes) -> Any:
+    try:
+        return decode_table(encoded, 0)[1]
+    except (MalformedError, PreconditionFailed) as error:
+        return type(error), str(error)
+
+
+@given(strategies.tables())
+def test_a_check_counts_what_is_read(values: dict[str, FieldValue]) -> None:
+    encoded = encode_table(values)
+    assert check_table(encoded + b"more", 0) == (count_entries(encoded), len(encoded))
+
+
+@given(strategies.tables(), st.data())
+def test_a_check_refuses_what_is_not_read(
+    values: dict[str, FieldValue], data: st.DataObject
+) -> None:
+    """With the same words; one octet of it is wrong, or it is cut."""
+    encoded = bytearray(encode_table(values))
+    place = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[place] = data.draw(st.integers(0, 255))
+    for one in (bytes(encoded), bytes(encoded[:place]), bytes(encoded) + b"\0\0"):
+        assert verdict(one) == verdict_of_reading(one)
+
+
+@pytest.mark.parametrize("tag", [b"A", b"F"])
+def test_a_check_has_the_same_limits(tag: bytes) -> None:
+    for count in (MAX_ENTRIES - 1, MAX_ENTRIES, MAX_ENTRIES + 1, MAX_ENTRIES + len(OWN_HEADERS)):
+        flat = table(entry(b"V", b"") * count)
+        own = table(b"".join(entry(b"V", name.encode()) for name in OWN_HEADERS) + flat[4:])
+        for one in (flat, own):
+            assert verdict(one) == verdict_of_reading(one)
+    for depth in (MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1):
+        nested = b"V"
+        for _ in range(depth - 1):
+            nested = tag + table(nested if tag == b"A" else entry(nested))
+        assert verdict(table(entry(nested))) == verdict_of_reading(table(entry(nested)))

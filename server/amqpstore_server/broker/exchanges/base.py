@@ -87,6 +87,9 @@ class Exchange(ABC):
     reads_properties: bool = False
     """Whether `route` reads the properties besides the routing key."""
 
+    reads_routing_key: bool = True
+    """Whether `route` reads the routing key; if not, a message with many is routed by the first."""
+
     is_repeatable: bool = True
     """Whether an equal message is routed in the same way as long as the bindings stay."""
 

@@ -43,6 +43,7 @@ class DelayedExchange(Exchange):
                 f"that routes the delayed messages, not {inner!r}"
             )
         self.inner = inner_type(name, **properties)
+        self.reads_routing_key = self.inner.reads_routing_key
         self.is_repeatable = self.inner.is_repeatable
         self.has_independent_bindings = self.inner.has_independent_bindings
 

@@ -13,6 +13,7 @@ class FanoutExchange(Exchange):
     """Routes to every destination, whatever the routing key."""
 
     type = "fanout"
+    reads_routing_key = False
     has_independent_bindings = True
 
     def __init__(self, name: str, **properties: Any) -> None:

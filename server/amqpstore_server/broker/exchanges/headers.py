@@ -46,6 +46,7 @@ class HeadersExchange(Exchange):
     type = "headers"
     has_independent_bindings = True
     reads_properties = True
+    reads_routing_key = False
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)

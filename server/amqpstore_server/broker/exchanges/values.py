@@ -6,7 +6,11 @@ and 1.0; another client, or the next version of the same one, may choose otherwi
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
+
+_AS_THEY_ARE = frozenset({int, bool, bytes, type(None)})
+"""The types of values that are compared as they are: one may have thousands inside it."""
 
 _MAX_WHOLE = 1 << 53
 """Floating-point numbers beyond this are all whole, whatever number they stood for."""
@@ -22,9 +26,15 @@ def comparable(value: Any) -> Any:
     exchange cannot tell apart, inside tables and arrays too.
     """
     if isinstance(value, dict):
-        return ["table", *((name, comparable(value[name])) for name in sorted(value))]
+        return [
+            "table",
+            *[
+                (name, one if type(one) in _AS_THEY_ARE else comparable(one))
+                for name, one in sorted(value.items(), key=itemgetter(0))
+            ],
+        ]
     if isinstance(value, list):
-        return ["array", *map(comparable, value)]
+        return ["array", *[one if type(one) in _AS_THEY_ARE else comparable(one) for one in value]]
     if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_WHOLE:
         return int(value)
     return octets_of(value)

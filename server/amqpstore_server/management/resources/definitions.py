@@ -7,6 +7,7 @@ from typing import Any
 import trio
 
 from amqpstore_server.administration.exporting import export_definitions, of_vhost
+from amqpstore_server.broker.accepted import shortened
 from amqpstore_server.definitions import definitions_of
 from amqpstore_server.importing import notes_of
 from amqpstore_server.management.answers import Answer, no_content
@@ -50,7 +51,7 @@ async def import_(call: Call) -> Answer:
     )
     if left_out:
         return await call.json(
-            {"error": "bad_request", "reason": f"left out: {'; '.join(left_out[:10])}"}, 400
+            {"error": "bad_request", "reason": f"left out: {'; '.join(shortened(left_out))}"}, 400
         )
     return no_content(notes_of(definitions))
 
