@@ -43,7 +43,8 @@ class Departures:
 
     `dead_lettered` are those of them that arrived in another queue as dead letters. `came_back` are
     messages that had been counted, and are in their queue again: a purge was undone, a prepared
-    branch was rolled back, or the disk was too full to move what had been acked.
+    branch was rolled back, or the disk was too full to move what had been acked. So are those of a
+    transaction that came to nothing, whose queue was deleted while they were coming.
     """
 
     __slots__ = ("came_back", "dead_lettered", "left")

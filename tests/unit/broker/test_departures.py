@@ -15,6 +15,7 @@ import pytest
 import amqpstore
 from amqpstore.departures import Departure
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.departures import (
@@ -22,6 +23,7 @@ from amqpstore_server.broker.departures import (
     reasons_of_all,
     reasons_of_queue,
 )
+from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
@@ -549,6 +551,63 @@ def test_queues_that_are_deleted_while_a_branch_is_committed_are_counted(
         pass
     simulated.settle()
     assert simulated.vhost.departures.left[Departure.QUEUE_DELETED] == 3
+
+
+@pytest.mark.parametrize("is_branch", [False, True])
+@pytest.mark.parametrize("mandatory", [False, True])
+def test_a_queue_that_is_deleted_during_a_commit_counts_what_was_coming_and_nobody_else_does(
+    simulated: Departing, monkeypatch: pytest.MonkeyPatch, *, mandatory: bool, is_branch: bool
+) -> None:
+    monkeypatch.setattr(local_transaction, "_MAX_ADDED", 0)
+    simulated.queue("q")
+    flags = Flags(mandatory=mandatory)
+    committing: Iterator[None]
+    if is_branch:
+        branch = BranchClient(simulated)
+        branch.start()
+        branch.channel.publish(*labelled("", "q", "one", "two"), flags)
+        branch.end()
+        committing = branch.committing(one_phase=True)
+    else:
+        channel = simulated.client.channel
+        channel.select_transactions()
+        channel.publish(*labelled("", "q", "one", "two"), flags)
+        committing = channel.committing()
+    next(committing)
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    for _ in committing:
+        pass
+    simulated.settle()
+    vhost = simulated.vhost
+    counts = reasons_of_all(vhost.departures, vhost.counters)
+    assert {reason.label: count for reason, count in counts.items() if count} == {
+        "queue_deleted": 2
+    }
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_what_was_coming_in_a_transaction_that_fails_has_not_left(
+    simulated: Departing, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    """Its queue was deleted, and it was counted with it; then the disk was full."""
+    monkeypatch.setattr(local_transaction, "_MAX_ADDED", 0)
+    simulated.queue("q")
+    channel = simulated.client.channel
+    channel.select_transactions()
+    simulated.client.publish("", "q", "one", "two")
+    simulated.client.publish("", "dead", "three")
+    committing = channel.committing()
+    next(committing)
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    if is_committed:
+        simulated.fill_disk()
+        with pytest.raises(ResourceExhaustedError):
+            list(committing)
+        simulated.free_disk()
+    else:
+        committing.close()  # type: ignore[attr-defined]
+    departures = simulated.vhost.departures
+    assert departures.left[Departure.QUEUE_DELETED] == departures.came_back == 2
 
 
 def test_a_branch_whose_queue_was_deleted_before_the_start_is_counted(

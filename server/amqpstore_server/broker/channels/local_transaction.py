@@ -34,7 +34,10 @@ class _Sent:
     `envelope` is that of the first; what its queues read in it is the same in all.
     """
 
-    __slots__ = ("byte_count", "envelope", "flags", "messages", "route", "undelivered")
+    __slots__ = (
+        *("byte_count", "envelope", "flags", "has_lost_route", "messages", "route"),
+        "undelivered",
+    )
 
     def __init__(
         self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags
@@ -45,6 +48,9 @@ class _Sent:
         self.flags = flags
         self.byte_count = 0
         self.undelivered = 0
+        self.has_lost_route = False
+        """Whether all of its queues were deleted before the commit: one that is deleted later
+        counts them itself."""
 
     def takes(self, envelope: ParsedEnvelope, flags: Flags) -> bool:
         """Tell whether messages that are alike may be added."""
@@ -253,6 +259,7 @@ class LocalTransaction:
         self._placed = []
         for sent in sent_by_client:
             planned = self._plan(sent)
+            sent.has_lost_route = bool(sent.route.queues) and not planned.queues
             refuse_if_full(planned)
             transaction.publish(planned)
             plans.append(planned)
@@ -342,7 +349,7 @@ class LocalTransaction:
         self._requeues = []
         for sent in self._sent:
             route, flags = sent.route, sent.flags
-            if route.queues and all(queue.is_deleted for queue in route.queues):
+            if sent.has_lost_route:
                 route, flags = Route([], route.counters), Flags()
             exchange = sent.messages[0].envelope.exchange
             channel.count_published(route, exchange, len(sent.messages), flags, sent.undelivered)

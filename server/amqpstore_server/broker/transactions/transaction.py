@@ -136,6 +136,17 @@ class Column:
         for queue, placement in zip(self.queues, self.placements, strict=True):
             _expect(queue, placement, self._messages, self._body_bytes, -1)
 
+    def undone(self) -> None:
+        """Note that the messages will not come: a queue that was deleted meanwhile has counted them
+        as gone with it.
+        """
+        for queue, placement in zip(self.queues, self.placements, strict=True):
+            if queue.is_deleted:
+                count = len(self._messages)
+                queue.departures.note_back(
+                    count if placement.most is None else min(count, placement.most)
+                )
+
     def moved_in(self) -> None:
         """Tell the queues that the messages are in them and no longer expected; each queue deals
         with the rest in its turn."""
@@ -238,6 +249,11 @@ class Transaction:
 
     def undo(self) -> None:
         """Undo: the transaction will not be committed."""
+        for column in self._columns:
+            column.undone()
+        self._expect_no_more()
+
+    def _expect_no_more(self) -> None:
         columns, self._columns = self._columns, []
         self._open.clear()
         self._last_of.clear()
@@ -284,7 +300,7 @@ class Transaction:
                     if placement in publish.placements
                 ]
                 store_transaction.enqueue_sized(publish._replace(placements=placements))
-        self.undo()
+        self._expect_no_more()
         try:
             return store_transaction.prepare(label)
         except DiskFullError as error:
