@@ -444,8 +444,24 @@ def test_what_rabbitmq_refuses_is_refused(api: ManagementClient) -> None:
     api.expect(404, "PUT", "/policies/none/p", json=policy)
     for flag in api.get("/feature-flags"):
         assert (flag["state"], flag["stability"]) == ("enabled", "required")
-        api.put(f"/feature-flags/{flag['name']}/enable", {}, 204)
+        answer = api.request("PUT", f"/feature-flags/{flag['name']}/enable", json={})
+        assert "is always on" in answer.headers["x-amqpstore-notes"]
     assert "unsupported" in api.put("/feature-flags/nope/enable", {}, 400)["reason"]
+
+
+def test_a_request_that_changes_nothing_says_so(api: ManagementClient) -> None:
+    api.put("/queues/%2F/q", {}, 201)
+    for method, path, body in (
+        ("PUT", "/feature-flags/stream_queue/enable", {}),
+        ("DELETE", "/reset", None),
+        ("DELETE", "/reset/any", None),
+        ("POST", "/rebalance/queues", {}),
+        ("POST", "/vhosts/%2F/start/any", {}),
+        ("POST", "/queues/%2F/q/actions", {"action": "sync"}),
+    ):
+        answer = api.request(method, path, json=body)
+        assert answer.status_code == 204
+        assert answer.headers["x-amqpstore-notes"].startswith("the request has no effect: ")
 
 
 def test_the_default_virtual_host_always_has_an_entry_of_limits(api: ManagementClient) -> None:

@@ -198,6 +198,13 @@ def no_content(notes: Sequence[str] = ()) -> Answer:
     return Response(status_code=204, headers=_noted(notes))
 
 
+def without_effect(reason: str) -> Answer:
+    """Return the answer for a request that is taken, as programs for RabbitMQ send it, and changes
+    nothing here. Args: reason, why nothing is missed.
+    """
+    return no_content([f"the request has no effect: {reason}"])
+
+
 def created(location: str = "", notes: Sequence[str] = ()) -> Answer:
     """Return the answer for something new. Args: as of `no_content`."""
     headers = {"location": location} if location else {}

@@ -15,7 +15,7 @@ from amqpstore_server.broker.departures import (
     reasons_of_all,
 )
 from amqpstore_server.definitions import GlobalParameter
-from amqpstore_server.management.answers import Answer, no_content
+from amqpstore_server.management.answers import Answer, no_content, without_effect
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import channels_of, connections_of
 from amqpstore_server.management.errors import bad_request, not_found
@@ -229,9 +229,12 @@ async def list_flags(call: Call) -> Answer:
 
 async def enable_flag(call: Call) -> Answer:
     """Accept that a feature of RabbitMQ is to be enabled: there is nothing to enable."""
-    if call.path["flag"] not in _RABBITMQ_FLAGS:
-        raise bad_request(f"unsupported: there is no feature flag '{call.path['flag']}'")
-    return no_content()
+    flag = call.path["flag"]
+    if flag not in _RABBITMQ_FLAGS:
+        raise bad_request(f"unsupported: there is no feature flag '{flag}'")
+    if flag in _FLAGS:
+        return without_effect(f"the feature flag '{flag}' is always on")
+    return without_effect(f"the feature flag '{flag}' is of RabbitMQ, and there is no such feature")
 
 
 async def list_nothing(call: Call) -> Answer:
@@ -246,9 +249,15 @@ async def extensions(call: Call) -> Answer:
 
 async def reset(_call: Call) -> Answer:
     """Accept that the statistics are to be forgotten: they forget by themselves."""
-    return no_content()
+    return without_effect("counts go on, and what charts show is forgotten with its time")
 
 
+async def rebalance(_call: Call) -> Answer:
+    """Accept that the leaders of queues are to be spread over nodes: there is one for all."""
+    return without_effect("all queues have the same leader, and each replica has all of them")
+
+
+_NOTED = "Accepted without effect, which is noted"
 _MONITORING, _ADMINISTRATOR = Needs.MONITORING, Needs.ADMINISTRATOR
 
 ROUTES = (
@@ -295,7 +304,7 @@ ROUTES = (
         "PUT",
         "/api/feature-flags/{flag}/enable",
         enable_flag,
-        "Accepted, and nothing to do",
+        _NOTED,
         _ADMINISTRATOR,
         statuses=(204,),
     ),
@@ -326,7 +335,7 @@ ROUTES = (
         is_list=True,
     ),
     ApiRoute("GET", "/api/extensions", extensions, "Extensions of the pages", is_list=True),
-    ApiRoute("DELETE", "/api/reset", reset, "Accepted", _ADMINISTRATOR, statuses=(204,)),
-    ApiRoute("DELETE", "/api/reset/{node}", reset, "Accepted", _ADMINISTRATOR, statuses=(204,)),
-    ApiRoute("POST", "/api/rebalance/queues", reset, "Accepted", _ADMINISTRATOR, statuses=(204,)),
+    ApiRoute("DELETE", "/api/reset", reset, _NOTED, _ADMINISTRATOR, statuses=(204,)),
+    ApiRoute("DELETE", "/api/reset/{node}", reset, _NOTED, _ADMINISTRATOR, statuses=(204,)),
+    ApiRoute("POST", "/api/rebalance/queues", rebalance, _NOTED, _ADMINISTRATOR, statuses=(204,)),
 )

@@ -15,7 +15,7 @@ from amqpstore_server.broker.queues.message_sums import memory_bytes
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE, is_quorum
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.management.answers import Answer, created, no_content
+from amqpstore_server.management.answers import Answer, created, no_content, without_effect
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import consumers_of, owner_row
 from amqpstore_server.management.errors import bad_request, not_found
@@ -254,7 +254,7 @@ async def act_on_queue(call: Call) -> Answer:
     queue_in(call)
     if body.action not in ("sync", "cancel_sync"):
         raise bad_request(f"unknown action '{body.action}'")
-    return no_content()
+    return without_effect("there are no mirrored queues: each replica is in sync with all of them")
 
 
 _ONE = "/api/queues/{vhost}/{queue}"
@@ -283,7 +283,7 @@ ROUTES = (
         "POST",
         f"{_ONE}/actions",
         act_on_queue,
-        "Accepted, and nothing to do",
+        "Accepted without effect, which is noted",
         Needs.VHOST,
         QueueAction,
         statuses=(204,),

@@ -8,7 +8,7 @@ from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_
 from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.definitions import VirtualHostDefinition
-from amqpstore_server.management.answers import Answer, created, no_content
+from amqpstore_server.management.answers import Answer, created, no_content, without_effect
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request
 from amqpstore_server.management.listing import Columns
@@ -117,7 +117,7 @@ async def _protect(call: Call, *, on: bool) -> Answer:
 async def start_vhost(call: Call) -> Answer:
     """Accept what restarts a failed virtual host: here none can fail alone."""
     call.context.administration.check_vhost(call.path["vhost"])
-    return no_content()
+    return without_effect("a virtual host cannot fail alone, and this one is running")
 
 
 _ONE = "/api/vhosts/{vhost}"
@@ -157,7 +157,7 @@ ROUTES = (
         "POST",
         _ONE + "/start/{node}",
         start_vhost,
-        "Accepted, and nothing to do",
+        "Accepted without effect, which is noted",
         Needs.ADMINISTRATOR,
         statuses=(204,),
     ),
