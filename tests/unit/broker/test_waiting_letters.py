@@ -273,13 +273,46 @@ def test_a_queue_full_of_letters_to_itself_lets_them_go(simulated: SimulatedBrok
     assert simulated.ready("q") == ["a"]
 
 
-def test_a_cycle_ends(simulated: SimulatedBroker) -> None:
-    queue = simulated.queue("q", message_ttl=10, **{**TO_DEAD, "dead_letter_routing_key": "q"})
+def test_a_cycle_waits_until_something_leads_out_of_it(simulated: SimulatedBroker) -> None:
+    """As in RabbitMQ: a letter that goes at least once is not dropped for it."""
+    simulated.exchange("dlx")
+    queue = simulated.queue("q", message_ttl=10, **KEPT)
+    simulated.bind("dlx", "q")
     Client(simulated).publish("", "q", "a")
     simulated.settle()
     simulated.pass_time(10)
+    assert (queue.ready_count, queue.letter_count) == (0, 1)
+    assert waiting(simulated) == {"queue 'q' had it before: it would go in a cycle": 1}
+    simulated.pass_time(ROOM_MS)
+    assert left(queue) == {}
+    simulated.queue("out")
+    simulated.bind("dlx", "out")
+    simulated.pass_time(SOON_MS)
+    assert simulated.ready("out") == ["a"]
     assert (queue.ready_count, queue.letter_count) == (0, 0)
-    assert left(queue) == {"cycle": 1}
+    assert left(queue) == {"expired": 1}
+
+
+def test_a_cycle_holds_up_nothing_else(simulated: SimulatedBroker) -> None:
+    """Nor does a full queue."""
+    simulated.exchange("dlx", "direct")
+    simulated.queue("q", message_ttl=10, **KEPT)
+    simulated.queue("full", max_length=0, overflow="reject-publish")
+    simulated.queue("out")
+    for name in ("q", "full", "out"):
+        simulated.bind("dlx", name, name)
+    simulated.bind("amq.fanout", "q")
+    client = Client(simulated)
+    for number in range(100):
+        for key in ("q", "full", "out"):
+            client.publish("amq.fanout", key, f"{key}{number}")
+    simulated.settle()
+    simulated.pass_time(10)
+    assert simulated.ready("out") == [f"out{number}" for number in range(100)]
+    assert waiting(simulated) == {
+        "queue 'full' is full": 100,
+        "queue 'q' had it before: it would go in a cycle": 100,
+    }
 
 
 def test_purge_takes_letters_and_undo_brings_them_back(simulated: SimulatedBroker) -> None:

@@ -41,6 +41,7 @@ from amqpstore_server.broker.transactions.waiting_letters import (
     NO_EXCHANGE,
     DeathNote,
     WaitingLetters,
+    in_a_cycle,
     nowhere,
     refusal,
 )
@@ -239,8 +240,9 @@ class DeadLetters:
     def plan_letter(
         self, queue: Queue, letter: Message, death: DeathNote, full: dict[Queue, None]
     ) -> Plan | str:
-        """Return where a letter that waits in a queue goes now, to no queue if that were a cycle;
-        or why it has to wait.
+        """Return where a letter that waits in a queue goes now, or why it has to wait. It does if
+        only queues would get it in which it has been: unlike one that goes at most once it is not
+        dropped for that.
 
         Args: letter, as it was before it died; full, queues that take no letter, and the one that
         refuses this one is added to them.
@@ -258,6 +260,8 @@ class DeadLetters:
         targets = queues
         if death.reason != Reason.REJECTED:
             targets = [one for one in queues if not landmark.is_cycle(one.name, deaths)]
+            if not targets:
+                return in_a_cycle(queues[0])
         messages = [Message(parsed, letter.body)]
         placements = []
         for target in targets:

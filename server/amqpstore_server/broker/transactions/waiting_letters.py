@@ -3,9 +3,11 @@
 They are those of queues with the dead-letter strategy `at-least-once`. Each goes through the
 letters of its queue (see `queues.letters`): there in one transaction, when it dies, and on in
 another, to all of its targets or to none. So a target that is full holds up what would go to others
-too, and no target gets a letter twice. What has no route, or a target that refuses it, stays. All
-that stay are looked at again when exchanges, bindings, queues or their settings change; and after a
-while, if they wait for a queue with room, as nothing tells when it has some.
+too, and no target gets a letter twice. What has no route, or a target that refuses it, stays, and
+so does what only queues would get in which it has been, as RabbitMQ has it: who asks for at least
+once does not lose it to a cycle. All that stay are looked at again when exchanges, bindings, queues
+or their settings change; and after a while, if they wait for a queue with room, as nothing tells
+when it has some. None holds up another one that can go.
 """
 
 from __future__ import annotations
@@ -124,6 +126,11 @@ def nowhere(router: Router, exchange: str, routing_key: str) -> str:
     if exchange == DEFAULT_EXCHANGE:
         return f"there is no queue '{routing_key}'"
     return f"exchange '{exchange}' leads to no queue"
+
+
+def in_a_cycle(target: Queue) -> str:
+    """Return why a letter does not go to where it has been."""
+    return f"queue '{target.name}' had it before: it would go in a cycle"
 
 
 def refusal(target: Queue) -> str:
@@ -489,7 +496,7 @@ class Forwarding:
                 continue
             transaction.publish(planned)
             going.append(one)
-            fates[note.reason.departure if planned.queues else Departure.CYCLE] += 1
+            fates[note.reason.departure] += 1
         return going, stays, fates
 
     def _planned(self, letter: Message, note: DeathNote) -> Plan | str:
@@ -500,7 +507,6 @@ class Forwarding:
         """Count letters that are gone from their queue."""
         departures = self._queue().departures
         for fate, count in fates.items():
-            arrived = 0 if fate is Departure.CYCLE else count
-            departures.note(fate, count, arrived)
-            self._context.arrived_letters += arrived
+            departures.note(fate, count, count)
+            self._context.arrived_letters += count
             self._has_sent = True
