@@ -1,7 +1,10 @@
 """Logins by certificate (EXTERNAL), and where passwords are accepted."""
 
+import ssl
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import amqp
 import pika
 import pika.exceptions
 import pytest
@@ -19,6 +22,7 @@ from tests.conformance.wire_client import (
     start_ok,
 )
 from tests.interop.tls_files import (
+    HOST,
     TlsFiles,
     parameters,
     reload,
@@ -130,6 +134,31 @@ def test_a_certificate_says_who_the_user_is(
             _, properties, _ = channel.basic_get("q", auto_ack=True)
             assert properties is not None
             assert properties.user_id == user
+
+
+def test_py_amqp_logs_in_with_its_certificate_and_sends_large_bodies(
+    data_directory: str, files: TlsFiles
+) -> None:
+    """As Celery connects: with paths, of which it makes a context by itself."""
+    anna = client_certificate(files, "anna")
+    anna.private_key_pem.write_to_path(files.path("anna.key"))
+    anna.cert_chain_pems[0].write_to_path(files.path("anna.pem"))
+    paths = {"keyfile": "anna.key", "certfile": "anna.pem", "ca_certs": "ca.pem"}
+    tls: dict[str, Any] = {name: files.path(path) for name, path in paths.items()}
+    body = b"0123456789" * 100_000
+    with external_broker(data_directory, files, "anna", login_from="common_name") as broker:
+        broker.start()
+        with amqp.Connection(
+            f"127.0.0.1:{broker.tls_port}",
+            ssl={**tls, "server_hostname": HOST, "cert_reqs": ssl.CERT_REQUIRED},
+            login_method="EXTERNAL",
+        ) as connection:
+            channel: Any = connection.channel()
+            channel.queue_declare("q", exclusive=True)
+            message = amqp.Message(body, content_encoding="binary")
+            channel.basic_publish_confirm(message, routing_key="q")
+            assert channel.basic_get("q", no_ack=True).body == body
+        assert "user=anna mechanism=EXTERNAL" in broker.stderr
 
 
 def test_external_is_offered_only_where_it_can_work(data_directory: str, files: TlsFiles) -> None:
