@@ -144,6 +144,8 @@ def steps_of(work: Any) -> int:
         return trace
 
     before = sys.gettrace()
+    # Python 3.12 looks for this where tracing begins, and not in each frame.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         work()

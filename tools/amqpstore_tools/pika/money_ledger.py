@@ -85,7 +85,8 @@ class Ledger:
     def withdraw(self, name: str, cents: int) -> bool:
         """Take money from an account; False when it does not exist or has not enough."""
         changed = self._connection.execute(
-            "UPDATE account SET cents = cents - ?2 WHERE name = ?1 AND cents >= ?2", (name, cents)
+            "UPDATE account SET cents = cents - ? WHERE name = ? AND cents >= ?",
+            (cents, name, cents),
         )
         return changed.rowcount == 1
 
