@@ -18,9 +18,7 @@ def check_apart(path: str, queue_id: int, states: Sequence[IndexState]) -> None:
     for before, after in pairwise(in_order):
         if after.first < before.end:
             key = tables.INDEX.key(IndexKey(queue_id, after.number))
-            reason = (
-                f"it begins with sequence {after.first}, which file {before.number} has already"
-            )
+            reason = f"its first sequence, {after.first}, is also in index file {before.number}"
             raise CatalogDamageError(path, 0, "index", key, reason)
 
 
@@ -28,5 +26,5 @@ def check_prepared(path: str, prepared: Iterable[int], queues: Collection[int]) 
     """Make sure that each transaction has the queue it was created with. Raises: DamageError."""
     for queue_id in sorted(prepared):
         if queue_id not in queues:
-            reason = "no queue has this id"
+            reason = f"its queue, number {queue_id}, does not exist"
             raise CatalogDamageError(path, 0, "prepared", tables.PREPARED.key(queue_id), reason)
