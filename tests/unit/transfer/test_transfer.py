@@ -16,8 +16,10 @@ from amqpstore.errors import NotAStoreError, StoreLockedError
 from amqpstore.evidence import read_positions
 from amqpstore.filenames import is_spare, segment_name
 from amqpstore.files import OsFiles
+from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.image import StoreImage
+from amqpstore_tools.offline.short_log import ShortLogError
 from amqpstore_tools.transfer.exporting import export, queues_of
 from amqpstore_tools.transfer.importing import import_lines
 from amqpstore_tools.transfer.lines import (
@@ -35,6 +37,7 @@ from amqpstore_tools.transfer.lines import (
 from tests.unit.copying.stores import contents, open_store, publish, queue_of
 from tests.unit.evidence.stores import killed_store
 from tests.unit.offline.stores import leave_spares
+from tests.unit.repair.mending import mend
 
 Paths = Callable[[str], str]
 
@@ -193,6 +196,10 @@ def test_no_number_that_the_log_has_lost_is_given_to_what_is_imported(
     *_, noted = read_positions(OsFiles(), str(short), found.seed)
     os.remove(short / "segments" / segment_name(4))
     notes = sorted(os.listdir(short / "trails"))
+    with pytest.raises(ShortLogError, match="at least 5 messages that were durable are missing"):
+        import_lines(str(short), lines(exported(store)), create=True)
+    assert check(str(short)).shortfall.lost == 5
+    mend(str(short))
     import_lines(str(short), lines(exported(store)), create=True)
     assert set(notes) < set(os.listdir(short / "trails"))
     with open_store(str(short)) as opened:

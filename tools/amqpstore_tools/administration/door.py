@@ -35,6 +35,7 @@ from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.users import Users
 from amqpstore_tools.offline.exits import NotFoundError, ToolError
 from amqpstore_tools.offline.places import require_store
+from amqpstore_tools.offline.short_log import refuse_short_log
 
 _CONNECT_S = 5.0
 _PATIENCE_S = 10.0
@@ -105,6 +106,7 @@ def _read(connection: socket.socket, byte_count: int) -> bytes:
 def _on_store(directory: str, content: bytes) -> Any:
     store = Store.open(directory)
     try:
+        refuse_short_log(directory, store)
         context = BrokerContext(
             store,
             clock=store.clock,

@@ -8,6 +8,7 @@
 - `listing`, `segments`, `queues`, `prepared`: the files, and the content of each.
 - `recovering`, `messages`, `contents`: recovery in memory, messages by id, and records decoded;
   `bulk_reading`: many messages at a time; `soundness`: whether something is missing;
+  `short_log`: whether the log is, so that the store must not be changed;
   `foreign_files`: what belongs to another user, so that the owner of the store may not open it;
   `provenance`: where a message came from, and what became of it.
 - `reports`: what a tool leaves in the data directory of a broker, for its pages; `places`: where

@@ -38,6 +38,7 @@ from amqpstore_tools.copying.target import FOLDERS
 from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.queues import name_of
+from amqpstore_tools.offline.short_log import refuse_short_log
 from amqpstore_tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError
 
 _OPTIONS = Options(reserve_bytes=0)
@@ -61,8 +62,8 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
     """Add messages at the end of their queues in the store in `directory`.
 
     Args: create, whether missing queues and virtual hosts are created.
-    Raises: TransferError, CopyError, NotAStoreError, StoreLockedError, FormatVersionError,
-    DamageError, DiskFullError, OSError; the store is unchanged then.
+    Raises: TransferError, ShortLogError, CopyError, NotAStoreError, StoreLockedError,
+    FormatVersionError, DamageError, DiskFullError, OSError; the store is unchanged then.
     """
     directory = os.path.realpath(directory)
     require_store(directory)
@@ -73,6 +74,7 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
         if os.path.lexists(trails := os.path.join(directory, TRAILS)):
             _link(trails, os.path.join(new, TRAILS))
         with Store.open(new, options=_OPTIONS, worker=InlineWorker()) as store:
+            refuse_short_log(directory, store)
             imported = _Import(store, create=create).run(lines)
         keep_mode(new, directory)
         _link_strangers(directory, new)

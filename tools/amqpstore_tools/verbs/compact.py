@@ -14,6 +14,7 @@ from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.short_log import refuse_short_log
 from amqpstore_tools.offline.terminal import counted, say, size
 
 
@@ -62,6 +63,7 @@ def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:
         progress_bar() as show,
         Store.open(directory, options=options, worker=InlineWorker()) as store,
     ):
+        refuse_short_log(directory, store)
         for compacted in store.compact():
             damage += [list(one) for one in compacted.damage]
             moved += compacted.moved_bytes
