@@ -100,7 +100,8 @@ class FileType(enum.Enum):
     """What a name in a directory leads to. The value is text for people.
 
     A link counts as what it leads to; only one that leads nowhere, or in a circle, is of a type of
-    its own. So is a file or a directory that this process may not read.
+    its own, or any link where none may be. So is a file or a directory that this process may not
+    read.
     """
 
     MISSING = "missing"
@@ -110,6 +111,7 @@ class FileType(enum.Enum):
     SOCKET = "a socket"
     DEVICE = "a device"
     BROKEN_LINK = "a link that leads nowhere"
+    LINK = "a link"
     FORBIDDEN = "something that this user may not read"
 
     @property

@@ -61,6 +61,11 @@ KINDS: Mapping[str, FileType] = {
 }
 """What the names that every store has, or may have, lead to."""
 
+_NO_LINKS = (LOCK,)
+"""These must not be links to files either: whoever starts a store writes into them, as root
+perhaps, in a directory of another user.
+"""
+
 _NOT_NEEDED = (NEW_MARKER, NEW_MEMBER, NEW_REPLACEMENT, RESERVE, f"{CATALOG}/{DEFINITIONS}")
 """A store can be opened and used without these."""
 
@@ -147,6 +152,8 @@ def only_files(files: Files, paths: Iterable[str]) -> list[str]:
 
 def _looked_at(files: Files, directory: str, name: str, expected: FileType) -> Iterator[WrongKind]:
     found = files.type_of(f"{directory}/{name}")
+    if found is _FILE and name in _NO_LINKS and files.is_link(f"{directory}/{name}"):
+        found = FileType.LINK
     if found not in (expected, FileType.MISSING):
         yield WrongKind(name, found, expected)
 

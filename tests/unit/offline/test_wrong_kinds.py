@@ -130,7 +130,8 @@ def look(command: Command, directory: str, name: str, without: int) -> None:
     outcome = command("copy", directory, target)
     if name in CATALOG:
         assert outcome.code == 5
-        assert "cp -a" in outcome.err
+        assert "cp -a" not in outcome.err
+        assert finding.text in outcome.err
         assert f"{directory}/{name.partition('/')[0]}" in outcome.err
     else:
         assert outcome.code in (0, 1), outcome
@@ -225,6 +226,35 @@ def test_a_lost_marker_behind_a_link_is_no_directory_for_a_new_store(
     with pytest.raises(UnreadableFileError):
         start(directory)
     assert listing(directory) == before
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_only_the_lock_must_not_be_a_link_to_a_file(
+    original: str, command: Command, tmp_path: Path, *, is_outside: bool
+) -> None:
+    for name in names_of(original):
+        directory = copy_of(original, tmp_path / "store")
+        path = f"{directory}/{name}"
+        if os.path.exists(path):
+            target = str(tmp_path / "outside") if is_outside else f"{path}.real"
+            os.rename(path, target)
+            os.symlink(target, path)
+            found = list(find_wrong_kinds(OsFiles(), directory))
+            if name == "lock":
+                (wrong,) = found
+                assert wrong.reason.startswith("it is a link, where a store has a file")
+                (finding,) = [
+                    one for one in check(directory).findings if one.code == "file-wrong-kind"
+                ]
+                assert (finding.file, finding.text) == (name, wrong.reason)
+                with pytest.raises(UnreadableFileError, match="lock cannot be read: it is a link"):
+                    start(directory)
+                mend(directory)
+            else:
+                assert found == []
+            start(directory)
+            take_away(target) if is_outside else None
+        shutil.rmtree(directory)
 
 
 def test_numbers_of_what_is_in_the_place_of_the_last_segment_are_not_given_again(

@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.filenames import SEGMENTS
-from amqpstore_tools.copying.copier import CopyOptions, copy_store
+from amqpstore.evidence import find_wrong_kinds
+from amqpstore.filenames import CATALOG, MARKER, SEGMENTS
+from amqpstore_tools.copying.copier import CATALOG_PATH, CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.terminal import counted, say, size
 
 _SHOWN = 10
@@ -69,14 +71,22 @@ def _copy(arguments: argparse.Namespace) -> int:
     except (DamageError, NotAStoreError) as error:
         if not os.path.isdir(os.path.join(arguments.directory, SEGMENTS)):
             raise
-        paths = shlex.join([arguments.directory, arguments.target])
-        said = str(error).removesuffix(".")
-        raise CopyError(f"{said}. Copy the files as they are: cp -a {paths}") from error
+        raise CopyError(_what_to_do(arguments, error)) from error
     result = dataclasses.asdict(copied)
     result["damage"] = [msgspec.to_builtins(one) for one in copied.damage]
     result["seconds"] = round(time.monotonic() - started, 3)
     write_json(result) if arguments.json else print_copied(result)
     return DAMAGED if copied.damage else OK
+
+
+def _what_to_do(arguments: argparse.Namespace, error: Exception) -> str:
+    """Return why a store with a damaged marker or catalog cannot be copied, and what to do."""
+    for wrong in find_wrong_kinds(ReadOnlyFiles(), arguments.directory):
+        if wrong.name in (MARKER, CATALOG, CATALOG_PATH):
+            # A copy of it would be of no use, or be the thing itself, where a link leads.
+            return f"{arguments.directory}/{wrong.name}: {wrong.reason}"
+    paths = shlex.join([arguments.directory, arguments.target])
+    return f"{str(error).removesuffix('.')}. Copy the files as they are: cp -a {paths}"
 
 
 def print_copied(result: dict[str, Any]) -> None:
