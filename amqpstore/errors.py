@@ -42,17 +42,25 @@ class UnfinishedRepairError(StoreError):
     """A repair of the store, or its undo, stopped half-way: files of two states are in it.
 
     Args: path, of the store; name, of the directory of the repair in it; is_undo, whether it was
-    being undone, so that it can only be undone.
+    being undone, so that it can only be undone; is_damaged, whether its journal cannot be read, so
+    that this is not known.
     """
 
-    def __init__(self, path: str, name: str, *, is_undo: bool) -> None:
+    def __init__(
+        self, path: str, name: str, *, is_undo: bool = False, is_damaged: bool = False
+    ) -> None:
         directory = shlex.quote(path)
         plan = shlex.quote(f"{path}/{name}/plan.json")
         undo = f"`amqpstore repair {directory} --undo`"
         what = "the undo of a repair" if is_undo else "a repair"
+        damaged = (
+            "; its journal cannot be read, and the store's file STORE is still in the repair's "
+            "directory"
+        )
         how = f"`amqpstore repair {directory} --apply {plan}`, or undo it with {undo}"
         super().__init__(
-            f"{path}: {what} stopped half-way ({name}), unless it is running now. Finish it with "
+            f"{path}: {what} stopped half-way ({name}), unless it is running now"
+            f"{damaged if is_damaged else ''}. Finish it with "
             f"{undo if is_undo else how}. Nothing is lost, but until then files of two states are "
             "there, and the store is not opened."
         )

@@ -41,6 +41,8 @@ FIRST_COMPACTED = 1 << 31
 """Numbers from here on are those of compacted segments."""
 
 REPAIR_JOURNAL = "journal.json"
+REPAIR_OLD = "old"
+REPAIR_NEW = "new"
 """In the directory of a repair, whose name `repair_number` knows."""
 
 DEFINITIONS = "definitions"

@@ -27,6 +27,8 @@ from amqpstore.filenames import (
     NEW_MARKER,
     QUARANTINE,
     REPAIR_JOURNAL,
+    REPAIR_NEW,
+    REPAIR_OLD,
     SEGMENTS,
     is_of_system,
     repair_number,
@@ -66,24 +68,46 @@ _TAIL_BYTES = 256
 
 
 def refuse_unfinished_repair(files: Files, directory: str) -> None:
-    """Make sure that no repair of a store stopped half-way. Raises: UnfinishedRepairError,
-    OSError.
+    """Make sure that no repair of a store stopped half-way, whether or not its journal can be read.
+
+    Raises: UnfinishedRepairError, OSError.
     """
     quarantine = os.path.join(directory, QUARANTINE)
     if files.type_of(quarantine) is not FileType.DIRECTORY:
         return
     for name in filter(repair_number, files.list_directory(quarantine)):
-        try:
-            file = files.open(os.path.join(quarantine, name, REPAIR_JOURNAL))
-        except FileNotFoundError:
-            continue  # it has changed nothing yet
-        try:
-            tail = file.read(max(file.size() - _TAIL_BYTES, 0), _TAIL_BYTES)
-        finally:
-            file.close()
+        tail = _tail(files, os.path.join(quarantine, name, REPAIR_JOURNAL))
         if found := _REPAIR_STATE.search(tail):
             is_undo = found[1] == b"undoing"
             raise UnfinishedRepairError(directory, f"{QUARANTINE}/{name}", is_undo=is_undo)
+        if is_half_done(files, directory, name):
+            raise UnfinishedRepairError(directory, f"{QUARANTINE}/{name}", is_damaged=True)
+
+
+def is_half_done(files: Files, directory: str, repair: str) -> bool:
+    """Tell whether a repair has moved the store's marker away and not brought the new one, whatever
+    its journal says. Args: repair, the name of its directory in `quarantine/`.
+    """
+    within = os.path.join(directory, QUARANTINE, repair)
+    old = os.path.join(within, REPAIR_OLD)
+    if files.type_of(os.path.join(directory, MARKER)) is not FileType.MISSING:
+        return False
+    if files.type_of(os.path.join(within, REPAIR_NEW, MARKER)) is not FileType.FILE:
+        return False
+    # With nothing in there, it had only been prepared.
+    return files.type_of(old) is FileType.DIRECTORY and bool(files.list_directory(old))
+
+
+def _tail(files: Files, path: str) -> bytes:
+    """Return the end of a journal; nothing if there is none. Raises: OSError."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        return file.read(max(file.size() - _TAIL_BYTES, 0), _TAIL_BYTES)
+    finally:
+        file.close()
 
 
 def check_directory(files: Files, directory: str) -> None:

@@ -27,6 +27,7 @@ from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.journal import (
     NEW,
     OLD,
+    PLAN,
     Journal,
     Repair,
     State,
@@ -117,7 +118,7 @@ def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> 
     directories = sorted(
         name for name, row in new.items() if row[0] == "directory" and plan.files.get(name) != row
     )
-    write_durably(os.path.join(repair.path, "plan.json"), _text(plan))
+    write_durably(os.path.join(repair.path, PLAN), _text(plan))
     OsFiles().make_directory(os.path.join(repair.path, OLD))
     repair.write(
         Journal(

@@ -34,16 +34,19 @@ from amqpstore.filenames import (
     MARKER,
     QUARANTINE,
     REPAIR_JOURNAL,
+    REPAIR_NEW,
+    REPAIR_OLD,
     repair_number,
     repair_path,
 )
 from amqpstore.files import NotAFileError, OsFiles, naming, open_regular
+from amqpstore.marker import is_half_done
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadJournalError
-from amqpstore_tools.repair.listing import Listing
+from amqpstore_tools.repair.listing import Listing, digest_of, listing
 
-OLD = "old"
-NEW = "new"
+OLD, NEW = REPAIR_OLD, REPAIR_NEW
+PLAN = "plan.json"
 _ASIDE = "quarantine.aside"
 
 
@@ -238,7 +241,14 @@ def repairs(directory: str) -> list[Repair]:
         repair = Repair(directory, number)
         if not os.path.isdir(repair.path):
             continue
-        repair.journal = _read(os.path.join(repair.path, REPAIR_JOURNAL))
+        name = os.path.basename(repair.path)
+        try:
+            repair.journal = _read(os.path.join(repair.path, REPAIR_JOURNAL))
+        except BadJournalError:
+            if not is_half_done(ReadOnlyFiles(), directory, name):
+                raise
+        if repair.journal is None and is_half_done(ReadOnlyFiles(), directory, name):
+            repair.journal = _by_plan(repair)
         found.append(repair)
     return found
 
@@ -267,11 +277,68 @@ def _read(path: str) -> Journal | None:
         journal = msgspec.convert(json.loads(content), Journal)
     except (ValueError, RecursionError) as error:
         raise BadJournalError(path, str(error)) from None
-    # Files are moved by these names: none of them may lead out of the store.
-    for name in (*journal.moves, *journal.puts, *journal.directories):
+    _check_names(path, [*journal.moves, *journal.puts, *journal.directories])
+    return journal
+
+
+def _check_names(path: str, names: Iterable[str]) -> None:
+    """Make sure that names by which files are moved do not lead out of the store.
+
+    Raises: BadJournalError.
+    """
+    for name in names:
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise BadJournalError(path, f"{name!r} is not the name of a file in a store")
-    return journal
+
+
+class _PlanPart(msgspec.Struct):
+    """What a repair's plan says of its files: see `RepairPlan`."""
+
+    store_id: str
+    files: Listing
+    moves: list[str]
+
+
+def _by_plan(repair: Repair) -> Journal:
+    """Return the journal of a repair that `is_half_done`, by its plan and by where its files are.
+
+    What it puts into the store is still in `new/`, or in its place: there it is what was not there
+    before, or what has taken the place of a file in `old/`. No broker has opened the store since:
+    so everything in the store is of the one or of the other.
+    Raises: BadJournalError, OSError.
+    """
+    path = os.path.join(repair.path, PLAN)
+    try:
+        with open(open_regular(path), "rb") as file:
+            content = json.loads(file.read())
+        plan = msgspec.convert(content, _PlanPart)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadJournalError(os.path.join(repair.path, REPAIR_JOURNAL), str(error)) from None
+    _check_names(path, plan.moves)
+    new, there = listing(os.path.join(repair.path, NEW)), listing(repair.directory)
+    old = os.path.join(repair.path, OLD)
+    put = {
+        name: row
+        for name, row in there.items()
+        if name not in plan.files or os.path.lexists(os.path.join(old, name))
+    }
+    moved = tuple(f"{name}/" for name in plan.moves) or ("\0",)
+    kept = {
+        name: row
+        for name, row in plan.files.items()
+        if name not in plan.moves and not name.startswith(moved)
+    }
+    files = {name for name, row in (put | new).items() if row[0] == "file"}
+    folders = {name for name, row in (put | new).items() if row[0] == "directory"}
+    return Journal(
+        plan=digest_of({"plan": [json.dumps(content, sort_keys=True)]}),
+        store_id=plan.store_id,
+        moves=plan.moves,
+        puts=sorted(files),
+        directories=sorted(one for one in folders if plan.files.get(one, [""])[0] != "directory"),
+        before=plan.files,
+        after=kept | put | new,
+    )
 
 
 def unfinished(directory: str) -> Repair | None:
