@@ -15,15 +15,6 @@ class ShortLogError(ToolError):
     would leave nothing to compare: the store would be called sound.
     """
 
-    def __init__(self, directory: str, missing: str) -> None:
-        path = shlex.quote(directory)
-        super().__init__(
-            f"{directory}: {missing}. Nothing was changed. Put back what is missing in segments/, "
-            f"or accept the loss with a repair (amqpstore repair {path} --plan plan.json, then "
-            f"amqpstore repair {path} --apply plan.json), and run this again."
-        )
-        self.directory = directory
-
 
 def refuse_short_log(directory: str, store: Store) -> None:
     """Make sure that the log of a store that was just opened lacks nothing that was durable.
@@ -32,4 +23,9 @@ def refuse_short_log(directory: str, store: Store) -> None:
     """
     if missing := store.recovery_report.shortfall:
         store.abandon()
-        raise ShortLogError(directory, missing.text)
+        path = shlex.quote(directory)
+        raise ShortLogError(
+            f"{directory}: {missing.text}. Nothing was changed. Put back what is missing in "
+            f"segments/, or accept the loss with a repair (amqpstore repair {path} --plan "
+            f"plan.json, then amqpstore repair {path} --apply plan.json), and run this again."
+        )
