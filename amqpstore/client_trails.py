@@ -14,8 +14,10 @@ from __future__ import annotations
 import enum
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress, repeat
+from operator import is_not, sub
 from typing import NamedTuple
 
 import msgpack
@@ -173,6 +175,28 @@ class ClientTrails:
             noted.append((_PUBLISHED, now_ms, client, "", queue.id, first_sequence, count))
             if len(noted) >= BLOCK_NOTES:
                 self.flush()
+
+    def published_by(
+        self,
+        clients: Sequence[tuple[str, int, str]],
+        queue: Queue,
+        first_sequence: int,
+        *,
+        persistent: bool,
+    ) -> None:
+        """Note who published each of the messages that follow each other from a sequence on."""
+        if not queue.durable or not (persistent or queue.keeps_transient):
+            return
+        count = len(clients)
+        starts = [0, *compress(range(1, count), map(is_not, clients[1:], clients))]
+        self._noted += zip(
+            *(repeat(_PUBLISHED), repeat(self._clock.wall_ms())),
+            *([clients[start] for start in starts], repeat(""), repeat(queue.id)),
+            *([first_sequence + start for start in starts], map(sub, [*starts[1:], count], starts)),
+            strict=False,  # three of them never end
+        )
+        if len(self._noted) >= BLOCK_NOTES:
+            self.flush()
 
     def flush(self) -> None:
         """Have what was noted written, as soon as everything before it is durable."""

@@ -31,7 +31,7 @@ from amqpstore_server.first_users import is_loopback
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.logins import Logins
 from amqpstore_server.protocol.states import ENDED, ConnectionState
-from amqpstore_server.read_size import LONG_BYTES, SMALLEST_BYTES, SUSPECT_S, ReadSize, part_of
+from amqpstore_server.read_size import LONG_BYTES, SMALLEST_BYTES, ReadSize, part_of
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.turn import Turn
@@ -370,7 +370,6 @@ class SocketConnection:
             return
         sizes = self._read_size
         most = SMALLEST_BYTES if amqp.held.events else sizes.byte_count
-        message_count = amqp.message_count
         try:
             read = self._socket.recv(most)
         except BlockingIOError:
@@ -391,21 +390,24 @@ class SocketConnection:
         octets.recv_cnt += 1
         if size < most == SMALLEST_BYTES and not sizes.is_timed:
             # To read the processor's clock takes a system call, so it times only the reads of
-            # clients of which one has taken long by the other clock, or may have.
-            began_s = time.perf_counter()
+            # clients of which one `took_long` by the other clock, or may have.
             goes_on = amqp.receive(read, now)
-            sizes.is_timed = time.perf_counter() - began_s > SUSPECT_S
         else:
             if size > LONG_BYTES and (part := part_of(read)):
                 self._rest = read[part:]
                 read = read[:part]
+            message_count = amqp.message_count
             began_s = time.thread_time()
             goes_on = amqp.receive(read, now) and not self._rest
             message_count = amqp.message_count - message_count
             sizes.note(len(read), message_count, time.thread_time() - began_s)
             self.is_costly = sizes.is_costly
-        if not goes_on or amqp.state is ConnectionState.BLOCKED:
+        if not goes_on:
             self._pause()
+
+    def took_long(self) -> None:
+        """Have the next reads timed: the last one may have been costly."""
+        self._read_size.is_timed = True
 
     def _go_on(self, now: float) -> None:
         """Handle a part of what is left of the last read."""
@@ -567,8 +569,8 @@ class SocketConnection:
         least_bytes = outbox.byte_count - _SENT_IN_A_TURN_BYTES
         while outbox.byte_count:
             self._unsent = outbox.next_buffers()
-            self._taken_at = now
             if not self._send(now) or outbox.byte_count <= least_bytes:
+                self._taken_at = now
                 self._write_later()
                 break
         if not was_writable and outbox.is_writable:
@@ -583,8 +585,9 @@ class SocketConnection:
 
     def _send(self, now: float) -> bool:
         """Send as much of `_unsent` as the socket accepts. Returns whether that was everything."""
+        unsent = self._unsent
         try:
-            sent = self._socket.sendmsg(self._unsent)
+            sent = self._socket.sendmsg(unsent)
         except BlockingIOError:
             return False
         except OSError:
@@ -592,13 +595,16 @@ class SocketConnection:
             self._unsent = []
             self.end()
             return False
-        octets = self.amqp.octets
+        amqp = self.amqp
+        octets = amqp.octets
         octets.send_oct += sent
         octets.send_cnt += 1
-        is_all = len(self._unsent) == 1 and sent == len(self._unsent[0])
-        self._unsent = [] if is_all else without(self._unsent, sent)
         self._taken_at = now
-        self.amqp.sent(now)
+        amqp.sent(now)
+        if len(unsent) == 1 and sent == len(unsent[0]):
+            self._unsent = []
+            return True
+        self._unsent = without(unsent, sent)
         return not self._unsent
 
     def _write_later(self) -> None:

@@ -23,6 +23,7 @@ from typing import Protocol
 
 import trio
 
+from amqpstore_server.read_size import SUSPECT_S
 from amqpstore_server.share import Share
 
 _READING_S = 0.005
@@ -75,6 +76,9 @@ class SocketReader(Protocol):
 
     def read_ready(self, now: float) -> None:
         """Read once from the socket and handle what came, or continue the last read."""
+
+    def took_long(self) -> None:
+        """Note that the last read took so long that it may have been a costly one."""
 
 
 class HasDescriptor(Protocol):
@@ -268,15 +272,13 @@ class Sockets:
         readers = self._readers
         reading_s = _HURRIED_READING_S if self._hurried else _READING_S
         seen: set[int] = set()
+        last_s = began
         while True:
             if not ready:
                 if self._has_looked:
                     self._has_looked = False
                     return False
-                for descriptor, events in self._selector.poll(0):
-                    if descriptor not in seen and (reader := readers.get(descriptor)):
-                        ready.append((descriptor, reader, events))
-                if not ready:
+                if not self._look_again(seen):
                     return False
             self._has_looked = False
             descriptor, reader, events = ready.popleft()
@@ -292,11 +294,22 @@ class Sockets:
             if reader.has_more:
                 self._sort(descriptor, reader)
             self.read_at = now_s = time.perf_counter()
+            if now_s - last_s > SUSPECT_S:
+                reader.took_long()
+            last_s = now_s
             spent = now_s - began
             if spent > reading_s:
                 return True
             if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:
                 return False
+
+    def _look_again(self, seen: set[int]) -> bool:
+        """Note which other sockets have become readable meanwhile. Returns whether any has."""
+        readers, ready = self._readers, self._ready
+        for descriptor, events in self._selector.poll(0):
+            if descriptor not in seen and (reader := readers.get(descriptor)):
+                ready.append((descriptor, reader, events))
+        return bool(ready)
 
     def _continue(self, count: int, now: float, began: float) -> None:
         """Continue the reads of those who have waited longest, one at least, until the time is

@@ -50,6 +50,7 @@ _FLAGS = {
 }
 
 
+_OPEN = ChannelState.OPEN  # looked up once: members of an enum are slow to look up
 _SILENT = (ChannelState.CLOSING, ChannelState.CLOSED)
 """The states in which nothing more is sent to the client."""
 
@@ -165,7 +166,7 @@ class AmqpChannel:
 
     def resume(self) -> None:
         """Continue deliveries: the connection is writable again."""
-        if self.state is not ChannelState.OPEN:
+        if self.state is not _OPEN:
             return
         self._broker.resume()
         self._gets.resume()
@@ -183,11 +184,11 @@ class AmqpChannel:
     @property
     def has_unacked(self) -> bool:
         """Whether the client has deliveries that it may still ack."""
-        return self.state is ChannelState.OPEN and self._broker.has_unacked
+        return self.state is _OPEN and self._broker.has_unacked
 
     def recheck_permissions(self) -> None:
         """End consumers and waiting gets that the user's changed permissions no longer allow."""
-        if self.state is not ChannelState.OPEN:
+        if self.state is not _OPEN:
             return
         access = self._context.access
         self._broker.end_consumers(access)
@@ -218,7 +219,7 @@ class AmqpChannel:
         requeued.
         """
         before, self.state = self.state, CHANNEL[self.state][event]
-        if before is ChannelState.OPEN:
+        if before is _OPEN:
             self._gets.close()
             self._broker.close()
             # These refer back to this channel: clearing them frees it at once, not at the next
@@ -257,7 +258,7 @@ class AmqpChannel:
             )
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
-        if self.state not in _SILENT:
+        if self.state is _OPEN or self.state not in _SILENT:
             self._outbox.add(ack_frame(self.number, tag, multiple=multiple))
 
     def publish_refused(self, error: ResourceExhaustedError) -> None:

@@ -85,6 +85,11 @@ _ENTRIES_AT_ONCE = 4096
 are handled in a turn of their own, and the frames behind them after that.
 """
 
+# Looked up once: up to Python 3.11, to look up a member of an enum takes longer than all that is
+# done with it.
+_OPEN, _BLOCKED = ConnectionState.OPEN, ConnectionState.BLOCKED
+_AUTHENTICATING = ConnectionState.AUTHENTICATING
+
 _DEFINING = (methods.ExchangeDeclare.class_id, methods.QueueDeclare.class_id)
 """The classes of methods that change definitions."""
 
@@ -176,7 +181,7 @@ class AmqpConnection:
     @property
     def is_blocked(self) -> bool:
         """Whether the client was told that it may not publish."""
-        return self.state is ConnectionState.BLOCKED
+        return self.state is _BLOCKED
 
     @property
     def owner(self) -> object:
@@ -196,7 +201,7 @@ class AmqpConnection:
     @property
     def is_authenticating(self) -> bool:
         """Whether the login has to be checked now; call `logged_in` afterwards."""
-        return self.state is ConnectionState.AUTHENTICATING
+        return self.state is _AUTHENTICATING
 
     @property
     def user(self) -> str:
@@ -213,7 +218,7 @@ class AmqpConnection:
             bool(self.waiting)
             or self.must_not_be_read
             or self.outbox.byte_count > MAX_UNREAD_BYTES
-            or self.state is ConnectionState.AUTHENTICATING
+            or self.state is _AUTHENTICATING
         )
 
     @property
@@ -229,8 +234,8 @@ class AmqpConnection:
         """Handle the bytes of one read, and then do once what all of it needs: confirms, for
         example. Publishes may be left to the end of the round of reads: see `PublishColumn`.
 
-        Returns whether more may be received at once: the connection is neither finished, nor is its
-        input paused.
+        Returns whether more may be received at once: the connection is open, nothing that it
+        publishes is blocked, and its input is not paused.
         """
         self._now = now
         self._heartbeat.received_at = now
@@ -243,7 +248,13 @@ class AmqpConnection:
         elif self.state not in ENDED:
             self._handshake.receive(read)
             self._shake_hands(now)
-        return not (self.is_input_paused or self.state in ENDED)
+        return not (
+            # As `is_input_paused`; each call costs.
+            self.waiting
+            or self.must_not_be_read
+            or self.outbox.byte_count > MAX_UNREAD_BYTES
+            or self.state is not _OPEN
+        )
 
     def _shake_hands(self, now: float) -> None:
         """Continue the handshake with the bytes that have arrived."""
@@ -331,7 +342,7 @@ class AmqpConnection:
 
     def block(self) -> None:
         """Send connection.blocked, if the client supports it: what it publishes has to wait."""
-        if self.state is ConnectionState.OPEN:
+        if self.state is _OPEN:
             self._move(ConnectionEvent.BLOCK)
             if self._negotiation.has_capability("connection.blocked"):
                 self._send(methods.ConnectionBlocked(reason=self._alarms.reason))
@@ -341,7 +352,7 @@ class AmqpConnection:
         self.must_not_be_read = False
         begun = 1 if self.waiting and isinstance(self.waiting[0], Unfinished) else 0
         self.waiting[begun:begun] = self.held.release()
-        if self.state is ConnectionState.BLOCKED:
+        if self.state is _BLOCKED:
             self._move(ConnectionEvent.UNBLOCK)
             if self._negotiation.has_capability("connection.blocked"):
                 self._send(methods.ConnectionUnblocked())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
+from amqpstore_server.broker.publish_column import ONE
 from amqpstore_server.protocol.content import (
     REPLY_TO,
     BasicProperties,
@@ -219,6 +220,8 @@ class SimpleTargets:
         ):
             return False
         known = self._of_kind(plain)
+        if len(publishes.bodies) == 1:
+            return self._leave_one(publishes, plain, known, channel)
         messages: list[Message] = []
         append = messages.append
         body_bytes = 0
@@ -251,6 +254,26 @@ class SimpleTargets:
         else:
             routes = list(_by_route(publishes.targets, known).items())
         channel.publish_later((plain, is_durable), routes, messages, body_bytes)
+        return True
+
+    def _leave_one(
+        self,
+        publishes: Publishes,
+        plain: tuple[int, int],
+        known: dict[Target, tuple[Route, ParsedEnvelope]],
+        channel: Channel,
+    ) -> bool:
+        """Do what `leave` does for a message that is alone in its read."""
+        target, header = publishes.targets[0], publishes.headers[0]
+        found = known.get(target)
+        if found is None:
+            if (found := self._find(target, header)) is None:
+                return False
+            known[target] = found
+        route, alike = found
+        message = Message(alike.with_values(header.properties), publishes.bodies[0])
+        kind = plain, route.is_durable
+        channel.publish_later(kind, ((route, ONE),), [message], header.body_size)
         return True
 
     def _of_kind(self, plain: tuple[int, int]) -> dict[Target, tuple[Route, ParsedEnvelope]]:

@@ -34,6 +34,9 @@ from amqpstore_server.protocol.states import (
     ChannelState,
 )
 
+# Looked up once: see `AmqpConnection`.
+_OPEN = ChannelState.OPEN
+
 
 @final
 class Unfinished(NamedTuple):
@@ -82,7 +85,7 @@ class Session:
             raise _not_open(event.channel)
         # A comparison instead of a table look-up: this is the hot path. Events that the table
         # ignores are dropped.
-        elif channel.state is ChannelState.OPEN:
+        elif channel.state is _OPEN:
             if type(event) is Publishes:
                 self._note_sizes(event.headers)
                 if self._simple_targets.leave(event, channel.core):
@@ -104,8 +107,10 @@ class Session:
 
     def _note_sizes(self, headers: list[ContentHeader]) -> None:
         first, count = headers[0], len(headers)
+        if count == 1:
+            self._message_sizes.observe(first.body_size)
         # Publishes that are alike have one header, which `count` finds without comparing.
-        if first is headers[-1] and (count == 1 or headers.count(first) == count):
+        elif first is headers[-1] and headers.count(first) == count:
             self._message_sizes.observe(first.body_size, count)
         else:
             self._message_sizes.observe_all([header.body_size for header in headers])

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Any, Protocol
 
 from amqpstore import DiskFullError, Message, Queue, Store
@@ -59,6 +58,9 @@ class ColumnContext(Protocol):
     probes: Any
     trails: ClientTrails | None
 
+
+ONE = range(1)
+"""The indexes of a message that is alone."""
 
 Routed = Sequence[tuple[SimpleRoute, Sequence[int]]]
 """Simple routes, each with the indexes of its messages, ascending."""
@@ -188,7 +190,11 @@ class PublishColumn:
                 if route is not last:
                     arrivals.update(route.touches)
                     last = route
-                at = [first + index for index in indexes] if first else indexes
+                at: Sequence[int]
+                if indexes is ONE:
+                    at = (first,)
+                else:
+                    at = [first + index for index in indexes] if first else indexes
                 for queue in route.stored:
                     if queue in places:
                         places[queue] += at
@@ -254,13 +260,14 @@ def _note(
         return
     origins: list[tuple[str, int, str]] = []
     for publisher, _, messages, _ in entries:
-        origins += [publisher.origin] * len(messages)
+        if len(messages) == 1:
+            origins.append(publisher.origin)
+        else:
+            origins += [publisher.origin] * len(messages)
     for queue, indexes in places.items():
         first = queue.next_sequence - len(indexes)
-        for origin, of_origin in groupby(map(origins.__getitem__, indexes)):
-            count = len(list(of_origin))
-            trails.published(origin, queue, first, count, persistent=persistent)
-            first += count
+        clients = list(map(origins.__getitem__, indexes))
+        trails.published_by(clients, queue, first, persistent=persistent)
 
 
 def _cannot_confirm(publisher: ColumnPublisher) -> None:

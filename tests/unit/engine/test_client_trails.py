@@ -66,6 +66,19 @@ def world() -> Iterator[World]:
     world.store.abandon()
 
 
+def test_messages_of_many_clients_are_noted_together_a_run_of_each(world: World) -> None:
+    clients = [ANN, ANN, BOB, ANN, BOB, BOB]
+    world.publish(BOB, 2)
+    first = world.queue.next_sequence
+    world.store.publish([world.queue], [MESSAGE] * len(clients))
+    world.trails.published_by(clients, world.queue, first, persistent=True)
+    world.trails.published_by(clients, world.queue, first, persistent=False)  # is not in the log
+    world.trails.flush()
+    world.store.sync()
+    found = [(note.client, note.first_sequence, note.message_count) for note in world.read()]
+    assert found == [(BOB, 1, 2), (ANN, 3, 2), (BOB, 5, 1), (ANN, 6, 1), (BOB, 7, 2)]
+
+
 def test_what_was_noted_is_read(world: World) -> None:
     world.publish(ANN, 3)
     world.clock.advance(7)

@@ -104,9 +104,9 @@ CEILINGS = {
     "varied, 10 queues": Costs(Calls(6.0, 28.7), Calls(1.9, 18.6), Calls(9.9, 40.5)),
     "varied, 3 of 21 queues": Costs(Calls(10.7, 44.8), Calls(1.5, 19.6), Calls(18.8, 77.5)),
     "varied, own keys": Costs(Calls(37.0, 68.7), Calls(2.9, 25.4), Calls(41.8, 87.3)),
-    "varied, 64 KiB": Costs(Calls(49.8, 55.5), Calls(24.3, 31.3), Calls(82.2, 86.8)),
+    "varied, 64 KiB": Costs(Calls(49.5, 55.8), Calls(24.3, 31.3), Calls(81.7, 87.1)),
     "varied, transient": Costs(Calls(4.8, 13.4), Calls(0.4, 9.2), Calls(5.2, 22.6)),
-    "varied, alone in a read": Costs(Calls(185.0, 128.0), Calls(21.2, 21.2), Calls(307.6, 224.2)),
+    "varied, alone in a read": Costs(Calls(185.0, 127.0), Calls(21.2, 21.2), Calls(306.6, 223.2)),
 }
 # fmt: on
 

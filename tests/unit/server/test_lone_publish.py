@@ -12,7 +12,6 @@ import pytest
 import trio
 
 import amqpstore_server.read_size
-import amqpstore_server.socket_connection
 import amqpstore_server.sockets
 import amqpstore_server.turn
 from amqpstore_server.app import App
@@ -96,7 +95,7 @@ def _two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     # On a slow machine a read takes longer, a declare waits for the disk, and more time passes
     # between two publishes: none of that is to be more calls.
-    for module in (amqpstore_server.socket_connection, amqpstore_server.read_size):
+    for module in (amqpstore_server.sockets, amqpstore_server.read_size):
         monkeypatch.setattr(module, "SUSPECT_S", 60.0)
     monkeypatch.setattr(amqpstore_server.turn, "_PROBING_S", 60.0)
     found = Counts()

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ class Reading:
     def __init__(self, sockets: Sockets, order: list[str], name: str) -> None:
         self.is_costly = False
         self.steps = 0
+        self.was_long = False
         self.far, self.near = socket.socketpair()
         self._sockets = sockets
         self._order = order
@@ -35,6 +37,9 @@ class Reading:
             return
         assert self.near.recv(1)
         self._order.append(self._name)
+
+    def took_long(self) -> None:
+        self.was_long = True
 
     def close(self) -> None:
         self._sockets.remove(self.near)
@@ -518,3 +523,21 @@ def test_other_tasks_run_before_those_who_are_costly_are_read(
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_a_reader_whose_read_takes_long_is_told(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one whose read follows it, nor one for what the selector takes."""
+    order: list[str] = []
+    now = iter([0.0, 0.0001, 0.0009, 0.001, 0.001])  # the begin, and the end of each read
+    readers = [Reading(sockets, order, f"{number}") for number in range(3)]
+    for reader in readers:
+        reader.far.send(b"x")
+    monkeypatch.setattr(
+        amqpstore_server.sockets, "time", SimpleNamespace(perf_counter=lambda: next(now))
+    )
+    assert not sockets.read(0.0)
+    assert [readers[int(name)].was_long for name in order] == [False, True, False]
+    for reader in readers:
+        reader.close()
