@@ -26,6 +26,7 @@ from amqpstore_server.protocol.field_table import (
     encode_value,
     join_table,
     split_table,
+    without_fields,
 )
 from amqpstore_server.protocol.primitives import (
     LONG,
@@ -249,12 +250,13 @@ def edit_properties(
     Raises: ValueError for a value that does not fit.
     """
     parts = split_properties(raw)
-    if headers or without_headers:
+    if without_headers:
+        names = map(encode_name, without_headers)
+        parts["headers"] = without_fields(parts.get("headers", EMPTY_TABLE), names)
+    if headers:
         fields = split_table(parts.get("headers", EMPTY_TABLE))
-        for name, value in (headers or {}).items():
+        for name, value in headers.items():
             fields[encode_name(name)] = encode_value(value)
-        for name in without_headers:
-            fields.pop(encode_name(name), None)
         parts["headers"] = join_table(fields)
     for name, value in properties.items():
         if value is None:

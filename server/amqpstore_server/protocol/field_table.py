@@ -229,6 +229,46 @@ def split_table(table: bytes) -> dict[bytes, bytes]:
     return fields
 
 
+def without_fields(table: bytes, names: Iterable[bytes]) -> bytes:
+    """Return an encoded table that was accepted before without the fields of some names, which are
+    encoded too. No further than to the last of them it is looked at.
+    """
+    found = set()
+    for name in names:
+        place = table.find(name, LONG.size)
+        while place >= 0:
+            found.add(place)
+            place = table.find(name, place + 1)
+    if not found:
+        return table
+    kept = []
+    last = max(found)
+    start = offset = LONG.size
+    while offset <= last:
+        # What was found may stand in a value.
+        place, offset = offset, offset + 1 + table[offset]
+        width = _WIDTHS[table[offset]]
+        offset += 1
+        if width < 0:
+            width = LONG.size + LONG.unpack_from(table, offset)[0]
+        offset += width
+        if place in found:
+            kept.append(table[start:place])
+            start = offset
+    return write_longstr(b"".join((*kept, table[start:])))
+
+
+def without_first(table: bytes, name: bytes) -> bytes:
+    """Return an encoded table that was accepted before without its first field, if that has this
+    name, which is encoded too, and is a table.
+    """
+    if not table.startswith(name + b"F", LONG.size):
+        return table
+    place = LONG.size + len(name) + 1
+    end = place + LONG.size + LONG.unpack_from(table, place)[0]
+    return write_longstr(table[end:])
+
+
 def join_table(fields: Mapping[bytes, bytes]) -> bytes:
     """Encode a table: values by name, both encoded."""
     return write_longstr(b"".join([part for field in fields.items() for part in field]))

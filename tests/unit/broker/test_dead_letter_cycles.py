@@ -6,7 +6,9 @@ import pytest
 
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.limits import BrokerLimits
+from amqpstore_server.broker.messages import envelope
 from amqpstore_server.broker.messages.cycles import LANDMARK
+from amqpstore_server.protocol.content import decode_properties
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.dead_letters import DEAD, deaths, die, reject, with_dead_queue
 from tests.unit.broker.simulated import Client
@@ -292,3 +294,18 @@ def test_a_chain_of_queues_that_refuse(simulated: SimulatedBroker) -> None:
     assert simulated.broker.set_aside == []
     found = sum(simulated.vhost.queue(f"q{number}").ready_count for number in range(LAST + 1))
     assert found == LAST + 1
+
+
+def test_a_letter_is_shown_without_a_look_at_its_other_headers(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands, and the consumer gets thousands of letters: its landmark is first."""
+    simulated.queue("q", **DEAD)
+    die(simulated, "a", headers={"one": 1, "two": 2})
+    got = Client(simulated).channel.get(simulated.vhost.queue("dead"), no_ack=True)
+    assert got is not None
+    assert got[1].messages is not None
+    raw = got[1].messages[0].envelope.properties
+    monkeypatch.setattr(envelope, "edit_properties", None)
+    assert next(iter(decode_properties(raw).headers or {})) == LANDMARK
+    assert LANDMARK not in (decode_properties(envelope.visible(raw)).headers or {})

@@ -90,6 +90,26 @@ def test_alike_is_what_is_handled_in_one_go() -> None:
     assert labelled().alike != one.alike
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("value", [{"BCC": "mark", "deaths": 1}, {"BCC": "m"}, 5, "text", [1, 2]])
+@pytest.mark.parametrize("more", [{}, {"BCC": ["b"]}, {"text": "\x03BCC"}])
+def test_a_landmark_is_shown_to_nobody_wherever_it_is(
+    value: Any, more: dict[str, Any], *, first: bool
+) -> None:
+    """One that a client has written may be of any type."""
+    others = {"a": 1, **more, "z": {"x-death-landmark": 1}}
+    marked = {"x-death-landmark": value}
+    headers = {**marked, **others} if first else {**others, **marked}
+    raw = encode_properties(BasicProperties(headers=headers, message_id="m"))
+    seen = visible(raw)
+    if b"\x03BCC" in raw:
+        assert decode_properties(seen) == BasicProperties(
+            headers={name: one for name, one in others.items() if name != "BCC"}, message_id="m"
+        )
+    else:
+        assert seen is raw
+
+
 def test_bcc_is_shown_to_nobody() -> None:
     raw = encode_properties(BasicProperties(headers={"CC": ["c"], "BCC": ["b"], "x": 1}))
     assert decode_properties(visible(raw)).headers == {"CC": ["c"], "x": 1}

@@ -18,7 +18,9 @@ from amqpstore_server.protocol.field_table import (
     check_table,
     count_entries,
     decode_table,
+    encode_name,
     encode_table,
+    without_fields,
 )
 from tests.unit.protocol import strategies
 
@@ -276,3 +278,24 @@ def test_a_check_has_the_same_limits(tag: bytes) -> None:
         for _ in range(depth - 1):
             nested = tag + table(nested if tag == b"A" else entry(nested))
         assert verdict(table(entry(nested))) == verdict_of_reading(table(entry(nested)))
+
+
+@given(strategies.tables(), strategies.tables(), st.lists(strategies.field_values(), max_size=2))
+def test_fields_are_left_out_wherever_they_are(
+    before: dict[str, FieldValue], after: dict[str, FieldValue], values: list[FieldValue]
+) -> None:
+    """Names may also stand in values, and there they stay."""
+    names = [f"left{number}" for number in range(len(values))]
+    kept: dict[str, FieldValue] = {
+        **before,
+        "text": "\x05left0\x05left1",
+        "tables": [{"left0": 1}],
+        **after,
+    }
+    gone = dict(zip(names, values, strict=True))
+    encoded = [encode_name(name) for name in names]
+    for one in ({**gone, **kept}, {**kept, **gone}, {**before, **gone, **kept}):
+        found = without_fields(encode_table(one), encoded)
+        left = {name: value for name, value in one.items() if name not in gone}
+        assert typed(decode_table(found, 0)[0]) == typed(left)
+    assert without_fields(encode_table(kept), encoded) == encode_table(kept)

@@ -7,8 +7,14 @@ from typing import Any
 
 from amqpstore import Envelope
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.messages.cycles import LANDMARK
-from amqpstore_server.protocol.content import BasicProperties, edit_properties
+from amqpstore_server.broker.messages.cycles import LANDMARK, LANDMARK_FIELD
+from amqpstore_server.protocol.content import (
+    BasicProperties,
+    edit_properties,
+    join_properties,
+    split_properties,
+)
+from amqpstore_server.protocol.field_table import EMPTY_TABLE, without_first
 
 _PERSISTENT = 2
 """The delivery-mode of persistent messages; any other value is transient."""
@@ -91,7 +97,23 @@ def more_keys(headers: Mapping[str, Any] | None, names: Iterable[str]) -> tuple[
 
 def visible(raw: bytes) -> bytes:
     """Return the properties as consumers get them: without BCC, and without a landmark."""
-    return edit_properties(raw, without_headers=_HIDDEN) if BLIND in raw else raw
+    if BLIND not in raw:
+        return raw
+    seen = _without_first_landmark(raw)
+    return edit_properties(seen, without_headers=_HIDDEN) if BLIND in seen else seen
+
+
+def _without_first_landmark(raw: bytes) -> bytes:
+    """Return properties without the landmark if it is the first of the headers, as in all letters
+    that this version writes. There may be thousands of headers, and consumers of thousands of
+    letters: so it is cut out without a look at the others.
+    """
+    if LANDMARK_FIELD not in raw:
+        return raw
+    parts = split_properties(raw)
+    # A client may have written one of another type, which stays for now.
+    parts["headers"] = without_first(parts.get("headers", EMPTY_TABLE), LANDMARK_FIELD)
+    return join_properties(parts)
 
 
 def expiration_ms(expiration: str | None) -> int | None:

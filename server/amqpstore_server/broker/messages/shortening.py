@@ -65,14 +65,23 @@ def limit_entries(headers: dict[bytes, bytes]) -> None:
     publish. Args: headers, values by name, both encoded, of a message with x-death.
     """
     own = sum(encode_name(name) in headers for name in OWN_HEADERS)
-    excess = count_entries(join_table(headers)) - own - MAX_ENTRIES
+    excess = _count(headers) - own - MAX_ENTRIES
     if excess <= 0:
         return
     entries, omitted = split_array(headers[DEATHS_FIELD]), 0
     while entries and excess > 0:
-        excess -= count_entries(join_table({b"\0": entries.pop()}))
+        excess -= _count({b"": entries.pop()})
         omitted += 1
     _leave_out(headers, entries, omitted)
+
+
+def _count(fields: dict[bytes, bytes]) -> int:
+    """Return the number of entries of a table, of everything inside it together. Args: fields,
+    values by name, both encoded.
+    """
+    containers = [value for value in fields.values() if value[:1] in (b"A", b"F")]
+    inside = sum([count_entries(join_table({b"\0": value})) for value in containers])
+    return len(fields) - len(containers) + inside
 
 
 def _leave_out(headers: dict[bytes, bytes], entries: list[bytes], omitted: int) -> None:

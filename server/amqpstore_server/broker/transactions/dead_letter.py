@@ -300,13 +300,14 @@ class DeadLetters:
             now_s,
         )
         max_deaths = self._context.limits.max_deaths
-        landmark, headers[LANDMARK_FIELD] = landmark_after(
+        landmark, marked = landmark_after(
             headers.pop(LANDMARK_FIELD, None), self._mark, place, queue.name, reason, max_deaths
         )
         deaths = deaths[:max_deaths]
         headers[DEATHS_FIELD] = encode_deaths(deaths)
         first, last = first_and_last(queue.name, reason, envelope.exchange)
-        headers = {**first, **headers, **last}
+        # The landmark is the first: see `envelope.visible`.
+        headers = {LANDMARK_FIELD: marked, **first, **headers, **last}
         if envelope.properties[SAFE_BYTES:]:  # without a call
             limit_entries(headers)
         key = queue.settings.dead_letter_routing_key
