@@ -37,6 +37,9 @@ _MODES: dict[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
 _Place = tuple[str, Any]
 """A header's name, and its value if that is a number or text, otherwise None."""
 
+_FILED_TYPES = frozenset({int, float, str})
+"""Types of values that a rule is filed by as they are: there may be thousands in a binding."""
+
 _ALWAYS: _Place = ("", _MATCH)
 
 
@@ -77,11 +80,16 @@ class HeadersExchange(Exchange):
         if rule.needs_all:
             # One is enough: the one with the fewest others.
             places = [min(places, key=lambda place: len(self._filed.get(place, ())))]
+        filed, key = self._filed, id(binding)
+        names = []
         for place in places:
-            if place not in self._filed:
-                self._filed[place] = {}
-                self._names[place[0]] += 1
-            self._filed[place][id(binding)] = rule
+            rules = filed.get(place)
+            if rules is None:
+                filed[place] = {key: rule}
+                names.append(place[0])
+            else:
+                rules[key] = rule
+        self._names.update(names)
         rule.filed = places
 
     def _remove(self, binding: Binding) -> None:
@@ -123,7 +131,14 @@ class _Rule:
         """Return where it may be filed: at one of these if it `needs_all`, else at each."""
         if self.needs_all and not self._pairs:
             return [_ALWAYS]
-        return list(dict.fromkeys([_place_of(name, value) for name, value in self._pairs]))
+        return list(
+            dict.fromkeys(
+                [
+                    (name, value) if type(value) in _FILED_TYPES else _place_of(name, value)
+                    for name, value in self._pairs
+                ]
+            )
+        )
 
     def matches(self, headers: dict[str, Any]) -> bool:
         return self._decide(
