@@ -17,6 +17,7 @@ from amqpstore.catalog import Change
 from amqpstore.filenames import CATALOG, CATALOG_FILE, DEFINITIONS, SEGMENTS, segment_name
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.repair.imaging import RemainingImage
+from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.transfer.lines import MessageLine, QueueKey, QueueLine, read_lines
 from tests.unit.offline.stores import Command, run_command
 from tests.unit.repair.mending import mend, plan_of
@@ -270,3 +271,23 @@ def test_beside_a_broker_too(
         assert inspected(command, path, "--live") == expected
     finally:
         lock.close()
+
+
+@pytest.mark.parametrize("damage", [missing, cut, fifo_in_its_place])
+@pytest.mark.parametrize(
+    "verb", [("compact", "DIR"), ("import", "DIR", "FILE"), ("users", "list", "--data", "DIR")]
+)
+def test_verbs_that_need_the_catalog_name_the_next_step(
+    original: Path, tmp_path: Path, command: Command, damage: Damage, verb: tuple[str, ...]
+) -> None:
+    path, out = tmp_path / "store", tmp_path / "all.jsonl"
+    shutil.copytree(original, path)
+    assert command("export", str(path), str(out)).code == 0
+    damage(path)
+    before = listing(str(path))
+    words = {"DIR": str(path), "FILE": str(out)}
+    done = command(*(words.get(one, one) for one in verb))
+    assert done.code == 5, done
+    assert "data.mdb" in done.err
+    assert "amqpstore repair DIR --plan plan.json" in done.err
+    assert listing(str(path)) == before

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
+from amqpstore.errors import DamageError
 from amqpstore.space import is_no_space
 from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.terminal import shown_lines
@@ -36,6 +37,10 @@ _NEXT_STEPS = {
     errno.EIO: "The disk has failed: copy what can be read to another one (amqpstore export reads "
     "around what cannot).",
 }
+_DAMAGED = (
+    "amqpstore check DIR lists what is damaged, and amqpstore repair DIR --plan plan.json what a "
+    "repair would keep."
+)
 _NO_SPACE = (
     "Free some space on that disk (amqpstore compact DIR frees what a stopped store does not "
     "need), or name a place on another one."
@@ -129,7 +134,11 @@ def run_tool(
 
 
 def _next_step(error: Exception, no_space: str) -> str:
-    """Return what to do about an error of the operating system; empty if that is not known."""
+    """Return what to do about damage, or an error of the operating system; empty if that is not
+    known.
+    """
+    if isinstance(error, DamageError):
+        return _DAMAGED
     if not isinstance(error, OSError) or error.filename is None:
         return ""
     if is_no_space(error):
