@@ -12,6 +12,7 @@ import pytest
 
 from amqpstore import Envelope, Message, Options, Store
 from amqpstore.filenames import SEGMENTS
+from amqpstore.segments import Segment
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.offline import bulk_reading
 from amqpstore_tools.offline.bulk_reading import BulkReader, Contents
@@ -86,6 +87,30 @@ def one_by_one(image: StoreImage, ids: array[int]) -> Read:
     return found
 
 
+def test_a_segment_of_which_everything_is_wanted_is_read_once(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_through: list[int] = []
+    starts_of = bulk_reading._starts
+
+    def noted(segment: Segment, seed: int) -> tuple[array[int], array[int]]:
+        looked_through.append(segment.number)
+        return starts_of(segment, seed)
+
+    monkeypatch.setattr(bulk_reading, "_starts", noted)
+    with StoreImage.open(str(store)) as image:
+        segments = [one for one in image.recovered.segments if not one.is_empty]
+        assert len(segments) > 2
+        whole = in_columns(image, array("Q", range(1, COUNT + 1)))
+        # All but that with the message that is longer than what is read at once.
+        assert looked_through == [
+            one.number for one in segments if one.first_id <= 101 < one.end_id
+        ]
+        ids = array("Q", range(1, COUNT + 1, 3))
+        assert in_columns(image, ids) == whole[::3]
+        assert {*looked_through} == {one.number for one in segments}
+
+
 def test_all_messages(store: Path) -> None:
     with StoreImage.open(str(store)) as image:
         found = in_columns(image, array("Q", range(1, COUNT + 1)))
@@ -93,11 +118,13 @@ def test_all_messages(store: Path) -> None:
         assert found == one_by_one(image, array("Q", range(1, COUNT + 1)))
 
 
+@pytest.mark.parametrize("read_bytes", [1 << 10, 1 << 17])
 @pytest.mark.parametrize("sparse_bytes", [0, 1 << 30])
 @pytest.mark.parametrize("seed", range(12))
 def test_some_messages_of_a_damaged_store(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, seed: int, sparse_bytes: int
+    copied: Path, monkeypatch: pytest.MonkeyPatch, seed: int, sparse_bytes: int, read_bytes: int
 ) -> None:
+    monkeypatch.setattr(bulk_reading, "_READ_BYTES", read_bytes)
     monkeypatch.setattr(bulk_reading, "_SPARSE_BYTES", sparse_bytes)
     monkeypatch.setattr(bulk_reading, "_MAX_STARTS", 100)
     rng = random.Random(seed)

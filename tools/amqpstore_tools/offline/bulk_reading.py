@@ -10,19 +10,23 @@ import contextlib
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Generator, Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import attrgetter, sub
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from amqpstore.index import contiguous
 from amqpstore.message import HEAD
 from amqpstore.records import COMPRESSED, HEADER, MAGIC, Kind, MessageDecoder, Record
 from amqpstore.segments import Segment
 from amqpstore.windows import scan_file
 
-_READ_BYTES = 1 << 20
-"""How much of a segment is read at once, and about how much is in one `Contents`."""
+_READ_BYTES = 1 << 17
+"""How much of a segment is read at once, and about how much is in one `Contents`: more does not
+stay in the processor's cache until it is encoded.
+"""
 
 _SPARSE_BYTES = 4 << 10
 """Bytes of a segment for each message wanted of it, from which on each is read alone: to read the
@@ -31,6 +35,13 @@ others with it takes longer than another read.
 
 _MAX_STARTS = 4 << 20
 """Messages of which it is known where their records start: 16 bytes each."""
+
+_LENGTH = struct.Struct(">I")
+_LENGTH_PLACE = 20
+"""Where the length of a record's payload is in its header."""
+
+_MESSAGE = int(Kind.MESSAGE)
+_KIND_PLACE = 4
 
 
 class Contents(NamedTuple):
@@ -54,7 +65,6 @@ class BulkReader:
         self._decoder = decoder
         self._seed = seed
         self._readers: dict[int, SegmentColumnReader] = {}
-        self._starts = 0
 
     def read(self, ids: array[int]) -> Iterator[Contents]:
         """Yield the contents of messages of ascending ids, in parts."""
@@ -74,66 +84,177 @@ class BulkReader:
 
     def _reader(self, at: int) -> SegmentColumnReader:
         if at not in self._readers:
-            if self._starts > _MAX_STARTS:
+            if sum(one.message_count for one in self._readers.values()) > _MAX_STARTS:
                 self._readers.clear()
-                self._starts = 0
             self._readers[at] = SegmentColumnReader(self._segments[at], self._decoder, self._seed)
-            self._starts += self._readers[at].message_count
         return self._readers[at]
 
 
 class SegmentColumnReader:
     """Reads messages of one segment by id.
 
-    Looks through the segment first, for where its records start. What is not sound there, or when
-    it is read, is left to `Segment.read`, which finds what is sound behind it.
+    As long as all messages are wanted, it goes from record to record. Once one is not, it looks
+    through the segment, for where its records start. What is not sound there, or when it is read,
+    is left to `Segment.read`, which finds what is sound behind it.
     """
 
     def __init__(self, segment: Segment, decoder: MessageDecoder, seed: int) -> None:
         self._segment = segment
         self._decoder = decoder
         self._seed = seed
-        self._ids, self._offsets = _starts(segment, seed)
+        # Where the record starts that follows those that were read so far.
+        self._next = 0
+        self._starts: tuple[array[int], array[int]] | None = None
 
     @property
     def message_count(self) -> int:
         """Messages of which it is known where their records start."""
-        return len(self._ids)
+        return len(self._starts[0]) if self._starts else 0
 
     def read(self, ids: array[int]) -> Iterator[Contents]:
         """Yield the contents of messages of ascending ids of this segment, in parts."""
-        offsets, ends = self._places(ids)
-        last_end = ends[-1]
-        is_dense = last_end - offsets[0] < _SPARSE_BYTES * len(ids)
-        ahead = _READ_BYTES if is_dense else 0
-        read = self._file_read()
+        if self._starts is None:
+            ids = ids[(yield from self._following(ids)) :]
+            if not ids:
+                return
+            self._starts = _starts(self._segment, self._seed)
+        offsets, ends = self._places(ids, *self._starts)
+        is_dense = ends[-1] - offsets[0] < _SPARSE_BYTES * len(ids)
+        read = self._read_range if is_dense else self._read_each
+        # How many bytes are read up to the end of each record.
+        read_to = ends if is_dense else array("Q", accumulate(map(sub, ends, offsets)))
+        start = read_from = 0
+        while start < len(ids):
+            read_from = offsets[start] if is_dense else read_from
+            stop = max(bisect_right(read_to, read_from + _READ_BYTES, start), start + 1)
+            content, places = read(offsets[start:stop], ends[start:stop])
+            done = start
+            while done < stop:
+                done += yield from self._sound(ids[done:stop], content, places[done - start :])
+                if done < stop:
+                    yield self._read_alone(ids[done])
+                    done += 1
+            start, read_from = stop, read_to[stop - 1]
+
+    def _following(self, ids: array[int]) -> Generator[Contents, None, int]:
+        """Yield the contents of messages whose records follow those that were read before, up to
+        a record of another message, or anything that is not sound. Returns how many there were.
+
+        So a segment of which everything is wanted is read once, and not looked through before.
+        """
+        segment = self._segment
+        done = 0
+        while done < len(ids):
+            try:
+                content = segment.file().read(
+                    self._next, max(min(_READ_BYTES, segment.size - self._next), 0)
+                )
+            except (OSError, MemoryError):
+                break
+            *records, end = _places_by_length(content)
+            if end > len(content) and records:
+                end = records.pop()
+            if not records:
+                break
+            places = [place for place in records if content[place + _KIND_PLACE] == _MESSAGE]
+            if len(places) > len(ids) - done:
+                end = places[len(ids) - done]
+                del places[len(ids) - done :]
+            part = ids[done : done + len(places)]
+            read = yield from self._sound(part, content, places)
+            done += read
+            if read < len(places):
+                break
+            self._next += end
+        return done
+
+    def _places(
+        self, ids: array[int], known: array[int], starts: array[int]
+    ) -> tuple[array[int], array[int]]:
+        """Return where the records of messages start, and where each ends at the latest.
+
+        One that was not found is read alone: it gets no bytes.
+        Args: known, the ids of messages of which it is known where they start; starts, where.
+        """
+        size = self._segment.size
+        first = bisect_left(known, ids[0])
+        stop = bisect_left(known, ids[-1])
+        bounds = starts + array("Q", [size, size])
+        if stop < len(known) and known[first] == ids[0] and contiguous(known, first, stop + 1):
+            shift = first - ids[0]
+            offsets = array("Q", [bounds[message_id + shift] for message_id in ids])
+            return offsets, array("Q", [bounds[message_id + shift + 1] for message_id in ids])
+        offsets, ends = array("Q"), array("Q")
+        for message_id in ids:
+            first = bisect_left(known, message_id, first)
+            is_there = first < len(known) and known[first] == message_id
+            offsets.append(bounds[first])
+            ends.append(bounds[first + is_there])
+        return offsets, ends
+
+    def _read_range(self, offsets: array[int], ends: array[int]) -> tuple[bytes, list[int]]:
+        """Return everything from the first record to the last, and where in it each starts; nothing
+        if it cannot be read.
+        """
+        start = offsets[0]
+        places = [offset - start for offset in offsets]
+        try:
+            return self._segment.file().read(start, ends[-1] - start), places
+        except (OSError, MemoryError):
+            return b"", places
+
+    def _read_each(self, offsets: array[int], ends: array[int]) -> tuple[bytes, list[int]]:
+        """Return the records, read one by one, and where each starts; zeros for one that cannot be
+        read.
+        """
+        sizes = list(map(sub, ends, offsets))
+        places = list(accumulate(sizes, initial=0))[:-1]
+        try:
+            file = self._segment.file()
+            records = list(map(file.read, offsets, sizes))
+        except (OSError, MemoryError):
+            records = list(map(self._read_record, offsets, sizes))
+        content = b"".join(records)
+        if len(content) < places[-1] + sizes[-1]:
+            # The file has become shorter.
+            content = b"".join(map(bytes.ljust, records, sizes, repeat(b"\0")))
+        return content, places
+
+    def _read_record(self, offset: int, size: int) -> bytes:
+        try:
+            return self._segment.file().read(offset, size)
+        except (OSError, MemoryError):
+            return bytes(size)
+
+    def _sound(
+        self, ids: Sequence[int], content: bytes, places: Sequence[int]
+    ) -> Generator[Contents, None, int]:
+        """Yield messages whose records start at places of what was read, up to one that is not
+        sound. Returns how many there were.
+        """
+        done = 0
+        while done < len(ids):
+            part = Contents([], [], [], [])
+            decompressed_bytes = self._add_sound(ids[done:], content, places[done:], part)
+            if part.bodies:
+                yield part
+            done += len(part.bodies)
+            if decompressed_bytes < _READ_BYTES:
+                break
+        return done
+
+    def _add_sound(
+        self, ids: Sequence[int], content: bytes, places: Sequence[int], to: Contents
+    ) -> int:
+        """Add messages up to one that is not sound, or until many bytes were decompressed: a few
+        bytes of zstd may expand to any number. Returns how many bytes were decompressed.
+        """
         seed, number, decompress = self._seed, self._segment.number, self._decoder.decompress
         unpack, unpack_head, kind_wanted = HEADER.unpack_from, HEAD.unpack_from, int(Kind.MESSAGE)
-        content = b""
-        start = end = decompressed_bytes = 0
-        found = Contents([], [], [], [])
-        exchanges, routing_keys, properties, bodies = found
-        part_bytes = 0
-        for message_id, offset, record_end in zip(ids, offsets, ends, strict=True):
-            if record_end > end:
-                if part_bytes + decompressed_bytes >= _READ_BYTES:
-                    yield found
-                    # The caller may have read others, and the file may be closed by now.
-                    read = self._file_read()
-                    found = Contents([], [], [], [])
-                    exchanges, routing_keys, properties, bodies = found
-                    part_bytes = decompressed_bytes = 0
-                size = record_end - offset
-                if size < ahead:
-                    size = min(ahead, last_end - offset)
-                try:
-                    content = read(offset, size)
-                except (OSError, MemoryError):
-                    content = b""  # what can be read of it is read alone
-                part_bytes += size
-                start, end = offset, offset + size
-            try:
-                at = offset - start
+        exchanges, routing_keys, properties, bodies = to
+        decompressed_bytes = 0
+        try:
+            for message_id, at in zip(ids, places, strict=True):
                 magic, kind, flags, _, found_id, of, size, checksum, payload_checksum = unpack(
                     content, at
                 )
@@ -145,69 +266,38 @@ class SegmentColumnReader:
                     or (magic, kind, of) != (MAGIC, kind_wanted, number)
                     or flags > COMPRESSED
                 ):
-                    self._add_alone(message_id, found)
-                    continue
+                    break
                 exchange_size, key_size, properties_size = unpack_head(payload)
                 exchange_end = 6 + exchange_size
                 key_end = exchange_end + key_size
                 properties_end = key_end + properties_size
                 if properties_end > size:
-                    self._add_alone(message_id, found)
-                    continue
+                    break
                 exchange = payload[6:exchange_end].decode()
                 routing_key = payload[exchange_end:key_end].decode()
                 body = payload[properties_end:]
                 if flags:
                     body = decompress(body)
                     decompressed_bytes += len(body)
-                    if decompressed_bytes >= _READ_BYTES:
-                        # A few bytes of zstd may expand to a large body: the part ends here.
-                        end = 0
-            except (ValueError, struct.error, MemoryError):
-                self._add_alone(message_id, found)
-                continue
-            exchanges.append(exchange)
-            routing_keys.append(routing_key)
-            properties.append(payload[key_end:properties_end])
-            bodies.append(body)
-        yield found
+                exchanges.append(exchange)
+                routing_keys.append(routing_key)
+                properties.append(payload[key_end:properties_end])
+                bodies.append(body)
+                if decompressed_bytes >= _READ_BYTES:
+                    break
+        except (ValueError, struct.error, MemoryError):
+            pass
+        return decompressed_bytes
 
-    def _places(self, ids: array[int]) -> tuple[array[int], array[int]]:
-        """Return where the records of messages start, and where each ends at the latest.
-
-        One that was not found is read alone: it gets no bytes.
-        """
-        known, size = self._ids, self._segment.size
-        first = bisect_left(known, ids[0])
-        stop = first + len(ids)
-        if known[first:stop] == ids:
-            ends = self._offsets[first + 1 : stop + 1]
-            ends.extend([size] * (len(ids) - len(ends)))
-            return self._offsets[first:stop], ends
-        offsets, ends = array("Q"), array("Q")
-        bounds = self._offsets + array("Q", [size, size])
-        for message_id in ids:
-            first = bisect_left(known, message_id, first)
-            is_there = first < len(known) and known[first] == message_id
-            offsets.append(bounds[first])
-            ends.append(bounds[first + is_there])
-        return offsets, ends
-
-    def _file_read(self) -> Callable[[int, int], bytes]:
-        """Return how to read the segment; nothing can be read if it cannot be opened."""
-        try:
-            return self._segment.file().read
-        except (OSError, MemoryError):
-            return lambda _offset, _size: b""
-
-    def _add_alone(self, message_id: int, to: Contents) -> None:
+    def _read_alone(self, message_id: int) -> Contents:
         """Read a message as a broker would, which tells what is sound in a damaged segment."""
         read = self._segment.read(message_id, 1, self._decoder)
-        message = read[0] if isinstance(read, list) else None
-        to.exchanges.append(message.envelope.exchange if message else "")
-        to.routing_keys.append(message.envelope.routing_key if message else "")
-        to.properties.append(message.envelope.properties if message else b"")
-        to.bodies.append(message.body if message else None)
+        if not isinstance(read, list):
+            return Contents([""], [""], [b""], [None])
+        envelope = read[0].envelope
+        return Contents(
+            [envelope.exchange], [envelope.routing_key], [envelope.properties], [read[0].body]
+        )
 
 
 def _starts(segment: Segment, seed: int) -> tuple[array[int], array[int]]:
@@ -247,6 +337,18 @@ def _starts(segment: Segment, seed: int) -> tuple[array[int], array[int]]:
         pass
     _add_starts_behind(segment, seed, offset, ids, offsets)
     return ids, offsets
+
+
+def _places_by_length(content: bytes) -> list[int]:
+    """Return where records start, and where the last one ends, if the lengths in them are right."""
+    places = []
+    place = 0
+    unpack, end = _LENGTH.unpack_from, len(content) - HEADER.size
+    while place <= end:
+        places.append(place)
+        place += HEADER.size + unpack(content, place + _LENGTH_PLACE)[0]
+    places.append(place)
+    return places
 
 
 def _add_starts_behind(
