@@ -20,7 +20,7 @@ from typing import Any
 _MAX_DEPTH = 128
 """The deepest nesting of tables and arrays, as the broker allows it."""
 
-_NUMBERS = {
+NUMBERS = {
     b"b": ("int8", struct.Struct(">b")),
     b"B": ("uint8", struct.Struct(">B")),
     b"s": ("int16", struct.Struct(">h")),
@@ -38,8 +38,7 @@ _LENGTH = struct.Struct(">I")
 _DECIMAL = struct.Struct(">Bi")
 
 _SIZED = {
-    ord(tag): (name, number.unpack_from, 1 + number.size)
-    for tag, (name, number) in _NUMBERS.items()
+    ord(tag): (name, number.unpack_from, 1 + number.size) for tag, (name, number) in NUMBERS.items()
 }
 """By tag: name, how to decode the value, and the size of both."""
 _STRING, _INT = b"SI"
@@ -280,7 +279,7 @@ def _encode_octet(value: Any, _depth: int) -> bytes:
 
 
 _ENCODERS: dict[str, Callable[[Any, int], bytes]] = {
-    **{name: _encode_number(tag, number) for tag, (name, number) in _NUMBERS.items()},
+    **{name: _encode_number(tag, number) for tag, (name, number) in NUMBERS.items()},
     "float": _encode_float(b"f", _FLOAT),
     "double": _encode_float(b"d", _DOUBLE),
     "bool": _encode_octet,

@@ -19,11 +19,15 @@ from amqpstore.message import MAX_NAME_BYTES
 from amqpstore_tools.offline.exits import ToolError
 from amqpstore_tools.transfer.fields import FieldError, as_bytes
 from amqpstore_tools.transfer.properties import decode_properties, encode_properties
+from amqpstore_tools.transfer.shapes import PropertyShapes
 
 VERSION = 1
 FORMATS = ("jsonl", "msgpack")
 
 _MAX_BYTES = 1 << 31
+
+_SAMPLE = 32
+"""Properties that are compared, to see whether they repeat."""
 
 
 class TransferError(ToolError):
@@ -135,7 +139,7 @@ class _MessageObject(msgspec.Struct, tag_field="type", tag="message", omit_defau
     deliveries: int = 0
     exchange: str | None = None
     routing_key: str | None = None
-    properties: dict[str, Any] | None = None
+    properties: Any = None
     body: Any = None
 
 
@@ -146,6 +150,7 @@ class LineWriter:
         self._file = file
         self._is_json = format_name == "jsonl"
         self._json = msgspec.json.Encoder()
+        self._shapes = PropertyShapes()
         self._msgpack = msgspec.msgpack.Encoder()
 
     def write(self, line: Line) -> int:
@@ -186,12 +191,23 @@ class LineWriter:
             messages.deliveries,
             messages.exchanges,
             messages.routing_keys,
-            map(decode_properties, messages.properties),
-            map(_json_body, bodies) if self._is_json else bodies,
+            self._properties(messages.properties),
+            _json_bodies(bodies) if self._is_json else bodies,
         )
         if self._is_json:
             return self._write(self._json.encode_lines(list(lines)))
         return self._write(b"".join(map(self._msgpack.encode, lines)))
+
+    def _properties(self, column: Sequence[bytes]) -> Sequence[Any]:
+        """Return properties as they are to be encoded."""
+        if len(set(column[:_SAMPLE])) < _SAMPLE // 4 and len(column) > _SAMPLE:
+            # Properties that repeat, as those of many programs do, are decoded once.
+            distinct = list(set(column))
+            decoded = dict(zip(distinct, map(decode_properties, distinct), strict=True))
+            return [decoded[raw] for raw in column]
+        if self._is_json:
+            return self._shapes.json_values(column)
+        return list(map(decode_properties, column))
 
     def _write(self, encoded: bytes) -> int:
         self._file.write(encoded)
@@ -270,8 +286,16 @@ def _plain(line: ExportLine | QueueLine | EndLine) -> dict[str, Any]:
     return plain
 
 
+def _json_bodies(bodies: Sequence[bytes | None]) -> list[Any]:
+    """Return bodies as they are in JSON."""
+    return [
+        body.decode() if body and body.isascii() and b"\0" not in body else _json_body(body)
+        for body in bodies
+    ]
+
+
 def _json_body(body: bytes | None) -> Any:
-    """Return a body as it is in JSON: this is done for each message."""
+    """Return a body as it is in JSON."""
     # JSON has six characters for a NUL: a body of many takes less space as base64.
     if body is not None and b"\0" not in body:
         try:

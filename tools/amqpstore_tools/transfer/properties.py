@@ -21,8 +21,8 @@ _LONGLONG = struct.Struct(">Q")
 _RESERVED = 3
 """The flags that no property of class basic has."""
 
-_SHORT, _OCTET, _TABLE, _TIMESTAMP = range(4)
-_KINDS = {"headers": _TABLE, "delivery_mode": _OCTET, "priority": _OCTET, "timestamp": _TIMESTAMP}
+SHORT, OCTET, TABLE, TIMESTAMP = range(4)
+_KINDS = {"headers": TABLE, "delivery_mode": OCTET, "priority": OCTET, "timestamp": TIMESTAMP}
 
 _RAW = "raw"
 """The name used instead of all others, for bytes that do not survive as properties of class
@@ -60,18 +60,18 @@ def _decode(raw: bytes) -> dict[str, Any]:
     offset = _FLAGS.size
     found: dict[str, Any] = {}
     try:
-        for name, kind in _present(_FLAGS.unpack_from(raw)[0]):
-            if kind == _SHORT:
+        for name, kind in present(_FLAGS.unpack_from(raw)[0]):
+            if kind == SHORT:
                 start = offset + 1
                 offset = start + raw[offset]
                 try:
                     found[name] = raw[start:offset].decode()
                 except UnicodeDecodeError:
                     found[name] = {"string": raw[start:offset]}
-            elif kind == _OCTET:
+            elif kind == OCTET:
                 found[name] = raw[offset]
                 offset += 1
-            elif kind == _TABLE:
+            elif kind == TABLE:
                 found[name], offset = decode_table(raw, offset)
             else:
                 found[name] = _LONGLONG.unpack_from(raw, offset)[0]
@@ -84,12 +84,12 @@ def _decode(raw: bytes) -> dict[str, Any]:
 
 
 @functools.cache
-def _present(flags: int) -> list[tuple[str, int]]:
+def present(flags: int) -> list[tuple[str, int]]:
     """Return which properties are there, each with its type. Raises: FieldError."""
     if flags & _RESERVED:
         raise FieldError(f"flags {flags:#x} are not those of class basic")
     return [
-        (name, _KINDS.get(name, _SHORT))
+        (name, _KINDS.get(name, SHORT))
         for place, name in enumerate(PROPERTIES)
         if flags & 1 << (15 - place)
     ]
