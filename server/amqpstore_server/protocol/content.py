@@ -250,14 +250,14 @@ def edit_properties(
     Raises: ValueError for a value that does not fit.
     """
     parts = split_properties(raw)
-    if without_headers:
-        names = map(encode_name, without_headers)
-        parts["headers"] = without_fields(parts.get("headers", EMPTY_TABLE), names)
     if headers:
         fields = split_table(parts.get("headers", EMPTY_TABLE))
         for name, value in headers.items():
             fields[encode_name(name)] = encode_value(value)
         parts["headers"] = join_table(fields)
+    if without_headers:
+        names = map(encode_name, without_headers)
+        parts["headers"] = without_fields(parts.get("headers", EMPTY_TABLE), names)
     for name, value in properties.items():
         if value is None:
             parts.pop(name, None)
