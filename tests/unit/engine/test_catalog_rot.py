@@ -269,7 +269,7 @@ def test_index_files_whose_sequences_overlap_are_refused(whole: str, tmp_path: P
     other = f"{key[:20]}-{99:010}"
     catalog.commit([Change("index", other, {**row, "number": 99})])
     catalog.close()
-    with pytest.raises(CatalogDamageError, match="begins with sequence") as raised:
+    with pytest.raises(CatalogDamageError, match="its first sequence, 1, is also in") as raised:
         Store.open(directory)
     assert raised.value.table == "index"
     assert "index-order" in {one.code for one in check(directory).findings}
