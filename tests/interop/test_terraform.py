@@ -239,7 +239,7 @@ class RabbitHole:
         return answer
 
     def delete(self, path: str) -> None:
-        """Delete what there is, and again what there is not any more: both are right."""
+        """Delete an object, then once more: both answers are right for the provider."""
         assert self.ask("DELETE", path).status_code == 204
         again = self.ask("DELETE", path)
         assert again.status_code in (204, 404), again.text
@@ -446,7 +446,7 @@ def test_a_policy(client: RabbitHole, kind: str) -> None:
 
 @pytest.mark.parametrize("component", ["shovel", "federation-upstream"])
 def test_what_there_is_not_is_refused_by_name(client: RabbitHole, component: str) -> None:
-    """So that `apply` fails, and nobody waits for messages that no shovel moves."""
+    """`apply` fails, instead of a user waiting for messages that no shovel moves."""
     path = client.path("parameters", component, VHOST, "made")
     answer = client.ask("PUT", path, {"component": component, "vhost": VHOST, "value": {}})
     assert answer.status_code == 400, answer.text

@@ -279,7 +279,7 @@ def test_a_transaction_is_not_committed_until_what_it_acks_is_known(
 def no_more() -> Iterator[list[int]]:
     """This process can open nothing more, but for what is spare; it may close some of these."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # What earlier tests have not closed yet is in the way of nobody.
+    # Descriptors that earlier tests have not closed yet must not get in the way.
     highest = max(map(int, os.listdir("/proc/self/fd")))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 256, limits[1]))
     SPARE.fill()

@@ -21,7 +21,7 @@ def templates() -> list[Traversable]:
 
 
 def test_an_option_that_is_a_name_sends_all_of_it() -> None:
-    """Of one without a value, a browser sends the text without the blanks at its ends."""
+    """For an option without a value, a browser sends its text, but not the blanks around it."""
     for template in templates():
         assert not UNVALUED.findall(template.read_text()), template.name
 

@@ -1,4 +1,4 @@
-"""Of a store with a damaged catalog, all verbs say the same: what a repair keeps."""
+"""All verbs say the same about a store with a damaged catalog: what a repair keeps."""
 
 import fcntl
 import itertools

@@ -528,7 +528,7 @@ def test_other_tasks_run_before_those_who_are_costly_are_read(
 def test_a_reader_whose_read_takes_long_is_told(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not one whose read follows it, nor one for what the selector takes."""
+    """And not one whose read follows it."""
     order: list[str] = []
     now = iter([0.0, 0.0001, 0.0009, 0.001, 0.001])  # the begin, and the end of each read
     readers = [Reading(sockets, order, f"{number}") for number in range(3)]

@@ -19,8 +19,7 @@ _BETWEEN = "."
 class ColumnChoice:
     """The columns of a list, and those that a browser shows.
 
-    Args: chosen, the keys that somebody has chosen; None if nobody has. Keys of columns that there
-    are not count for nothing.
+    Args: chosen, the keys that somebody has chosen; None if nobody has. Unknown keys are ignored.
     """
 
     def __init__(self, name: str, chosen: Collection[str] | None) -> None:
