@@ -24,11 +24,19 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from amqpstore import marker
+from amqpstore.backing import Backing
 from amqpstore.batches import whole_end
 from amqpstore.catalog import encode_key
 from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
-from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG, CATALOG_FILE, MARKER
+from amqpstore.errors import DamageError, StoreError
+from amqpstore.filenames import (
+    CATALOG,
+    CATALOG_FILE,
+    MARKER,
+    QUARANTINE,
+    SEGMENTS,
+    TRAILS,
+)
 from amqpstore.files import OsFiles, create_file, naming
 from amqpstore.ownership import Owner, give, give_directory, owner_in
 from amqpstore.records import Kind
@@ -40,8 +48,11 @@ from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.linking import Earlier, How, Placed, Source, open_source
 from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest, DamagedBytes, Listed
 from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders, names_in
+from amqpstore_tools.offline.catalog import CatalogImage
 from amqpstore_tools.offline.instant import Tables, read_tables, write_tables
 from amqpstore_tools.offline.progress import Progress
+from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.recovering import recover_image
 from amqpstore_tools.offline.terminal import counted
 
 _PIECE_BYTES = 1 << 20
@@ -127,7 +138,7 @@ def _earlier(directory: str, target: str) -> Earlier:
             f"{directory} and {target} are on two file systems: unchanged files cannot be shared. "
             "Copy without --against, or to where the earlier copy is."
         )
-    return Earlier(directory, found, {listed.path: listed for listed in found.files})
+    return Earlier(directory, found, {listed.path: listed for listed in found.all_files})
 
 
 def _take(target: str) -> bool:
@@ -177,7 +188,7 @@ class _Copy:
         self._earlier = earlier
         self._progress = progress
         self._checker = Checker(self._store_id, source.inventory)
-        expected = options.expected.files if options.expected else []
+        expected = options.expected.all_files if options.expected else []
         self._expected = {one.path: one for one in expected if one.path != CATALOG_PATH}
         position = source.inventory.position
         self._out = Copied(
@@ -202,6 +213,8 @@ class _Copy:
                 f"{min(gone)} in {self._from} is missing or empty. That copy is damaged; "
                 "use another one."
             )
+        self._catalog()
+        self._compare_log()
         if self._options.refuse_damage and self._out.damage:
             first = self._out.damage[0]
             raise CopyError(
@@ -209,7 +222,6 @@ class _Copy:
                 f"first in {first.path} at {first.offset}: {first.reason}. Use another copy, or "
                 "accept that with --damaged."
             )
-        self._catalog()
         self._finish()
         return self._out
 
@@ -341,6 +353,21 @@ class _Copy:
             Listed(CATALOG_PATH, len(content), f"{crc32c(content):08x}", "copied", 0)
         )
 
+    def _compare_log(self) -> None:
+        """Compare the log of the copy with its trails, which know what was durable."""
+        folder = os.path.join(self._target, CATALOG)
+        if self._options.verify == "none" or not os.listdir(os.path.join(self._target, TRAILS)):
+            return
+        with contextlib.closing(
+            CatalogImage(folder, plain=self._source.marker.is_plain)
+        ) as catalog:
+            backing = Backing.of(ReadOnlyFiles(), self._target, self._store_id, catalog)
+            # Damage that ends it is not the copy's, and was found before.
+            with contextlib.suppress(StoreError):
+                if found := recover_image(backing, catalog).report.shortfall:
+                    # Not of one file: a later copy may share it, after a repair of the store.
+                    self._out.damage.append(DamagedBytes(SEGMENTS, 0, 0, found.text))
+
     def _tables(self) -> Tables:
         """Return the rows of the catalog as they were; and where the copy of the log ends.
 
@@ -370,9 +397,9 @@ class _Copy:
 
     def _finish(self) -> None:
         files = OsFiles()
-        quarantine = os.path.join(self._target, FOLDERS[-1])
-        if not os.listdir(quarantine):
-            os.rmdir(quarantine)
+        for name in (QUARANTINE, TRAILS):
+            if not os.listdir(folder := os.path.join(self._target, name)):
+                os.rmdir(folder)
         if self._options.manifest:
             self._write_manifest()
         for name in FOLDERS:
@@ -384,6 +411,8 @@ class _Copy:
         files.sync_directory(self._target)
 
     def _write_manifest(self) -> None:
+        listed = sorted(self._listed, key=lambda listed: listed.path)
+        trails = [one for one in listed if os.path.dirname(one.path) == TRAILS]
         encoded = manifests.encode(
             CopyManifest(
                 copy=manifests.VERSION,
@@ -394,8 +423,9 @@ class _Copy:
                 was_running=self._out.was_running,
                 log_segment=self._out.log_segment,
                 log_offset=self._out.log_offset,
-                files=sorted(self._listed, key=lambda listed: listed.path),
+                files=[one for one in listed if one not in trails],
                 damage=self._out.damage,
+                trails=trails,
             )
         )
         path = os.path.join(self._target, MANIFEST)

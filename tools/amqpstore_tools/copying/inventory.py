@@ -22,10 +22,13 @@ from amqpstore.filenames import (
     CATALOG_FILE,
     QUARANTINE,
     SEGMENTS,
+    TRAILS,
     index_path,
+    position_number,
     repair_number,
     segment_numbers,
     segment_path,
+    trail_number,
 )
 from amqpstore.identity import check_catalog
 from amqpstore.marker import Marker
@@ -91,6 +94,7 @@ class Inventory:
         except (ValueError, LookupError, TypeError) as error:
             raise DamageError(catalog, 0, str(error)) from error
         self._add_quarantine()
+        self._add_trails()
         self._add_misplaced(marked.store_id.bytes)
 
     def rows(self, table: str) -> dict[str, Any]:
@@ -158,6 +162,19 @@ class Inventory:
         for name in self._files.list_directory(f"{self._directory}/{QUARANTINE}"):
             if not repair_number(name):  # A file that a repair replaced is not part of the store.
                 self.parts.append(Part(f"{QUARANTINE}/{name}", is_optional=True))
+
+    def _add_trails(self) -> None:
+        """Add the notes of clients and of durable positions: without them, a log that has lost its
+        end would pass for whole. Of each kind of file, only the last one may still be written.
+        """
+        names = self._files.list_directory(f"{self._directory}/{TRAILS}")
+        for number_in in (trail_number, position_number):
+            numbers = {name: number for name in names if (number := number_in(name))}
+            last = max(numbers.values(), default=0)
+            for name, number in numbers.items():
+                path = f"{TRAILS}/{name}"
+                is_sealed = number < last
+                self.parts.append(Part(path, is_sealed=is_sealed, size=self._size(path)))
 
     def _add_misplaced(self, store_id: bytes) -> None:
         """Add files that the store needs and that lie under other names: to the copy's quarantine,

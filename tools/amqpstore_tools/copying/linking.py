@@ -16,7 +16,8 @@ from enum import Enum
 
 from amqpstore import marker
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.filenames import CATALOG, CATALOG_FILE
+from amqpstore.evidence import find_wrong_kinds
+from amqpstore.filenames import CATALOG, CATALOG_FILE, QUARANTINE, TRAILS
 from amqpstore.files import FileType, OsFiles, type_of
 from amqpstore.marker import Marker
 from amqpstore.ownership import ROOT, owner_in
@@ -25,6 +26,7 @@ from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import CopyManifest, Listed
 from amqpstore_tools.offline.locks import shared_lock_if_free
 from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
+from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 
 _HEAD_BYTES = 64
@@ -118,6 +120,9 @@ def open_source(
         inventory = Inventory(snapshot, found)
         source = Source(directory, found, was_running, inventory)
         source.missing += [(path, _why_missing(directory, path)) for path in inventory.missing]
+        for wrong in find_wrong_kinds(ReadOnlyFiles(), directory):
+            if wrong.name in (QUARANTINE, TRAILS):
+                source.missing.append((wrong.name, wrong.reason))
         placing = _Placing(directory, target, links=links, earlier=earlier)
         for part in inventory.parts:
             path = f"{directory}/{part.found_as or part.path}"

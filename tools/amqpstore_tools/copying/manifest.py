@@ -37,7 +37,11 @@ class DamagedBytes(msgspec.Struct, frozen=True):
 
 
 class CopyManifest(msgspec.Struct, frozen=True):
-    """The manifest of one copy. `log_segment` and `log_offset` say where the copy's log ends."""
+    """The manifest of one copy. `log_segment` and `log_offset` say where the copy's log ends.
+
+    `trails` are the files in `trails/`, and `files` all others: versions that copied no trails
+    expect to find what is in `files`, and nothing else.
+    """
 
     copy: int
     store_id: str
@@ -49,6 +53,12 @@ class CopyManifest(msgspec.Struct, frozen=True):
     log_offset: int
     files: list[Listed]
     damage: list[DamagedBytes]
+    trails: list[Listed] = []
+
+    @property
+    def all_files(self) -> list[Listed]:
+        """All files of the copy."""
+        return [*self.files, *self.trails]
 
 
 def read(directory: str) -> CopyManifest | None:

@@ -14,6 +14,7 @@ from amqpstore.filenames import (
     NEW_MARKER,
     QUARANTINE,
     SEGMENTS,
+    TRAILS,
     is_of_system,
 )
 from amqpstore_tools.copying.manifest import MANIFEST
@@ -21,7 +22,7 @@ from amqpstore_tools.copying.manifest import MANIFEST
 INCOMPLETE = "COPY.incomplete"
 """Marks a directory as an incomplete copy. It is removed after the marker is written."""
 
-FOLDERS = (SEGMENTS, INDEX, CATALOG, QUARANTINE)
+FOLDERS = (SEGMENTS, INDEX, CATALOG, QUARANTINE, TRAILS)
 
 
 def make_folders(target: str) -> None:

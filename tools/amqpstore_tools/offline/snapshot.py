@@ -15,7 +15,7 @@ import tempfile
 from contextlib import ExitStack
 
 from amqpstore.errors import DamageError
-from amqpstore.filenames import INDEX, QUARANTINE, SEGMENTS
+from amqpstore.filenames import INDEX, QUARANTINE, SEGMENTS, TRAILS
 from amqpstore_tools.offline.instant import at_one_instant, copy_catalog
 from amqpstore_tools.offline.pinning import PinnedFiles
 
@@ -56,5 +56,6 @@ class Snapshot:
     def _pin(self) -> None:
         # Pinned again each time, as a later commit may refer to other files of the same names.
         self.files.release()
-        for name in (SEGMENTS, INDEX, QUARANTINE):
+        # Trails first: what they say is true of a log that is read after them.
+        for name in (TRAILS, SEGMENTS, INDEX, QUARANTINE):
             self.files.pin(f"{self.directory}/{name}")

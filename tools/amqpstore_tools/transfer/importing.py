@@ -26,7 +26,6 @@ from amqpstore.filenames import (
     REPLACEMENT,
     RESERVE,
     SEGMENTS,
-    TRAILS,
     TRANSIENT,
     is_spare,
     is_unfinished,
@@ -46,8 +45,10 @@ _BATCH_MESSAGES = 1000
 _BATCH_BYTES = 4 << 20
 _OWN = {
     *(*FOLDERS, LOCK, MARKER, MEMBER, NEW_MARKER, NEW_MEMBER),
-    *(REPLACEMENT, NEW_REPLACEMENT, RESERVE, TRAILS, TRANSIENT),
+    *(REPLACEMENT, NEW_REPLACEMENT, RESERVE, TRANSIENT),
 }
+
+_OWN_ENDINGS = (".segment", ".index", ".mdb", ".trail", ".position")
 
 
 @dataclass
@@ -70,9 +71,6 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
     with exclusive_lock(directory, "import"), beside(directory, "importing") as new:
         # The new directory belongs to whom the old one belongs; so does what is created in it.
         copy_store(directory, new, CopyOptions(verify="none", manifest=False, is_locked=True))
-        # It goes on in the new one, which so gives no number again that its log has lost.
-        if os.path.lexists(trails := os.path.join(directory, TRAILS)):
-            _link(trails, os.path.join(new, TRAILS))
         with Store.open(new, options=_OPTIONS, worker=InlineWorker()) as store:
             refuse_short_log(directory, store)
             imported = _Import(store, create=create).run(lines)
@@ -210,7 +208,7 @@ def _link_strangers(directory: str, new: str) -> None:
         if os.path.isdir(os.path.join(directory, folder)):
             ownership.make_directories(os.path.join(new, folder))
             for name in set(os.listdir(os.path.join(directory, folder))):
-                is_own = name == DEFINITIONS or name.endswith((".segment", ".index", ".mdb"))
+                is_own = name == DEFINITIONS or name.endswith(_OWN_ENDINGS)
                 is_left_over = is_unfinished(name) or (folder == SEGMENTS and is_spare(name))
                 if not (is_own or is_left_over):
                     _link(os.path.join(directory, folder, name), os.path.join(new, folder, name))
