@@ -4,7 +4,9 @@ it is done on the store, with the same functions.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
 import socket
 import sys
@@ -16,7 +18,13 @@ from typing import Any
 import msgspec
 
 from amqpstore import DiskFullError, Store
-from amqpstore_server.administration.framing import LENGTH, MAX_BYTES, address_in, framed
+from amqpstore_server.administration.framing import (
+    LENGTH,
+    MAX_BYTES,
+    SOCKET,
+    address_in,
+    framed,
+)
 from amqpstore_server.administration.operations import (
     STOPPED,
     Administration,
@@ -38,6 +46,9 @@ from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.short_log import refuse_short_log
 
 _CONNECT_S = 5.0
+_NOBODY_LISTENS = (errno.ENOENT, errno.ECONNREFUSED, errno.ELOOP)
+"""There is no socket, that of a broker that was killed, or something that is not a socket."""
+
 _PATIENCE_S = 10.0
 """After this time without an answer people are told what they are waiting for."""
 
@@ -60,14 +71,16 @@ def asked(directory: str, request: dict[str, Any]) -> Any:
         with address_in(directory) as address:
             try:
                 connection.connect(address)
-            except (FileNotFoundError, ConnectionRefusedError):
-                # None, or that of a broker that was killed.
-                return _on_store(directory, content)
             except (TimeoutError, BlockingIOError):
                 raise ToolError(
                     f"the broker on {directory} does not take requests: it hangs, or is stopped. "
                     "Look at its log; nothing was changed."
                 ) from None
+            except OSError as error:
+                if error.errno not in _NOBODY_LISTENS:
+                    error.filename = os.path.join(directory, SOCKET)
+                    raise
+                return _on_store(directory, content)
         # Deleting a large virtual host may take minutes.
         connection.settimeout(None)
         return _by_broker(connection, content)

@@ -18,7 +18,7 @@ from amqpstore import marker
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.evidence import find_wrong_kinds
 from amqpstore.filenames import CATALOG, CATALOG_FILE, QUARANTINE, TRAILS
-from amqpstore.files import FileType, OsFiles, type_of
+from amqpstore.files import FileType, OsFiles, open_regular, type_of
 from amqpstore.marker import Marker
 from amqpstore.ownership import ROOT, owner_in
 from amqpstore_tools.copying.errors import CopyError
@@ -89,7 +89,7 @@ class Earlier:
         if not listed or (listed.bytes, listed.mtime_ns) != (source.st_size, source.st_mtime_ns):
             return None
         try:
-            with open(os.path.join(self.directory, part.path), "rb") as file:
+            with open(open_regular(os.path.join(self.directory, part.path)), "rb") as file:
                 same = os.fstat(file.fileno()).st_size == listed.bytes
                 return listed if same and file.read(len(head)) == head else None
         except OSError:

@@ -7,6 +7,7 @@ import os
 
 import msgspec
 
+from amqpstore.files import NotAFileError, open_regular
 from amqpstore_tools.copying.errors import CopyError
 
 MANIFEST = "COPY.json"
@@ -65,8 +66,13 @@ def read(directory: str) -> CopyManifest | None:
     """Read the manifest of the copy in `directory`; None if it has none. Raises: CopyError."""
     path = os.path.join(directory, MANIFEST)
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             manifest = msgspec.convert(json.load(file), CopyManifest)
+    except NotAFileError as error:
+        raise CopyError(
+            f"{path} should be the manifest of a copy, but {error.strerror}. Put the manifest "
+            "back, or move this away: then the copy is a store like any other."
+        ) from None
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

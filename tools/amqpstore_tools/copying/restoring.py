@@ -23,6 +23,7 @@ from crc32c import crc32c
 
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import MARKER
+from amqpstore.files import open_regular
 from amqpstore.marker import refuse_unfinished_repair
 from amqpstore.ownership import owner_in
 from amqpstore_tools.copying import manifest as manifests
@@ -161,7 +162,7 @@ def _read_manifest(copy: str) -> CopyManifest | None:
             continue
         path = os.path.join(copy, CATALOG_PATH)
         try:
-            with open(path, "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 content = file.read()
         except FileNotFoundError:
             content = b""

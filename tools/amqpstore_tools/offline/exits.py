@@ -16,6 +16,7 @@ from types import FrameType
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from amqpstore.errors import DamageError
+from amqpstore.files import NotAFileError
 from amqpstore.space import is_no_space
 from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.terminal import shown_lines
@@ -137,7 +138,7 @@ def _next_step(error: Exception, no_space: str) -> str:
     """Return what to do about damage, or an error of the operating system; empty if that is not
     known.
     """
-    if isinstance(error, DamageError):
+    if isinstance(error, DamageError | NotAFileError):
         return _DAMAGED
     if not isinstance(error, OSError) or error.filename is None:
         return ""

@@ -210,8 +210,10 @@ def _link_strangers(directory: str, new: str) -> None:
             for name in set(os.listdir(os.path.join(directory, folder))):
                 is_own = name == DEFINITIONS or name.endswith(_OWN_ENDINGS)
                 is_left_over = is_unfinished(name) or (folder == SEGMENTS and is_spare(name))
-                if not (is_own or is_left_over):
-                    _link(os.path.join(directory, folder, name), os.path.join(new, folder, name))
+                target = os.path.join(new, folder, name)
+                # What is in quarantine was copied, whatever its name.
+                if not (is_own or is_left_over or os.path.lexists(target)):
+                    _link(os.path.join(directory, folder, name), target)
 
 
 def _link(path: str, target: str) -> None:

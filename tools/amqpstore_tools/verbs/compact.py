@@ -8,7 +8,9 @@ import time
 from typing import Any
 
 from amqpstore import Options, Store
+from amqpstore.errors import UnreadableFileError
 from amqpstore.filenames import INDEX, SEGMENTS
+from amqpstore.files import FileType, type_of
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
@@ -64,10 +66,13 @@ def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:
         Store.open(directory, options=options, worker=InlineWorker()) as store,
     ):
         refuse_short_log(directory, store)
-        for compacted in store.compact():
-            damage += [list(one) for one in compacted.damage]
-            moved += compacted.moved_bytes
-            show("compacting", moved, max(sum(before.values()), moved))
+        try:
+            for compacted in store.compact():
+                damage += [list(one) for one in compacted.damage]
+                moved += compacted.moved_bytes
+                show("compacting", moved, max(sum(before.values()), moved))
+        except FileNotFoundError as error:
+            raise UnreadableFileError(error.filename, str(error.strerror)) from error
     after = _sizes(directory)
     return {
         "directory": directory,
@@ -87,6 +92,7 @@ def _sizes(directory: str) -> dict[str, int]:
         for name in (SEGMENTS, INDEX)
         if os.path.isdir(folder := os.path.join(directory, name))
         for entry in os.scandir(folder)
+        if type_of(entry.path) is FileType.FILE
     }
 
 
