@@ -73,11 +73,11 @@ class StoreMeasures:
     def batch(self, messages: int, byte_count: int, sync_s: float) -> None:
         """Note a batch that has become durable."""
         # As `observe` does. A publish that is alone is a batch of its own, and each call costs.
-        for histogram, value in (
-            (self.sync_s, sync_s),
-            (self.batch_messages, messages),
-            (self.batch_bytes, byte_count),
-        ):
-            histogram.counts[int(value * histogram.scale - _LESS).bit_length()] += 1
-            histogram.total += value
+        syncs, counts, sizes = self.sync_s, self.batch_messages, self.batch_bytes
+        syncs.counts[int(sync_s * syncs.scale - _LESS).bit_length()] += 1
+        syncs.total += sync_s
+        counts.counts[int(messages * counts.scale - _LESS).bit_length()] += 1
+        counts.total += messages
+        sizes.counts[int(byte_count * sizes.scale - _LESS).bit_length()] += 1
+        sizes.total += byte_count
         self.written_messages += messages

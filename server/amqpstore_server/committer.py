@@ -101,6 +101,9 @@ class Committer:
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()
         self._failure: DurabilityError | None = None
         self._is_stopping = False
+        self.has_room = True
+        """Whether publishers may continue, as far as bytes that wait for the disk are concerned; as
+        of the last `commit`, which is at the end of each round of reads."""
         self._housekeep_at = 0.0
         self._failed = trio.Event()
         store.log.on_committed(on_written)
@@ -114,9 +117,14 @@ class Committer:
         nothing, and may wait to be written together with others.
         """
         log = self._log
-        if self._failure or log.under_way or (promised_only and not log.is_promised):
+        if log.under_way:
+            self.has_room = log.pending_bytes < MAX_PENDING_BYTES
+            return
+        self.has_room = True
+        if self._failure or (promised_only and not log.is_promised):
             return
         if batch := log.seal(self._store.clock.wall_ms()):
+            self.has_room = batch.byte_count < MAX_PENDING_BYTES
             self._write(batch)
 
     def _write(self, batch: Batch) -> None:
@@ -170,12 +178,6 @@ class Committer:
                 self._complete(*written)
         if self._failure:
             raise self._failure
-
-    def has_room(self) -> bool:
-        """Tell whether publishers may continue, as far as bytes that wait for the disk are
-        concerned.
-        """
-        return self._log.pending_bytes < MAX_PENDING_BYTES
 
     async def watch(self) -> None:
         """Run until the disk fails. Raises: DurabilityError."""

@@ -363,9 +363,9 @@ class SocketConnection:
             if amqp.waiting or self._rest:
                 self._go_on(now)
                 return
-        if amqp.has_published and not self._committer.has_room() and amqp.is_served:
-            # Checked before each read: all clients together may send far more than fits. Who has
-            # published nothing goes on: acks take little room.
+        if amqp.has_published and not self._committer.has_room and amqp.is_served:
+            # All clients together may send far more than fits. Who has published nothing goes on:
+            # acks take little room.
             self._need_attention()
             return
         sizes = self._read_size
@@ -496,7 +496,7 @@ class SocketConnection:
         """
         if self.amqp.must_not_be_read:
             await self._blocked.park()
-        if not self._committer.has_room():
+        if not self._committer.has_room:
             await self._turn.wait_for_room()
 
     async def _check_login(self, visitor: Visitor) -> None:

@@ -178,7 +178,7 @@ class Turn:
             self._sockets.return_in(0.0)
         if self._senders:
             self._send(now)
-        if self._held_back and committer.has_room():
+        if self._held_back and committer.has_room:
             self._release()
 
     def _pump(self, *, collects: bool) -> None:

@@ -366,10 +366,14 @@ class AmqpConnection:
                 self.log.warning("connection timed out", extra=extra)
                 self._move(ConnectionEvent.END)
             return
-        if self._heartbeat.is_peer_gone(now):
+        heartbeat = self._heartbeat
+        if self.is_input_paused:
+            # Nothing is read from it: only that it accepts bytes shows that it is alive.
+            heartbeat.received_at = max(heartbeat.received_at, heartbeat.sent_at)
+        if heartbeat.is_peer_gone(now):
             self.log.warning("missed heartbeats from client")
             self.abandon()
-        elif self._heartbeat.is_due(now):
+        elif heartbeat.is_due(now):
             self.outbox.add(HEARTBEAT_FRAME)
 
     def excuse(self, now: float) -> None:
@@ -388,10 +392,6 @@ class AmqpConnection:
     def sent(self, now: float) -> None:
         """Note that bytes were written to the socket."""
         self._heartbeat.sent_at = now
-        if self.is_input_paused:
-            # Nothing is read from a paused client: only that it accepts bytes shows that it is
-            # alive.
-            self._heartbeat.received_at = now
 
     def writable(self) -> None:
         """Continue deliveries: the outbox has room again."""
@@ -465,7 +465,7 @@ class AmqpConnection:
         methods_left = _METHODS_AT_ONCE
         is_defining = False
         for index, event in enumerate(events):
-            if (
+            if index and (
                 outbox.byte_count > MAX_UNREAD_BYTES
                 or not methods_left
                 or index == _EVENTS_AT_ONCE

@@ -251,9 +251,13 @@ class SimpleTargets:
         routes: list[tuple[Route, Sequence[int]]]
         if not publishes.is_mixed:
             routes = [(route, range(len(messages)))]
+            copies = route.copies * len(messages)
         else:
             routes = list(_by_route(publishes.targets, known).items())
-        channel.publish_later((plain, is_durable), routes, messages, body_bytes)
+            copies = 0
+            for route, indexes in routes:
+                copies += route.copies * len(indexes)
+        channel.publish_later((plain, is_durable), routes, messages, body_bytes, copies)
         return True
 
     def _leave_one(
@@ -273,7 +277,7 @@ class SimpleTargets:
         route, alike = found
         message = Message(alike.with_values(header.properties), publishes.bodies[0])
         kind = plain, route.is_durable
-        channel.publish_later(kind, ((route, ONE),), [message], header.body_size)
+        channel.publish_later(kind, ((route, ONE),), [message], header.body_size, route.copies)
         return True
 
     def _of_kind(self, plain: tuple[int, int]) -> dict[Target, tuple[Route, ParsedEnvelope]]:

@@ -121,19 +121,18 @@ class PublishColumn:
         routes: Routed,
         messages: list[Message],
         body_bytes: int,
+        copies: int,
     ) -> None:
         """Add messages of one channel.
 
         Args: kind, equal for messages that can be placed together: delivery mode, priority, and
-        whether their queues are durable; body_bytes, of all of them.
+        whether their queues are durable; body_bytes, of all of them; copies, how many they are in
+        all their queues.
         """
         if self._kind != kind:
             self.place()
             self._kind = kind
         self.entries.append((publisher, routes, messages, body_bytes))
-        copies = 0
-        for route, indexes in routes:
-            copies += route.copies * len(indexes)
         self.copies += copies
         self._byte_count += body_bytes + _COPY_BYTES * copies
         if self._byte_count >= _MAX_BYTES or copies >= _MAX_COPIES:

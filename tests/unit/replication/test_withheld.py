@@ -53,7 +53,7 @@ class Leads:
             let_others_run=lambda: None,
         )
         self.committer: Any = SimpleNamespace(
-            complete_written=lambda: None, commit=lambda **_: None, has_room=lambda: True
+            complete_written=lambda: None, commit=lambda **_: None, has_room=True
         )
         term: Any = SimpleNamespace(
             has_followers=True,

@@ -135,12 +135,18 @@ class Channel:
                 self.firehose.published(self.origin, route.queues, part)
 
     def publish_later(
-        self, kind: object, routes: Routed, messages: list[Message], body_bytes: int
+        self,
+        kind: object,
+        routes: Routed,
+        messages: list[Message],
+        body_bytes: int,
+        copies: int,
     ) -> None:
         """Leave messages that differ in their addresses and values alone to the column of this
         round of reads: see `PublishColumn.add`.
         """
-        self.vhost.context.column.add(self.publisher, kind, routes, messages, body_bytes)
+        column = self.vhost.context.column
+        column.add(self.publisher, kind, routes, messages, body_bytes, copies)
 
     def place_column(self) -> None:
         """Place what was left to the column, before something that may depend on it."""

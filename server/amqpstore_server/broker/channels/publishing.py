@@ -166,11 +166,12 @@ class Publisher:
 
     def placed(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
         for route, indexes in routes:
-            its_count = len(indexes)
-            route.counters.publish_in += its_count
-            route.counters.publish_out += its_count * route.copies
-        self._counters.publish += count
-        self._totals.publish += count
+            its_count, exchange = len(indexes), route.counters
+            exchange.publish_in += its_count
+            exchange.publish_out += its_count * route.copies
+        counters, totals = self._counters, self._totals
+        counters.publish += count
+        totals.publish += count
         if not self.confirms:
             return
         if self._published:
@@ -178,8 +179,8 @@ class Publisher:
             self.confirm_published()
             return
         # As `_note` does; each call costs.
-        self._counters.confirmable += count
-        self._totals.confirmable += count
+        counters.confirmable += count
+        totals.confirmable += count
         first = self._next_tag
         self._next_tag = first + count
         if waiting is None:
