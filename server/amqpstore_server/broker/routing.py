@@ -53,13 +53,14 @@ class Route:
     the plain queues as entries of `BrokerContext.arrivals`, and `limited` the others, which have to
     be told (see `Queue.appended`). `counters` are those of the exchange that messages
     are published to; `copies` is the number of queues. `is_routed` tells whether it counts as
-    routed; `is_simple`, whether whatever comes is taken, and when it is safe depends on the message
+    routed; `is_dropped`, whether nobody gets what is not returned; `is_simple`, whether whatever comes is taken, and when it is safe depends on the message
     alone; then `is_durable` is what the queues are.
     """
 
     __slots__ = (
         "copies",
         "counters",
+        "is_dropped",
         "is_durable",
         "is_routed",
         "is_simple",
@@ -78,6 +79,7 @@ class Route:
         plain = [queue for queue in queues if queue.is_plain] if self.limited else queues
         self.touches: dict[Pumped, None] = dict.fromkeys(plain)
         self.is_routed = any(queue.counts_as_route for queue in queues)
+        self.is_dropped = not self.is_routed and all(queue.has_copies for queue in queues)
         self.placements: list[Placement] = []
         if all(queue.appends for queue in self.limited):
             self.placements = [Placement(queue.priorities.lowest) for queue in queues]

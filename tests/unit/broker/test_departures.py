@@ -417,6 +417,13 @@ def the_last_consumer(broker: Departing) -> None:
     broker.client.channel.cancel("c")
 
 
+@way(acked=1)
+def a_reply_to_who_waits(broker: Departing) -> None:
+    client = Client(broker)
+    client.channel.consume_replies("replies", ConsumerOptions(no_ack=True))
+    broker.send("one", queue=client.channel.reply_to)
+
+
 @way(unroutable=1)
 def a_reply_to_who_is_gone(broker: Departing) -> None:
     client = Client(broker)

@@ -104,7 +104,7 @@ class Publisher:
         self._totals.publish += count
         self._context.spent += route.copies * COPY_COST
         if not route.is_routed:
-            self._count_unroutable(messages[0].envelope.exchange, count, flags)
+            self._count_unroutable(route, messages[0].envelope.exchange, count, flags)
             if flags.mandatory:
                 self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
@@ -218,9 +218,11 @@ class Publisher:
         self._counters.publish += count
         self._totals.publish += count
         if not route.is_routed:
-            self._count_unroutable(exchange, count, flags)
+            self._count_unroutable(route, exchange, count, flags)
 
-    def _count_unroutable(self, exchange: str, count: int, flags: Flags) -> None:
+    def _count_unroutable(self, route: Route, exchange: str, count: int, flags: Flags) -> None:
+        if not (flags.mandatory or route.is_dropped):
+            return  # direct replies
         for counters in (self._counters, self._totals):
             if flags.mandatory:
                 counters.return_unroutable += count
