@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -15,12 +16,26 @@ from tests.etcd_process import free_port
 from tests.waiting import wait_until
 
 
-def start(directory: Path, *, stdout: int | IO[bytes], stderr: int | IO[bytes]) -> "Broker":
+CLOSED = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+"""Starts a command without any of the standard streams."""
+
+
+def start(
+    directory: Path,
+    *,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+    through: Sequence[str] = (),
+) -> "Broker":
     port = free_port()
     command = serve_command(str(directory / "store"), ["--log-level", "debug"])
     command[command.index("127.0.0.1:0")] = f"127.0.0.1:{port}"
     process = subprocess.Popen(
-        command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+        [*through, *command],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
     )
     return Broker(process, port)
 
@@ -78,6 +93,17 @@ def test_a_log_and_a_ready_line_that_nobody_reads(tmp_path: Path) -> None:
 
 def test_a_log_and_a_ready_line_on_a_full_disk(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full, start(tmp_path, stdout=full, stderr=full) as broker:
+        broker.serves()
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(EXIT_TIMEOUT_S) == 0
+
+
+def test_a_broker_that_is_started_without_streams(tmp_path: Path) -> None:
+    """Its files get the descriptors of none of them."""
+    null = subprocess.DEVNULL
+    with start(tmp_path, stdout=null, stderr=null, through=CLOSED) as broker:
+        files = Path(f"/proc/{broker.process.pid}/fd")
+        assert {os.readlink(files / name) for name in "012"} == {os.devnull}
         broker.serves()
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(EXIT_TIMEOUT_S) == 0

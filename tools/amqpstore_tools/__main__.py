@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -67,6 +68,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the verb that the arguments name, those of the process by default. Returns the exit
     code."""
+    _open_missing_streams()
     if arguments is None:
         arguments = sys.argv[1:]
     parser = _Parser(prog="amqpstore", description="A durable AMQP 0-9-1 message broker.")
@@ -83,6 +85,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = import_module(f"amqpstore_tools.verbs.{_VERBS[verb][0]}")
     module.add_arguments(parsers[verb])
     return int(module.run(parser.parse_args(arguments)))
+
+
+def _open_missing_streams() -> None:
+    """Open /dev/null in the place of the standard streams that the process was started without.
+
+    Else a file of the store would get the descriptor of stderr, and with it whatever a library in C
+    writes there.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -27,18 +27,13 @@ _log = logging.getLogger(__name__)
 
 
 def decouple() -> None:
-    """Have stdout and stderr of this process written by threads, from now until it ends.
-
-    A stream that the process was started without stays None.
-    """
+    """Have stdout and stderr of this process written by threads, from now until it ends."""
     # Its thread may not run any more when the interpreter flushes the streams itself. Tracebacks of
     # errors that nothing has caught are written before.
-    if sys.stderr is not None:
-        sys.stderr = DecoupledStream(sys.stderr.fileno(), _tell_lost)
-        atexit.register(sys.stderr.flush)
-    if sys.stdout is not None:
-        sys.stdout = DecoupledStream(sys.stdout.fileno(), lambda _count: None)
-        atexit.register(sys.stdout.flush)
+    sys.stderr = DecoupledStream(sys.stderr.fileno(), _tell_lost)
+    atexit.register(sys.stderr.flush)
+    sys.stdout = DecoupledStream(sys.stdout.fileno(), lambda _count: None)
+    atexit.register(sys.stdout.flush)
 
 
 def _tell_lost(count: int) -> None:
