@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 
 class ReplicationFigures(NamedTuple):
-    """Figures of one moment. `joining` are waited for, and not in the list
-    yet. `copied_bytes` were sent of copies of the store; `copies` are sent now, which will take
-    `left_bytes` more.
+    """Figures of one moment. Publishers wait while fewer than `min_in_sync` replicas, the leader
+    included, are in the list; `in_sync` are there now. `joining` are waited for, and not in the
+    list yet. `copied_bytes` were sent of copies of the store; `copies` are sent now, which will
+    take `left_bytes` more.
     """
 
     term: int
@@ -17,3 +18,4 @@ class ReplicationFigures(NamedTuple):
     copies: int
     copied_bytes: int
     left_bytes: int
+    min_in_sync: int

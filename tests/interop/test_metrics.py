@@ -243,6 +243,7 @@ def test_the_management_api_has_metrics_for_who_may_monitor(metered: BrokerProce
 
 def test_a_broker_without_room_is_ready_for_who_makes_some(stopped_broker: BrokerProcess) -> None:
     stopped_broker.environment["AMQPSTORE_METRICS_LISTEN"] = "127.0.0.1:0"
+    stopped_broker.environment["AMQPSTORE_MANAGEMENT_LISTEN"] = "127.0.0.1:0"
     stopped_broker.environment["AMQPSTORE_MEMORY_WATERMARK"] = "1000000"
     stopped_broker.start()
     wait_until(lambda: "memory is short" in stopped_broker.stderr, "the alarm")
@@ -255,4 +256,8 @@ def test_a_broker_without_room_is_ready_for_who_makes_some(stopped_broker: Broke
     assert answer.status_code == 503
     assert answer.json()["reason"] == "publishers are blocked: low on memory"
     assert asked(base + "/health/live").ok
+    with ManagementClient(management_url(stopped_broker)) as api:
+        for check in ("health/checks/local-alarms", "healthchecks/node", "aliveness-test/%2F"):
+            assert api.expect(503, "GET", f"/{check}")["status"] == "failed"
+        assert api.get("/health/checks/ready-to-serve-clients") == {"status": "ok"}
     assert "rabbitmq_alarms_memory_used_watermark 1.0" in asked(base + "/metrics").text

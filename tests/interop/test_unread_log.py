@@ -15,7 +15,6 @@ from tests.broker_process import EXIT_TIMEOUT_S, REPOSITORY, serve_command
 from tests.etcd_process import free_port
 from tests.waiting import wait_until
 
-
 CLOSED = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
 """Starts a command without any of the standard streams."""
 

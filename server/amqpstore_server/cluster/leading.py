@@ -123,6 +123,11 @@ class Leader:
         return self._list.members
 
     @property
+    def min_in_sync(self) -> int:
+        """How many members have to be in that list, so that anything is committed."""
+        return self._view.min_in_sync
+
+    @property
     def waits_for(self) -> frozenset[str]:
         """The members without whose ack nothing is committed."""
         return self._list.waits_for

@@ -89,6 +89,7 @@ class LeadingTerm:
             len(left),
             copies.sent_bytes,
             sum(left),
+            leader.min_in_sync,
         )
 
     def may_send(self) -> bool:

@@ -132,7 +132,7 @@ def test_totals_are_what_happened(metered: Metered) -> None:
 
 def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     assert not [name for name in metered.samples() if "replication" in name]
-    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20)
+    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20, 2)
     found = metered.samples()
     expected = {
         "amqpstore_replication_term": 7,

@@ -19,6 +19,7 @@ from amqpstore_server.management.errors import HttpError, bad_request
 from amqpstore_server.management.node import protocol_names
 from amqpstore_server.management.routes import ApiRoute, Needs
 from amqpstore_server.management.topology import carry_out, topology_of
+from amqpstore_server.metrics import health
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 
@@ -38,15 +39,11 @@ async def _answer(call: Call, failure: str = "", **more: Any) -> Answer:
 async def alarms(call: Call) -> Answer:
     """Tell whether publishers are blocked."""
     context = call.context
-    raised = {"memory": context.alarms.is_memory_low, "disk": _store(call).is_disk_low}
-    found = [{"node": context.node, "resource": name} for name, is_low in raised.items() if is_low]
-    if not found:
+    short = health.alarms(context.metrics)
+    if not short:
         return await _answer(call)
+    found = [{"node": context.node, "resource": name} for name in short]
     return await _answer(call, "There are alarms in effect in the cluster", alarms=found)
-
-
-def _store(call: Call) -> Any:
-    return call.context.broker.context.store
 
 
 async def certificates(call: Call) -> Answer:
@@ -100,15 +97,22 @@ async def virtual_hosts(call: Call) -> Answer:
 
 
 async def quorum(call: Call) -> Answer:
-    """Tell that no queue depends on other nodes."""
-    return await _answer(call, reason="single node cluster")
+    """Tell whether a group of replicas could do without this node, its leader."""
+    figures = call.context.metrics.replication()
+    if figures is None:
+        return await _answer(call, reason="single node cluster")
+    others, needed = figures.in_sync - 1, figures.min_in_sync
+    if others >= needed:
+        return await _answer(call)
+    reason = f"without this node {others} replicas are in sync, and at least {needed} have to be"
+    return await _answer(call, reason)
 
 
 async def in_service(call: Call) -> Answer:
-    """Tell whether the node serves clients and does not stop."""
-    if call.context.stopping.is_set():
-        return await _answer(call, "the node is stopping")
-    return await _answer(call)
+    """Tell whether the node serves clients and does not stop, as `/health/ready` does."""
+    context = call.context
+    found = health.troubles(context.metrics, is_stopping=context.stopping.is_set())
+    return await _answer(call, "; ".join(found))
 
 
 async def connections(call: Call) -> Answer:
@@ -120,14 +124,11 @@ async def connections(call: Call) -> Answer:
     return await _answer(call, connections=count, limit=limit or "infinity")
 
 
-async def node(call: Call) -> Answer:
-    """Tell whether the node answers."""
-    return await _answer(call)
-
-
 async def aliveness(call: Call) -> Answer:
     """Declare a queue, publish a message to it, and get it back."""
     vhost = call.vhost
+    if call.context.alarms.is_raised:
+        return await _answer(call, f"publishers are blocked: {call.context.alarms.reason}")
     if call.request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise HttpError(403, "forbidden", "this request was sent by a page of another site")
     await carry_out(call, methods.QueueDeclare(queue=_ALIVENESS_QUEUE))
@@ -175,14 +176,14 @@ ROUTES = (
     _check(_CHECKS + "protocol-listener/{protocol}", protocol, "Whether one can connect"),
     _check(_CHECKS + "virtual-hosts", virtual_hosts, "Whether all queues are served"),
     *(
-        _check(_CHECKS + _CRITICAL.format(kind), quorum, "Always well: there is one node")
+        _check(_CHECKS + _CRITICAL.format(kind), quorum, "Whether replicas can do without it")
         for kind in ("quorum", "mirror-sync")
     ),
     _check(_CHECKS + "is-in-service", in_service, "Whether clients are served"),
     _check(_CHECKS + "ready-to-serve-clients", in_service, "Whether clients are served"),
     _check(_CHECKS + "below-node-connection-limit", connections, "Whether there is room"),
-    _check("/api/healthchecks/node", node, "Whether the node answers"),
-    _check("/api/healthchecks/node/{node}", node, "Whether the node answers"),
+    _check("/api/healthchecks/node", alarms, "Whether the node answers, without alarms"),
+    _check("/api/healthchecks/node/{node}", alarms, "Whether the node answers, without alarms"),
     _check(
         "/api/aliveness-test/{vhost}",
         aliveness,

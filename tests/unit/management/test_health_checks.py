@@ -1,0 +1,74 @@
+"""The health checks of the API know what `/health` knows."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from amqpstore_server.alarms import DISK, MEMORY, REPLICAS
+from amqpstore_server.management.resources import health
+from amqpstore_server.replication_figures import ReplicationFigures
+
+
+class Asking:
+    """A request to a broker in some state; `json` notes what is answered."""
+
+    def __init__(
+        self,
+        *,
+        reasons: tuple[str, ...] = (),
+        set_aside: tuple[bool, ...] = (),
+        failure: Exception | None = None,
+        figures: ReplicationFigures | None = None,
+    ) -> None:
+        alarms = SimpleNamespace(
+            reasons=list(reasons), is_raised=bool(reasons), reason=" and ".join(reasons)
+        )
+        queues = [SimpleNamespace(is_set_aside=one) for one in set_aside]
+        store = SimpleNamespace(failure=failure)
+        metrics = SimpleNamespace(
+            alarms=alarms,
+            broker=SimpleNamespace(context=SimpleNamespace(store=store)),
+            sampler=SimpleNamespace(all_queues=lambda: queues),
+            replication=lambda: figures,
+        )
+        self.context = SimpleNamespace(
+            alarms=alarms, metrics=metrics, node="amqpstore@here", stopping=trio.Event()
+        )
+        self.vhost = None
+
+    async def json(self, body: dict[str, Any], status: int = 200) -> tuple[int, dict[str, Any]]:
+        return status, body
+
+
+def asked(check: Any, **state: Any) -> tuple[int, dict[str, Any]]:
+    return trio.run(check, Asking(**state))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("reason", "resource"), [(MEMORY, "memory"), (DISK, "disk"), (REPLICAS, "replicas")]
+)
+def test_whatever_blocks_publishers_is_an_alarm(reason: str, resource: str) -> None:
+    status, body = asked(health.alarms, reasons=(reason,))
+    assert status == 503
+    assert body["alarms"] == [{"node": "amqpstore@here", "resource": resource}]
+    status, body = asked(health.aliveness, reasons=(reason,))
+    assert (status, body["reason"]) == (503, f"publishers are blocked: {reason}")
+
+
+def test_nothing_is_served() -> None:
+    assert asked(health.in_service, set_aside=(True, False))[0] == 200
+    status, body = asked(health.in_service, set_aside=(True, True), failure=OSError())
+    assert status == 503
+    assert body["reason"] == "the disk has failed; none of its queues can be served"
+
+
+@pytest.mark.parametrize(("in_sync", "min_in_sync", "status"), [(3, 2, 200), (2, 2, 503)])
+def test_a_leader_that_its_group_cannot_do_without(
+    in_sync: int, min_in_sync: int, status: int
+) -> None:
+    figures = ReplicationFigures(7, in_sync, 0, 0, 0, 0, min_in_sync)
+    found, body = asked(health.quorum, figures=figures)
+    assert found == status
+    assert body.get("reason") != "single node cluster"
