@@ -2,8 +2,8 @@
 
 `rabbitmqctl export_definitions` and the management page write such files. This module reads and
 checks one entry at a time; it does not check whether the things that an entry names exist, as an
-export leaves out internal exchanges but not their bindings. Unknown keys, such as `rabbit_version`,
-are accepted.
+export leaves out internal exchanges but not their bindings. Fields that nothing reads are noted,
+except those that only say where a file comes from, such as `rabbit_version`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from amqpstore_server.administration.unread_fields import UnreadFields
 from amqpstore_server.broker.accepted import STREAMS
 from amqpstore_server.broker.patterns import Pattern, PatternError
 from amqpstore_server.broker.policy import Policy
@@ -136,6 +137,15 @@ class VirtualHostDefinition(msgspec.Struct, kw_only=True):
             del found[DEFAULT_QUEUE_TYPE]
         check_numbers("metadata", found)
         return {key: value for key, value in found.items() if value}
+
+
+class VirtualHostMetadata(msgspec.Struct, kw_only=True):
+    """What is read of the metadata of a virtual host."""
+
+    description: str
+    tags: list[str] | str
+    default_queue_type: str
+    protected_from_deletion: bool
 
 
 class Permission(msgspec.Struct, kw_only=True):
@@ -311,7 +321,8 @@ class LeftOut(NamedTuple):
 
 class Definitions(msgspec.Struct, kw_only=True):
     """The parts of a file that are used, each list in the file's order. What cannot be used is
-    `left_out`: one wrong entry does not keep the others out.
+    `left_out`: one wrong entry does not keep the others out. `notes` say which fields nothing
+    reads.
     """
 
     users: list[User] = []
@@ -327,6 +338,7 @@ class Definitions(msgspec.Struct, kw_only=True):
     exchanges: list[ExchangeDefinition] = []
     bindings: list[BindingDefinition] = []
     left_out: list[LeftOut] = []
+    notes: list[str] = []
 
 
 class _Lists(msgspec.Struct, kw_only=True):
@@ -382,12 +394,23 @@ def definitions_of(content: Any, source: str) -> Definitions:
         lists = msgspec.convert(content, _Lists)
         definitions = Definitions()
         left_out = definitions.left_out = []
+        unread = UnreadFields()
+        unread.look("", _Lists, content)
         for name, (kind, its_type) in _ENTRIES.items():
             entries = getattr(lists, name)
             setattr(definitions, name, list(_converted(name, kind, its_type, entries, left_out)))
+            for one in entries:
+                unread.look(kind, its_type, one)
+        for vhost in definitions.vhosts:
+            unread.look("metadata of vhost", VirtualHostMetadata, vhost.metadata, vhost.name)
         parameters = lists.parameters
         for number, one in enumerate(parameters):
             _add_parameter(definitions, one, f"$.parameters[{number}]")
+            unread.look("parameter", ParameterDefinition, one)
+            if isinstance(one, dict) and one.get("component") == OPERATOR_POLICY:
+                value, name = one.get("value"), str(one.get("name"))
+                unread.look("operator policy", PolicyDefinition, value, name)
+        definitions.notes = unread.notes()
     except msgspec.ValidationError as error:
         raise DefinitionsError(f"{source}: {error}") from None
     except (UnicodeDecodeError, RecursionError) as error:

@@ -19,6 +19,7 @@ from amqpstore_server.broker.accepted import (
     notes,
     policy_notes,
     refusal,
+    shortened,
 )
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.errors import NotFoundError, PreconditionFailedError
@@ -63,6 +64,8 @@ def apply_definitions(
     left_out: list[str] = []
     for wrong in definitions.left_out:
         _note(left_out, *wrong)
+    for note in shortened(definitions.notes):
+        _log.info("defined with something that has no effect", extra={"note": note})
     vhosts = list(dict.fromkeys([*broker.vhosts, *(vhost.name for vhost in definitions.vhosts)]))
     policies: dict[tuple[str, bool], list[Policy]] = {}
     for is_operator in (False, True):
@@ -108,7 +111,7 @@ def apply_definitions(
 
 def notes_of(definitions: Definitions) -> list[str]:
     """Return what has no effect in definitions, each once."""
-    noted: dict[str, None] = {}
+    noted: dict[str, None] = dict.fromkeys(definitions.notes)
     for is_operator in (False, True):
         for one in definitions.operator_policies if is_operator else definitions.policies:
             settings = dict(one.settings)

@@ -217,13 +217,14 @@ def test_what_is_exported_can_be_imported(operator: Operator) -> None:
         partly = operator.directory / "partly.json"
         queues = [
             {"vhost": "shop", "name": "lost", "arguments": {"x-max-lenght": 5}},
-            {"vhost": "shop", "name": "came", "arguments": {"x-queue-version": 2}},
+            {"vhost": "shop", "name": "came", "arguments": {"x-queue-version": 2}, "node": "n"},
         ]
         partly.write_text(json.dumps({"queues": queues, "vhosts": [{"name": 7}]}))
         code, answer = other.types("definitions", "import", str(partly))[:2]
         assert code == 1
         assert ["'x-max-length' meant" in one for one in answer["left_out"]] == [False, True]
-        assert len(answer["notes"]) == 1
+        assert len(answer["notes"]) == 2
+        assert "field 'node' of queue 'came' has no effect: nothing reads it" in answer["notes"]
         assert other.types("definitions", "export", str(again), "--vhost", "shop")[0] == 0
         names = [queue["name"] for queue in json.loads(again.read_text())["queues"]]
         assert "came" in names

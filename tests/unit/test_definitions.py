@@ -150,9 +150,11 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     assert load(written(tmp_path, "\ufeff" + EXPORTED.read_text("utf-8"))) == load(str(EXPORTED))
 
 
-def test_an_empty_file_defines_nothing_and_unknown_keys_are_accepted(tmp_path: Path) -> None:
+def test_an_empty_file_defines_nothing_and_unknown_keys_are_noted(tmp_path: Path) -> None:
     assert load(written(tmp_path, {})) == Definitions()
-    assert load(written(tmp_path, {"rabbit_version": "4.1", "new": [1]})) == Definitions()
+    found = load(written(tmp_path, {"rabbit_version": "4.1", "new": [1]}))
+    assert found == Definitions(notes=found.notes)
+    assert found.notes == ["field 'new' of the definitions has no effect: nothing reads it"]
 
 
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:

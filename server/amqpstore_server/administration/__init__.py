@@ -9,4 +9,5 @@
   became of it.
 - `requests`, `message_requests`, `connection_requests`: the operations as requests in JSON;
   `request`: what all of them are; `framing`: their form on the admin socket.
+- `unread_fields`: fields of bodies and files that nothing reads.
 """

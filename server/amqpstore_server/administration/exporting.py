@@ -14,6 +14,7 @@ from typing import Any
 from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.parameters import parameters
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.accepted import field_note
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.names import RESERVED_PREFIX
@@ -27,6 +28,9 @@ _AT_ONCE = 500
 
 _OF_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
 """What the definitions of one virtual host have; their entries do not name it."""
+
+_OF_ALL = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
+"""What else a file may have."""
 
 
 def export_definitions(
@@ -60,17 +64,33 @@ def export_definitions(
     return found
 
 
-def of_vhost(content: Any, vhost: str) -> Any:
+def of_vhost(content: Any, vhost: str) -> tuple[Any, list[str]]:
     """Return the content of a file with the definitions of one virtual host, with its name in
-    every entry.
+    every entry, and a line for each part of the file that has no effect so.
     """
     if not isinstance(content, dict):
-        return content
-    return {
-        kind: [{**entry, "vhost": vhost} if isinstance(entry, dict) else entry for entry in entries]
-        for kind, entries in content.items()
-        if kind in _OF_VHOST and isinstance(entries, list)
-    }
+        return content, []
+    found: dict[str, Any] = {}
+    notes = []
+    for kind, entries in content.items():
+        if kind in _OF_ALL:
+            if entries:
+                notes.append(field_note(kind, f"the definitions are of vhost '{vhost}' alone"))
+        elif kind in _OF_VHOST and isinstance(entries, list):
+            others = {
+                str(entry["vhost"])
+                for entry in entries
+                if isinstance(entry, dict) and entry.get("vhost") not in (None, vhost)
+            }
+            if others:
+                reason = f"all are defined in vhost '{vhost}', none in '{min(others)}'"
+                notes.append(field_note("vhost", reason, kind))
+            found[kind] = [
+                {**entry, "vhost": vhost} if isinstance(entry, dict) else entry for entry in entries
+            ]
+        else:
+            found[kind] = entries
+    return found, notes
 
 
 def _metadata(vhost: VirtualHost) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def set_parameter(administration: Administration, by: By, asked: ParameterDefini
         else:
             raise AdministrationError(f"component {asked.component} not found")
     except (msgspec.ValidationError, ValueError) as error:
-        raise AdministrationError(str(error)) from None
+        raise AdministrationError(f"value: {error}") from None
 
 
 def clear_parameter(

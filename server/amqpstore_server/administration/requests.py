@@ -267,8 +267,9 @@ class ImportDefinitions(OperatorRequest, tag="definitions import"):
     def done(self, administration: Administration, by: By) -> Work[Any]:
         if self.vhost:
             administration.check_vhost(self.vhost)
-        content = of_vhost(self.content, self.vhost) if self.vhost else self.content
+        content, notes = of_vhost(self.content, self.vhost) if self.vhost else (self.content, [])
         definitions = definitions_of(content, self.source)
+        definitions.notes += notes
         left_out = yield from administration.import_definitions(by, definitions)
         return {"left_out": left_out, "notes": notes_of(definitions)}
 

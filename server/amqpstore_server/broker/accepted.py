@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -45,6 +45,9 @@ _MAX_COMPARED = 64
 """How many of the unknown names of one declaration are looked at for that. It takes about 0.05 ms
 each, and clients may send thousands: who misspells one does not have so many.
 """
+
+_MAX_FIELD_NAME = 100
+"""How many characters of the name of a field are told: it may have as many as a body."""
 
 _MAX_SHOWN = 10
 """How many notes are told of one request, in the log and in an answer's header, besides the number
@@ -201,10 +204,16 @@ def _entries(place: Place, names: Iterable[str]) -> Iterator[tuple[str, NameRule
             rule = unknown
             if compared < _MAX_COMPARED:
                 compared += 1
-                plain = name.lower().replace("_", "-")
-                if near := get_close_matches(plain, acting, 1, _ALIKE):
-                    rule = NameRule(Treatment.REFUSED, f"is '{near[0]}' meant?")
+                if meant := _meant(name, acting):
+                    rule = NameRule(Treatment.REFUSED, f"is '{meant}' meant?")
         yield name, rule
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """Return the known name that another one may be a misspelling of; empty if there is none."""
+    spelled = {one.replace("_", "-"): one for one in known}
+    near = get_close_matches(name.lower().replace("_", "-"), spelled, 1, _ALIKE)
+    return spelled[near[0]] if near else ""
 
 
 @functools.cache
@@ -226,6 +235,28 @@ def notes(place: Place, names: Iterable[str]) -> list[str]:
         for name, (treatment, reason) in _entries(place, names)
         if treatment is noted
     ]
+
+
+def field_note(name: str, reason: str, of: str = "", what: str = "field") -> str:
+    """Return the line for a field of an object of JSON that has no effect. Args: of, what the
+    object describes, if the line has to say that; what, it is called instead.
+    """
+    whole = f" of {of}" if of else ""
+    return f"{what} '{name[:_MAX_FIELD_NAME]}'{whole} has no effect: {reason}"
+
+
+def unread_notes(
+    unread: Iterable[str], known: Collection[str], of: str = "", what: str = "field"
+) -> list[str]:
+    """Return a line for each field that nothing reads. Programs and files of RabbitMQ have such
+    fields, and it ignores them: they are taken with a note. Args: known, the fields that are read.
+    """
+    found = []
+    for number, name in enumerate(unread):
+        meant = _meant(name, known) if number < _MAX_COMPARED else ""
+        reason = f"is '{meant}' meant?" if meant else "nothing reads it"
+        found.append(field_note(name, reason, of, what))
+    return found
 
 
 def shortened(lines: Sequence[str]) -> list[str]:

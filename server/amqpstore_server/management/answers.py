@@ -191,32 +191,25 @@ NOTES = "x-amqpstore-notes"
 """The header of an answer that says what was taken and has no effect."""
 
 
-def no_content(notes: Sequence[str] = ()) -> Answer:
-    """Return the answer for a change of something that there was. Args: notes, what of the request
-    has no effect.
-    """
-    return Response(status_code=204, headers=_noted(notes))
+def no_content() -> Answer:
+    """Return the answer for a change of something that there was."""
+    return Response(status_code=204)
 
 
-def without_effect(reason: str) -> Answer:
-    """Return the answer for a request that is taken, as programs for RabbitMQ send it, and changes
-    nothing here. Args: reason, why nothing is missed.
-    """
-    return no_content([f"the request has no effect: {reason}"])
-
-
-def created(location: str = "", notes: Sequence[str] = ()) -> Answer:
-    """Return the answer for something new. Args: as of `no_content`."""
+def created(location: str = "") -> Answer:
+    """Return the answer for something new."""
     headers = {"location": location} if location else {}
-    return Response(status_code=201, headers={**headers, **_noted(notes), "content-length": "0"})
+    return Response(status_code=201, headers={**headers, "content-length": "0"})
 
 
-def _noted(notes: Sequence[str]) -> dict[str, str]:
-    if not notes:
-        return {}
-    text = "; ".join(shortened(notes))
-    # Names may be anything that a header may not have.
-    return {NOTES: text.encode("ascii", "backslashreplace").decode().translate(_NO_CONTROLS)}
+def noted(answer: Answer, notes: Sequence[str]) -> Answer:
+    """Return an answer that says what of the request has no effect."""
+    if notes:
+        text = "; ".join(shortened(notes))
+        # Names may be anything that a header may not have.
+        plain = text.encode("ascii", "backslashreplace").decode()
+        answer.headers[NOTES] = plain.translate(_NO_CONTROLS)
+    return answer
 
 
 _NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")

@@ -13,7 +13,13 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from amqpstore_server.broker.faults import FATAL
-from amqpstore_server.management.answers import SECURITY_HEADERS, Answer, compressed, error_answer
+from amqpstore_server.management.answers import (
+    SECURITY_HEADERS,
+    Answer,
+    compressed,
+    error_answer,
+    noted,
+)
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
@@ -211,7 +217,9 @@ class ManagementApp:
             self._large_bodies,
         )
         call.check(route)
-        return await route.handler(call)
+        if route.method not in SAFE_METHODS:
+            await call.note_unread(route)
+        return noted(await route.handler(call), call.notes)
 
     async def _identity(self, request: Request, route: ApiRoute) -> Identity:
         if route.needs is Needs.NOTHING:

@@ -7,7 +7,7 @@ import contextlib
 import email.parser
 import email.policy
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -22,6 +22,10 @@ _SMALL_BYTES = 256 << 10
 _IN_THREAD_BYTES = 64 << 10
 
 BodyT = TypeVar("BodyT")
+
+
+class NoBody(msgspec.Struct):
+    """What a route reads that has no body."""
 
 
 async def read_body(request: Request, max_bytes: int, large: trio.Semaphore) -> bytes:
@@ -82,9 +86,9 @@ async def _received(request: Request, max_bytes: int, large: trio.Semaphore) -> 
     return bytes(received)
 
 
-async def decoded(content: bytes, kind: type[BodyT]) -> BodyT:
-    """Return the content of a body, an object of JSON, as a value of a type. An empty one, or null,
-    is an empty object, as in RabbitMQ. Raises: HttpError.
+async def decoded(content: bytes, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]:
+    """Return the content of a body, an object of JSON, as it is, and as a value of a type. An empty
+    one, or null, is an empty object, as in RabbitMQ. Raises: HttpError.
     """
     if content.strip() in (b"", b"null", b"undefined"):
         content = b"{}"
@@ -93,7 +97,7 @@ async def decoded(content: bytes, kind: type[BodyT]) -> BodyT:
     return await trio.to_thread.run_sync(_decoded, content, kind)
 
 
-def _decoded(content: bytes, kind: type[BodyT]) -> BodyT:
+def _decoded(content: bytes, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]:
     try:
         found = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -101,7 +105,7 @@ def _decoded(content: bytes, kind: type[BodyT]) -> BodyT:
     if not isinstance(found, dict):
         raise bad_request("the body must be an object of JSON")
     try:
-        return msgspec.convert(found, kind, strict=False)
+        return found, msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
         raise bad_request(str(error)) from None
     except (ValueError, RecursionError, OverflowError) as error:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from starlette.requests import Request
 
+from amqpstore_server.administration.unread_fields import unread_of_body
 from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.accepted import shortened, unread_notes
 from amqpstore_server.broker.audit import By
-from amqpstore_server.management.answers import Answer, json_answer
-from amqpstore_server.management.bodies import decoded, read_body
-from amqpstore_server.management.errors import HttpError, not_authorised, not_found
+from amqpstore_server.management.answers import Answer, json_answer, no_content
+from amqpstore_server.management.bodies import NoBody, decoded, read_body
+from amqpstore_server.management.errors import (
+    HttpError,
+    bad_request,
+    not_authorised,
+    not_found,
+)
 from amqpstore_server.management.listing import ListQuery, RowKind, listed, shown_row
 from amqpstore_server.management.routes import ApiRoute, Needs
 from amqpstore_server.statistics.ranges import SampleRanges, ranges_of
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.vhost import VirtualHost
     from amqpstore_server.management.context import ManagementContext
     from amqpstore_server.management.login import Identity
+
+_log = logging.getLogger(__name__)
 
 DOOR = "HTTP API"
 """The name of this door in the audit log."""
@@ -35,7 +45,7 @@ ResultT = TypeVar("ResultT")
 
 class Call:
     """A request whose login was checked. `path` has the decoded parameters of the path, `query`
-    those behind it.
+    those behind it. `notes` becomes what of the request has no effect.
     """
 
     def __init__(
@@ -51,6 +61,7 @@ class Call:
         self.identity = identity
         self.path = path
         self.query = request.query_params
+        self.notes: list[str] = []
         self._large_bodies = large_bodies
 
     @property
@@ -80,6 +91,15 @@ class Call:
         """Tell whether a parameter is `true`."""
         return self.query.get(name, "").lower() == "true"
 
+    def is_condition(self, name: str) -> bool:
+        """Tell whether a parameter is `true`, of one without which something is deleted. Raises:
+        HttpError, if it is neither that nor `false`.
+        """
+        value = self.query.get(name, "false").lower()
+        if value not in ("true", "false"):
+            raise bad_request(f"parameter {name} is '{value}': expected true or false")
+        return value == "true"
+
     def check(self, route: ApiRoute) -> None:
         """Make sure that the user may call a route. Raises: HttpError."""
         identity = self.identity
@@ -102,10 +122,57 @@ class Call:
             raise not_authorised("User not authorised to access virtual host")
 
     async def body(self, kind: type[BodyT]) -> BodyT:
-        """Return the body, an object of JSON, as a value of a type. Raises: HttpError."""
+        """Return the body, an object of JSON, as a value of a type. Fields that the type does not
+        have, and that do not say the same as the path, are noted. Raises: HttpError.
+        """
+        found, value = await decoded(await self._content(), kind)
+        self.note_fields(unread_of_body(found, kind, self.path))
+        return value
+
+    async def note_unread(self, route: ApiRoute) -> None:
+        """Note what of the request a route that changes something does not read: parameters that it
+        does not have, and a body, if it has none. Raises: HttpError.
+        """
+        unread = [name for name in self.query if name not in route.query]
+        lines = unread_notes(unread, route.query, what="parameter")
+        if route.body is None and (content := await self._content()):
+            try:
+                found, _ = await decoded(content, dict[str, Any])
+            except HttpError:
+                lines.append("the body of the request has no effect: nothing reads it")
+            else:
+                lines += unread_of_body(found, NoBody, self.path)
+        self.note_fields(lines)
+
+    async def _content(self) -> bytes:
         max_bytes = self.context.config().management_max_body_bytes
-        content = await read_body(self.request, max_bytes, self._large_bodies)
-        return await decoded(content, kind)
+        return await read_body(self.request, max_bytes, self._large_bodies)
+
+    def note(self, lines: Iterable[str]) -> None:
+        """Note what of the request has no effect: the answer says it."""
+        self.notes += lines
+
+    def note_fields(self, lines: Sequence[str]) -> None:
+        """Note fields that have no effect, and log them: nothing else does."""
+        if not lines:
+            return
+        self.note(lines)
+        now = self.context.broker.context.clock.wall_ms() / 1000
+        if self.context.notes_limit.passes(self.identity.user, now):
+            extra = {
+                "request": f"{self.request.method} {self.request.url.path}",
+                "user": self.identity.user,
+                "note": "; ".join(shortened(lines)),
+                **self.context.notes_limit.suppressed(),
+            }
+            _log.info("asked for something that has no effect", extra=extra)
+
+    def without_effect(self, reason: str) -> Answer:
+        """Return the answer for a request that is taken, as programs for RabbitMQ send it, and
+        changes nothing here. Args: reason, why nothing is missed.
+        """
+        self.note([f"the request has no effect: {reason}"])
+        return no_content()
 
     async def carry_out(self, work: Work[ResultT]) -> ResultT:
         """Carry out the work of an operator, in steps."""

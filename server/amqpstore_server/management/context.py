@@ -13,6 +13,7 @@ from amqpstore_server.administration.work import ResultT, Work
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.config import Config
 from amqpstore_server.logins import Logins
 from amqpstore_server.management.checks import StoreChecks
@@ -69,6 +70,7 @@ class ManagementContext:
     listeners: tuple[Listener, ...] = ()
     stopping: trio.Event = field(default_factory=trio.Event)
     checks: StoreChecks = field(default_factory=StoreChecks)
+    notes_limit: LogLimit = field(default_factory=LogLimit)
 
     @property
     def users(self) -> Users:

@@ -28,7 +28,7 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.settings import CHECKS, POLICY_KEYS, settings_of
 from amqpstore_server.definitions import PolicyDefinition, definitions_of, load
 from amqpstore_server.importing import apply_definitions
-from amqpstore_server.management.answers import NOTES, no_content
+from amqpstore_server.management.answers import NOTES, no_content, noted
 from amqpstore_server.protocol import methods
 from amqpstore_server.users import Users
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
@@ -356,6 +356,6 @@ def test_of_very_many_notes_the_first_are_told_and_how_many_more_there_are(
     assert told == [*notes(Place.QUEUE, arguments)[:10], "and 15 more"]
     simulated.exchange("e", **arguments)
     assert len([one for one in caplog.records if hasattr(one, "note")]) == 11
-    (header,) = no_content(notes(Place.QUEUE, arguments)).headers.getlist(NOTES)
+    (header,) = noted(no_content(), notes(Place.QUEUE, arguments)).headers.getlist(NOTES)
     assert header.count("has no effect") == 10
     assert header.endswith("; and 15 more")

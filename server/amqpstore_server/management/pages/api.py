@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from amqpstore_server.management.answers import content_of
+from amqpstore_server.management.answers import NOTES, content_of
 from amqpstore_server.management.errors import HttpError, http_error_of
 from amqpstore_server.management.path_names import segment
 
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 
 class PageApi:
-    """The API as one user may use it. `identity` says who that is."""
+    """The API as one user may use it. `identity` says who that is; `notes`, what of the last
+    request has no effect.
+    """
 
     def __init__(self, app: ManagementApp, identity: Identity) -> None:
         self.identity = identity
+        self.notes = ""
         self._app = app
 
     async def get(self, *parts: str, **query: object) -> Any:
@@ -50,6 +53,7 @@ class PageApi:
             if known is None or known is error:
                 raise
             raise known from error
+        self.notes = answer.headers.get(NOTES, "")
         found = content_of(answer)
         return msgspec.json.decode(found) if found else None
 

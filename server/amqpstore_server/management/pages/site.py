@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from amqpstore.errors import PicklableError
 from amqpstore_server.broker.faults import FATAL
-from amqpstore_server.management.answers import compressed, content_of
+from amqpstore_server.management.answers import NOTES, compressed, content_of
 from amqpstore_server.management.bodies import file_in, read_form
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import check_origin
@@ -236,10 +236,9 @@ class PagesApp:
         # As it came: names in it are encoded.
         path = request.scope["path"].removeprefix(f"/act/{request.path_params['method']}")
         try:
-            result = await act(
-                PageApi(self._api, identity), request.path_params["method"], path, rest
-            )
-            session.notice = PageNotice("good", _outcome(said, result))
+            api = PageApi(self._api, identity)
+            result = await act(api, request.path_params["method"], path, rest)
+            session.notice = _notice(_outcome(said, result), api.notes)
         except HttpError as problem:
             session.notice = PageNotice("bad", f"Refused: {problem.reason}")
             # A password is typed again.
@@ -267,7 +266,7 @@ class PagesApp:
             left_out = content_of(answer)
             said = msgspec.json.decode(left_out)["reason"] if left_out else ""
             text = f"The definitions are imported, but {said}" if said else "Definitions imported."
-            session.notice = PageNotice("warn" if said else "good", text)
+            session.notice = _notice(text, answer.headers.get(NOTES, ""), is_partial=bool(said))
         except Exception as error:
             known = http_error_of(error)
             if known is None:
@@ -397,6 +396,15 @@ def _outcome(said: str, result: Any) -> str:
         if counts:
             text = f"{text} ({', '.join(counts)})"
     return text
+
+
+def _notice(text: str, notes: str, *, is_partial: bool = False) -> PageNotice:
+    """Return what a page says of an action. Args: notes, what of it has no effect; is_partial,
+    whether only a part was done.
+    """
+    if notes:
+        text = f"{text} Note: {notes}."
+    return PageNotice("warn" if notes or is_partial else "good", text)
 
 
 def _path(request: Request) -> Mapping[str, str]:

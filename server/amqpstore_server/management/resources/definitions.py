@@ -41,19 +41,22 @@ async def import_(call: Call) -> Answer:
     """Add and change what the definitions say. What is refused is in the log."""
     content = await call.body(dict[str, Any])
     vhost = call.path.get("vhost", "")
+    notes: list[str] = []
     if vhost:
         call.context.administration.check_vhost(vhost)
-        content = of_vhost(content, vhost)
+        content, notes = of_vhost(content, vhost)
     # It takes a tenth of a second for some ten thousand of them.
     definitions = await trio.to_thread.run_sync(definitions_of, content, "definitions")
+    definitions.notes += notes
     left_out = await call.carry_out(
         call.context.administration.import_definitions(call.by, definitions)
     )
+    call.note(notes_of(definitions))
     if left_out:
         return await call.json(
             {"error": "bad_request", "reason": f"left out: {'; '.join(shortened(left_out))}"}, 400
         )
-    return no_content(notes_of(definitions))
+    return no_content()
 
 
 _ADMINISTRATOR = Needs.ADMINISTRATOR

@@ -131,14 +131,14 @@ async def put_exchange(call: Call) -> Answer:
             arguments=checked_arguments(body.arguments),
         ),
     )
-    noted = exchange_notes(body.type, body.arguments)
-    return created(notes=noted) if is_new else no_content(noted)
+    call.note(exchange_notes(body.type, body.arguments))
+    return created() if is_new else no_content()
 
 
 async def delete_exchange(call: Call) -> Answer:
     """Delete an exchange."""
     one = shown_exchange(call)
-    method = methods.ExchangeDelete(exchange=one.name, if_unused=call.is_true("if-unused"))
+    method = methods.ExchangeDelete(exchange=one.name, if_unused=call.is_condition("if-unused"))
     await carry_out(call, method)
     return no_content()
 

@@ -35,7 +35,7 @@ async def browse_messages(call: Call) -> Answer:
     text = asked.pop("filter", "{}")
     try:
         page = msgspec.convert({**asked, "filter": {}}, Browsing, strict=False)
-        page.filter = await decoded(text.encode(), MessageFilter)
+        _, page.filter = await decoded(text.encode(), MessageFilter)
     except msgspec.ValidationError as error:
         raise bad_request(str(error)) from None
     return await call.json(await call.carry_out(messages.browse(queue, page)))

@@ -15,7 +15,7 @@ from amqpstore_server.broker.departures import (
     reasons_of_all,
 )
 from amqpstore_server.definitions import GlobalParameter
-from amqpstore_server.management.answers import Answer, no_content, without_effect
+from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import channels_of, connections_of
 from amqpstore_server.management.errors import bad_request, not_found
@@ -233,8 +233,10 @@ async def enable_flag(call: Call) -> Answer:
     if flag not in _RABBITMQ_FLAGS:
         raise bad_request(f"unsupported: there is no feature flag '{flag}'")
     if flag in _FLAGS:
-        return without_effect(f"the feature flag '{flag}' is always on")
-    return without_effect(f"the feature flag '{flag}' is of RabbitMQ, and there is no such feature")
+        return call.without_effect(f"the feature flag '{flag}' is always on")
+    return call.without_effect(
+        f"the feature flag '{flag}' is of RabbitMQ, and there is no such feature"
+    )
 
 
 async def list_nothing(call: Call) -> Answer:
@@ -247,14 +249,14 @@ async def extensions(call: Call) -> Answer:
     return await call.json([{"javascript": "dispatcher.js"}])
 
 
-async def reset(_call: Call) -> Answer:
+async def reset(call: Call) -> Answer:
     """Accept that the statistics are to be forgotten: they forget by themselves."""
-    return without_effect("counts go on, and what charts show is forgotten with its time")
+    return call.without_effect("counts go on, and what charts show is forgotten with its time")
 
 
-async def rebalance(_call: Call) -> Answer:
+async def rebalance(call: Call) -> Answer:
     """Accept that the leaders of queues are to be spread over nodes: there is one for all."""
-    return without_effect("all queues have the same leader, and each replica has all of them")
+    return call.without_effect("all queues have the same leader, and each replica has all of them")
 
 
 _NOTED = "Accepted without effect, which is noted"

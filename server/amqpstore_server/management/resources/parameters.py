@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration import parameters as kept
-from amqpstore_server.definitions import GlobalParameter, ParameterDefinition
+from amqpstore_server.administration.unread_fields import unread_of_body
+from amqpstore_server.broker.accepted import policy_notes
+from amqpstore_server.definitions import (
+    OPERATOR_POLICY,
+    GlobalParameter,
+    ParameterDefinition,
+    PolicyDefinition,
+)
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found, validating
@@ -59,6 +66,10 @@ async def put_parameter(call: Call) -> Answer:
             value=body.value,
         )
         await call.carry_out(kept.set_parameter(call.context.administration, call.by, asked))
+        if asked.component == OPERATOR_POLICY and isinstance(body.value, dict):
+            call.note_fields(unread_of_body(body.value, PolicyDefinition, call.path))
+            settings = asked.operator_policy
+            call.note(policy_notes(settings.apply_to, dict(settings.settings), operator=True))
     return created() if is_new else no_content()
 
 

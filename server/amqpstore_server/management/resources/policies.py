@@ -72,8 +72,8 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
             await call.carry_out(
                 call.context.administration.set_policy(call.by, asked, operator=operator)
             )
-        noted = policy_notes(body.apply_to, body.definition, operator=operator)
-        return created(notes=noted) if is_new else no_content(noted)
+        call.note(policy_notes(body.apply_to, body.definition, operator=operator))
+        return created() if is_new else no_content()
 
     async def delete_policy(call: Call) -> Answer:
         """Remove a policy."""

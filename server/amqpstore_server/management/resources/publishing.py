@@ -16,6 +16,7 @@ import trio
 
 from amqpstore import Message, Run
 from amqpstore_server.administration.tables import shown_properties
+from amqpstore_server.broker.accepted import unread_notes
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import ClosedOutlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
@@ -46,11 +47,12 @@ _MAX_GOT_BYTES = 64 << 20
 """The most messages, and the most bytes of them, that one request gets."""
 _NUMBERS = {"delivery_mode": 2, "priority": 255, "timestamp": (1 << 64) - 1}
 """Properties that are numbers, and the highest of each."""
-_TEXTS = frozenset(BasicProperties.__dataclass_fields__) - {"headers", *_NUMBERS}
+_PROPERTIES = frozenset(BasicProperties.__dataclass_fields__)
+_TEXTS = _PROPERTIES - {"headers", *_NUMBERS}
 
 
 class PublishBody(msgspec.Struct):
-    """A message. Properties that AMQP does not have are ignored, as in RabbitMQ."""
+    """A message. Properties that AMQP does not have are noted; RabbitMQ ignores them."""
 
     routing_key: str
     payload: str
@@ -114,6 +116,8 @@ async def publish(call: Call) -> Answer:
     payload = _payload(body)
     _check_may_publish(call, len(payload))
     properties = _properties(body.properties)
+    unknown = [name for name in body.properties if name not in _PROPERTIES]
+    call.note_fields(unread_notes(unknown, _PROPERTIES, "properties"))
     _check_user_id(call, properties)
     raw = _encoded(properties)
     if len(body.routing_key.encode()) > _MAX_SHORT_BYTES:

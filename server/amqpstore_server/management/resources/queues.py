@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration.tables import shown_table
-from amqpstore_server.broker.accepted import queue_notes
+from amqpstore_server.broker.accepted import field_note, queue_notes
 from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_queue
 from amqpstore_server.broker.queues.message_sums import memory_bytes
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE, is_quorum
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.management.answers import Answer, created, no_content, without_effect
+from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import consumers_of, owner_row
 from amqpstore_server.management.errors import bad_request, not_found
@@ -39,13 +39,26 @@ _QUERY = (*LIST_QUERY, *_STATISTICS_QUERY, "disable_stats", "enable_queue_totals
 
 
 class DeclareQueue(msgspec.Struct):
-    """What a queue is declared with."""
+    """What a queue is declared with; the last three say nothing."""
 
     durable: bool = True
     auto_delete: bool = False
-    exclusive: bool = False
     arguments: dict[str, Any] | list[Any] = {}
+    exclusive: bool = False
+    type: str | None = None
     node: str | None = None
+
+    def notes(self, declared_type: str, node: str) -> list[str]:
+        """Return what has no effect. Args: declared_type, of the queue; node, of this broker."""
+        found = []
+        if self.exclusive:
+            reason = "an exclusive queue belongs to the AMQP connection that declares it"
+            found.append(field_note("exclusive", reason))
+        if self.type not in (None, "", declared_type):
+            found.append(field_note("type", f"the argument '{QUEUE_TYPE}' says it"))
+        if self.node not in (None, "", node):
+            found.append(field_note("node", f"there is no other node than '{node}'"))
+        return found
 
 
 class QueueAction(msgspec.Struct):
@@ -225,8 +238,9 @@ async def put_queue(call: Call) -> Answer:
         ),
     )
     declared = call.vhost.queue(name)
-    noted = queue_notes(body.arguments, declared.settings)
-    return created(notes=noted) if is_new else no_content(noted)
+    call.note(body.notes(declared.arguments.get(QUEUE_TYPE, CLASSIC), call.context.node))
+    call.note(queue_notes(body.arguments, declared.settings))
+    return created() if is_new else no_content()
 
 
 async def delete_queue(call: Call) -> Answer:
@@ -234,7 +248,7 @@ async def delete_queue(call: Call) -> Answer:
     name = name_in(call, "queue")
     check_queue_exists(call, name)
     method = methods.QueueDelete(
-        queue=name, if_unused=call.is_true("if-unused"), if_empty=call.is_true("if-empty")
+        queue=name, if_unused=call.is_condition("if-unused"), if_empty=call.is_condition("if-empty")
     )
     await carry_out(call, method)
     return no_content()
@@ -254,7 +268,9 @@ async def act_on_queue(call: Call) -> Answer:
     queue_in(call)
     if body.action not in ("sync", "cancel_sync"):
         raise bad_request(f"unknown action '{body.action}'")
-    return without_effect("there are no mirrored queues: each replica is in sync with all of them")
+    return call.without_effect(
+        "there are no mirrored queues: each replica is in sync with all of them"
+    )
 
 
 _ONE = "/api/queues/{vhost}/{queue}"

@@ -22,13 +22,14 @@ _BY_USER = ("vhost", "user", "exchange")
 
 class UserBody(msgspec.Struct):
     """What a user is set with: a password, or the hash of one, or neither for a user who cannot
-    log in with one.
+    log in with one. Without `limits` it keeps those that it has.
     """
 
     tags: str | list[str] | None = None
     password: str | None = None
     password_hash: str | None = None
     hashing_algorithm: str = _SHA256
+    limits: dict[str, int] | None = None
 
 
 class UserNames(msgspec.Struct):
@@ -121,6 +122,7 @@ def _user(name: str, body: UserBody) -> User:
             password_hash=password_hash,
             hashing_algorithm=body.hashing_algorithm,
             listed_tags=body.tags,
+            limits=body.limits,
         )
     except ValueError as error:
         raise bad_request(str(error)) from None

@@ -8,7 +8,7 @@ from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_
 from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.definitions import VirtualHostDefinition
-from amqpstore_server.management.answers import Answer, created, no_content, without_effect
+from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request
 from amqpstore_server.management.listing import Columns
@@ -18,12 +18,15 @@ _QUERY = (*LIST_QUERY, "msg_rates_age", "msg_rates_incr", "lengths_age", "length
 
 
 class VhostBody(msgspec.Struct):
-    """What a virtual host is described with, and whether its messages are traced."""
+    """What a virtual host is described with, and whether its messages are traced. RabbitMQ spells
+    `default_queue_type` in two ways.
+    """
 
     description: str | None = None
     tags: str | list[str] | None = None
     tracing: bool | None = None
     default_queue_type: str | None = None
+    defaultqueuetype: str | None = None
     protected_from_deletion: bool | None = None
 
 
@@ -72,7 +75,9 @@ async def put_vhost(call: Call) -> Answer:
             name=name,
             description=body.description or before.get("description", ""),
             listed_tags=before.get("tags", []) if body.tags is None else body.tags,
-            default_queue_type=body.default_queue_type or before.get(DEFAULT_QUEUE_TYPE),
+            default_queue_type=(
+                body.default_queue_type or body.defaultqueuetype or before.get(DEFAULT_QUEUE_TYPE)
+            ),
             protected_from_deletion=bool(
                 before.get(PROTECTED)
                 if body.protected_from_deletion is None
@@ -117,7 +122,7 @@ async def _protect(call: Call, *, on: bool) -> Answer:
 async def start_vhost(call: Call) -> Answer:
     """Accept what restarts a failed virtual host: here none can fail alone."""
     call.context.administration.check_vhost(call.path["vhost"])
-    return without_effect("a virtual host cannot fail alone, and this one is running")
+    return call.without_effect("a virtual host cannot fail alone, and this one is running")
 
 
 _ONE = "/api/vhosts/{vhost}"
