@@ -208,6 +208,7 @@ class App:
             consumer_timeout_ms=config.consumer_timeout_s * 1000,
             purge_undo_s=config.purge_undo_s,
             cpu_s=time.thread_time,
+            elapsed_s=time.perf_counter,
             trails=trails_of(config, store),
         )
         self.context = context

@@ -117,6 +117,7 @@ class Turn:
         self._is_running = True
         context = self._broker.context
         context.read_s = began_s = time.perf_counter()
+        context.spent = 0
         if began_s >= self._probe_at_s:
             self._probe_at_s = began_s + _PROBING_S
             context.probes.is_due = True

@@ -120,6 +120,8 @@ class BrokerContext:
     """What was spent of the budget of this turn: see `BrokerLimits`."""
     cpu_s: Callable[[], float] = float
     """The processor time of this thread; 0 where a run is to be the same each time."""
+    elapsed_s: Callable[[], float] = float
+    """A clock that takes little time to read; as `cpu_s` otherwise."""
     move_cost: int = 0
     """What the messages of the next move are expected to cost."""
     move_ratio: float = 1.0

@@ -20,8 +20,8 @@ class BrokerLimits(NamedTuple):
     `max_dropping` queues with limits, they drop what is too much then in later turns.
 
     `max_turn_cost` is the budget of a turn, in about microseconds, for what may be much more than
-    the bytes that clients send: putting publishes in many queues, moving messages to other queues,
-    dropping them. The reads of a turn have it, and then the queues once more; the rest waits for
+    the bytes that clients send: looking for routes among thousands of patterns, putting publishes
+    in many queues, moving messages to other queues, dropping them. The reads of a turn have it, and then the queues once more; the rest waits for
     the next turn. The costs are below, and in `queues.leaving`.
 
     x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in

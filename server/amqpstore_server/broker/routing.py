@@ -23,6 +23,8 @@ from amqpstore_server.protocol.content import BasicProperties, decode_properties
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from amqpstore_server.broker.context import BrokerContext
+
 DEFAULT_EXCHANGE = ""
 
 _ROUTE_BYTES = 700
@@ -39,6 +41,9 @@ _NO_PROPERTIES = BasicProperties()
 
 _LOOKS_AT_ONCE = 8
 """How many routing keys exchanges look up before others have their turn, where that is possible."""
+
+_USUAL_S = 20e-6
+"""To find a route takes no longer, unless there are very many patterns or exchanges on the way."""
 
 _Address = tuple[str, tuple[str, ...]]
 KeyT = TypeVar("KeyT")
@@ -141,7 +146,8 @@ class _Routes(dict[KeyT, RouteT]):
 class Router:
     """The routes of one virtual host, through its `exchanges` to its `queues`, by name.
 
-    Routes are cached until `changed` is called.
+    Routes are cached until `changed` is called. What it takes to find long ones for publishes is
+    part of the budget of a turn: see `BrokerLimits`.
     """
 
     def __init__(
@@ -149,9 +155,13 @@ class Router:
         vhost: str,
         exchanges: Mapping[str, Exchange],
         queues: Mapping[str, Queue],
-        max_cached_bytes: int,
+        context: BrokerContext,
     ) -> None:
         self.vhost = vhost
+        self._context = context
+        self._is_slow = False
+        """Whether the last route that `shared` had to look for took long."""
+        max_cached_bytes = context.limits.max_cached_bytes
         self.default_counters = ExchangeCounters()
         """What the default exchange has counted: it is not in `exchanges`."""
         self._exchanges = exchanges
@@ -207,7 +217,8 @@ class Router:
 
     def shared(self, exchange_name: str, routing_key: str) -> Route | None:
         """Return the route of all messages that a client publishes to an exchange with a routing
-        key; None if it depends on more, or is not open to clients.
+        key; None if it depends on more, is not open to clients, or has to be looked for in a later
+        turn.
         """
         address = exchange_name, (routing_key,)
         if address in self._routes:
@@ -215,8 +226,23 @@ class Router:
         exchange = self._exchanges.get(exchange_name)
         if exchange_name != DEFAULT_EXCHANGE and (exchange is None or exchange.internal):
             return None
+        context = self._context
+        if context.spent >= context.limits.max_turn_cost:  # not by `is_turn_spent`: each call costs
+            return None
+        # What seems to be slow may have been interrupted, and processor time takes longer to read.
+        clock_s = context.cpu_s if self._is_slow else context.elapsed_s
+        began_s = clock_s()
         route, is_shared, _ = self._find_address(address, _NO_PROPERTIES)
+        if (took_s := clock_s() - began_s) > _USUAL_S or self._is_slow:
+            if self._is_slow:
+                self._took(took_s)
+            self._is_slow = took_s > _USUAL_S
         return self._remember(address, route if is_shared else None)
+
+    def _took(self, cpu_s: float) -> None:
+        """Subtract a long search for a route from the budget of the turn."""
+        if cpu_s > _USUAL_S:
+            self._context.spent += cpu_s * 1e6
 
     def _remember(self, address: _Address, route: Route | None) -> Route | None:
         """Remember the route of an address, or that it depends on more."""
@@ -254,7 +280,10 @@ class Router:
             return
         self.check(envelope.exchange)
         if address not in self._routes:
+            cpu_s = self._context.cpu_s
+            began_s = cpu_s()
             route, is_shared, _ = self._find(envelope, _NO_PROPERTIES)
+            self._took(cpu_s() - began_s)
             self._remember(address, route if is_shared else None)
             if is_shared:
                 yield route, envelope, messages
@@ -340,10 +369,13 @@ class Router:
         route = self._read_routes.get(key)
         if route is not None:
             return route, True
+        cpu_s = self._context.cpu_s
+        began_s = cpu_s()
         properties = decode_properties(envelope.properties)
         if (exchange := self._exchanges.get(envelope.exchange)) is not None:
             exchange.check(properties)
         route, _, is_repeatable = self._find(envelope, properties)
+        self._took(cpu_s() - began_s)
         if not is_repeatable:
             self._found = None  # a draw is for one message
         elif len(envelope.properties) <= _CACHED_PROPERTIES_BYTES:

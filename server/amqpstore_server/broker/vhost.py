@@ -120,7 +120,7 @@ class VirtualHost:
         self._most_bindings = 0
         """There are no more bindings than this."""
         self.removals = Removals(name, context, self._bindings)
-        self.router = Router(name, self.exchanges, self.queues, context.limits.max_cached_bytes)
+        self.router = Router(name, self.exchanges, self.queues, context)
         self.waiting_letters = WaitingLetters(
             context, self.router, self.queues, self._create_letters
         )
