@@ -12,7 +12,7 @@ import codecs
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from amqpstore_server.broker.patterns import Pattern, PatternError
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED, QUORUM
 from amqpstore_server.password_hashes import ARGON2, is_argon2
-from amqpstore_server.protocol.field_table import MAX_ARGUMENTS_DEPTH
+from amqpstore_server.protocol.field_table import MAX_ARGUMENTS_DEPTH, MAX_ENTRIES
 
 _log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class PolicyDefinition(msgspec.Struct, kw_only=True):
         _check_expression("pattern", self.pattern, f"policy '{self.name}'")
         _check_one_of("apply-to", self.apply_to, _APPLY_TO)
         check_numbers("priority", self.priority)
-        check_numbers("definition", dict(self.settings))
+        check_table("definition", dict(self.settings))
 
     @property
     def policy(self) -> Policy:
@@ -224,7 +224,7 @@ class QueueDefinition(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_named(self.name)
         check_shortstr("name", self.name)
-        check_numbers("arguments", self.arguments)
+        check_table("arguments", self.arguments)
 
 
 class ExchangeDefinition(msgspec.Struct, kw_only=True):
@@ -241,7 +241,7 @@ class ExchangeDefinition(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_named(self.name)
         check_shortstr("name", self.name)
-        check_numbers("arguments", self.arguments)
+        check_table("arguments", self.arguments)
 
 
 class BindingDefinition(msgspec.Struct, kw_only=True):
@@ -258,7 +258,7 @@ class BindingDefinition(msgspec.Struct, kw_only=True):
         _check_one_of("destination_type", self.destination_type, _DESTINATION_TYPES)
         for name in ("source", "destination", "routing_key"):
             check_shortstr(name, getattr(self, name))
-        check_numbers("arguments", self.arguments)
+        check_table("arguments", self.arguments)
 
 
 class VirtualHostLimits(NamedTuple):
@@ -496,6 +496,22 @@ def _check_expression(field: str, expression: str, owner: str) -> None:
         Pattern(expression)
     except PatternError as error:
         raise ValueError(f"`{field}` of {owner}: {error}") from None
+
+
+def check_table(field: str, table: Mapping[str, Any]) -> None:
+    """Check that a table could be one of AMQP: see `check_numbers`, and the number of its entries.
+    That comes first, as there may be millions.
+    """
+    count = 0
+    waiting: list[Any] = [table]
+    while waiting:
+        one = waiting.pop()
+        count += len(one)
+        if count > MAX_ENTRIES:
+            raise ValueError(f"`{field}` has more than {MAX_ENTRIES} entries")
+        inside = one if isinstance(one, list) else one.values()
+        waiting += [inner for inner in inside if isinstance(inner, dict | list)]
+    check_numbers(field, table)
 
 
 def check_numbers(field: str, value: Any) -> None:

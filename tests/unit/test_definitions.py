@@ -24,9 +24,11 @@ from amqpstore_server.definitions import (
     QueueDefinition,
     TopicPermission,
     User,
+    check_table,
     definitions_of,
     load,
 )
+from tests.calls import Counts
 
 EXPORTED = Path(__file__).parent / "definitions" / "rabbitmq-3.10.8.json"
 
@@ -232,6 +234,7 @@ def test_the_entries_that_are_changed_below_are_right_unchanged(tmp_path: Path, 
 
 ALGORITHMS = "rabbit_password_hashing_sha256, rabbit_password_hashing_sha512"
 OPERATOR_POLICY = {"pattern": ".*", "definition": {}}
+LARGE = {"a": [[None] * 10] * 1500}
 NESTED: dict[str, Any] = {}
 for _ in range(140):
     NESTED = {"deeper": NESTED}
@@ -266,6 +269,10 @@ for _ in range(140):
         (entry("policies", apply_to="some"), "$.policies[0]", "one of all, queues, classic_q"),
         (entry("policies", priority="1"), "$.policies[0].priority", "Expected `int`"),
         (entry("policies", definition=[["one"]]), "$.policies[0].definition[0]", "length 2"),
+        (entry("queues", arguments=LARGE), "$.queues[0]", "more than 16384 entries"),
+        (entry("exchanges", arguments=LARGE), "$.exchanges[0]", "more than 16384 entries"),
+        (entry("bindings", arguments=LARGE), "$.bindings[0]", "more than 16384 entries"),
+        (entry("policies", definition=LARGE), "$.policies[0]", "more than 16384 entries"),
         (entry("policies", definition={"a": 1 << 63}), "$.policies[0]", "at most 64 bits"),
         (entry("queues", durable="yes"), "$.queues[0].durable", "Expected `bool`"),
         (entry("queues", name="é" * 128), "$.queues[0]", "at most 255 bytes"),
@@ -351,3 +358,12 @@ def test_a_policy_for_streams_is_taken() -> None:
     """It applies to nothing here, and the rest of the file is not refused for it."""
     (policy,) = definitions_of(entry("policies", apply_to="streams"), "a test").policies
     assert policy.apply_to == "streams"
+
+
+def test_what_is_too_large_is_refused_before_a_look_at_all_of_it() -> None:
+    """The API checks the arguments of a body with it, and everybody waits meanwhile."""
+    table = {"a": [[number] for number in range(100_000)]}
+    counts = Counts()
+    with pytest.raises(ValueError, match="more than 16384 entries"), counts:
+        check_table("arguments", table)
+    assert counts.python.total() + counts.built_in.total() < 100

@@ -21,8 +21,9 @@ class BrokerLimits(NamedTuple):
 
     `max_turn_cost` is the budget of a turn, in about microseconds, for what may be much more than
     the bytes that clients send: looking for routes among thousands of patterns, putting publishes
-    in many queues, moving messages to other queues, dropping them. The reads of a turn have it, and then the queues once more; the rest waits for
-    the next turn. The costs are below, and in `queues.leaving`.
+    in many queues, moving messages to other queues, dropping them. The reads of a turn have it, and
+    then the queues once more; the rest waits for the next turn. The costs are below, and in
+    `queues.leaving`.
 
     x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
     a field table, and each further move copies all of them. `max_failed_branches` rolled-back

@@ -12,12 +12,12 @@ from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.topology import Topology
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.names import without_line_ends
-from amqpstore_server.definitions import check_numbers
+from amqpstore_server.definitions import check_table
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AmqpError
-from amqpstore_server.protocol.field_table import MAX_ENTRIES, count_entries, encode_table
+from amqpstore_server.protocol.field_table import encode_table
 
 DEFAULT_EXCHANGE = "amq.default"
 """How the default exchange is called in paths."""
@@ -75,12 +75,10 @@ def checked_arguments(arguments: dict[str, Any] | list[Any]) -> dict[str, Any]:
             raise bad_request("arguments must be an object")
         return {}
     try:
-        check_numbers("arguments", arguments)
-        count = count_entries(encode_table(arguments))
+        check_table("arguments", arguments)
+        encode_table(arguments)
     except (ValueError, TypeError, OverflowError, RecursionError, AmqpError) as error:
         raise bad_request(f"arguments: {error}") from None
-    if count > MAX_ENTRIES:
-        raise bad_request(f"arguments have more than {MAX_ENTRIES} entries")
     return arguments
 
 

@@ -124,6 +124,17 @@ def test_what_is_replaced_is_gone_from_the_catalog() -> None:
 # On a broker.
 
 
+@pytest.mark.parametrize("operator", [False, True])
+def test_only_what_changes_is_stored(operator: bool) -> None:
+    """There may be thousands, and everybody waits for the commit."""
+    some = [limit(f"p{number}", 5, f"^{number}") for number in range(10)]
+    found = policies(*some, operator=operator)
+    changed = limit("p3", 6, "^3")
+    asked = [*some[:3], changed, *some[5:]]
+    changes = found.changes(asked, operator=operator)
+    assert [bool(change.value) for change in changes] == [False, True]
+
+
 def test_a_policy_holds_at_once_for_what_is_there_and_for_what_comes() -> None:
     simulated = SimulatedBroker()
     simulated.queue("before")

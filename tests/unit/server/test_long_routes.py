@@ -1,4 +1,4 @@
-"""Publishes whose routes take long to find: a client with very many routing keys holds nobody up."""
+"""Publishes whose routes take long to find: one with very many keys holds nobody up."""
 
 from __future__ import annotations
 

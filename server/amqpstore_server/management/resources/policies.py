@@ -59,7 +59,8 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
         body = await call.body(PolicyBody)
         vhost, name = call.path["vhost"], call.path["policy"]
         call.context.administration.check_vhost(vhost)
-        is_new = all(row["name"] != name for row in _rows(call, operator=operator))
+        present = call.vhost.policies.all(operator=operator)
+        is_new = all(policy.name != name for policy in present)
         with validating():
             asked = PolicyDefinition(
                 vhost=vhost,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -185,9 +185,9 @@ def _properties(given: dict[str, Any] | list[Any]) -> BasicProperties:
                 raise bad_request(f"property {name} must be a text of at most 255 bytes")
             found[name] = value
         elif name == "headers":
-            if not isinstance(value, dict | list):
+            if not isinstance(value, dict) and value != []:
                 raise bad_request("property headers must be an object")
-            found[name] = checked_arguments(value)
+            found[name] = value or {}
         elif name in _NUMBERS:
             is_number = isinstance(value, int) and not isinstance(value, bool)
             if not is_number or not 0 <= value <= _NUMBERS[name]:
@@ -228,7 +228,8 @@ async def get(call: Call) -> Answer:
                 break
             await trio.lowlevel.checkpoint()
         if found and not queue.is_deleted:
-            _settle(channel, tag, mode)
+            for _ in settling(channel, tag, mode) or ():
+                await trio.lowlevel.checkpoint()
     finally:
         # What is not settled goes back to its place.
         channel.close()
@@ -250,14 +251,15 @@ async def _fetched(channel: Channel, queue: Queue) -> tuple[int, Run] | None:
     return None
 
 
-def _settle(channel: Channel, last: int, mode: str) -> None:
+def settling(channel: Channel, last: int, mode: str) -> Iterator[None] | None:
+    """Settle what was got, in steps."""
     match mode:
         case "ack_requeue_false":
-            channel.ack_until(last)
+            return channel.settling_until(last, requeue=None)
         case "reject_requeue_false":
-            channel.reject_until(last, requeue=False)
-        case "reject_requeue_true" | "ack_requeue_true":
-            channel.reject_until(last, requeue=True)
+            return channel.settling_until(last, requeue=False)
+        case _:
+            return channel.settling_until(last, requeue=True)
 
 
 async def _durable(call: Call) -> None:
