@@ -261,4 +261,5 @@ def _note(left_out: list[str], kind: str, vhost: str, name: str, reason: str) ->
     extra = {"kind": kind, "vhost": vhost, "definition": name, "reason": reason}
     _log.error("definition left out", extra=extra)
     if len(left_out) < _MAX_LEFT_OUT:
-        left_out.append(f"{kind} '{name}' in vhost '{vhost}': {reason}")
+        where = f" in vhost '{vhost}'" if vhost else ""
+        left_out.append(f"{kind} '{name}'{where}: {reason}")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
-from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER
+from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER, TYPE_ARGUMENT
 from amqpstore_server.broker.exchanges.recent_history import NO_STORE_HEADER
 from amqpstore_server.broker.exchanges.replay import REPLAY_HEADERS
 from amqpstore_server.broker.messages.cycles import LANDMARK
@@ -157,10 +157,7 @@ TABLE: Mapping[Place, Mapping[str, NameRule]] = {
     Place.EXCHANGE: _rows(
         (
             ALTERNATE_EXCHANGE,
-            "x-delayed-type",
-            "x-recent-history-length",
-            "hash-header",
-            "hash-property",
+            *(name for its_class in EXCHANGE_TYPES.values() for name in its_class.reads_arguments),
         ),
         {},
         {},
@@ -274,9 +271,31 @@ def queue_notes(arguments: Iterable[str], settings: Settings) -> list[str]:
     return found
 
 
-def exchange_notes(type_name: str, arguments: Iterable[str]) -> list[str]:
-    """Return `notes` of an exchange; what the types of packages read is known to them alone."""
-    return notes(Place.EXCHANGE, arguments) if type_name in EXCHANGE_TYPES else []
+def exchange_notes(type_name: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Return `notes` of an exchange, and what only other types read; what the types of packages
+    read is known to them alone.
+    """
+    if type_name not in EXCHANGE_TYPES:
+        return []
+    found = notes(Place.EXCHANGE, arguments)
+    types = {type_name}
+    if TYPE_ARGUMENT in EXCHANGE_TYPES[type_name].reads_arguments:
+        types |= EXCHANGE_TYPES.keys() & {str(arguments.get(TYPE_ARGUMENT))}
+    read = {
+        ALTERNATE_EXCHANGE,
+        *(name for one in types for name in EXCHANGE_TYPES[one].reads_arguments),
+    }
+    found += [
+        f"{Place.EXCHANGE.value} '{name}' has no effect: it is not of type '{type_name}'"
+        for name in arguments
+        if _acts(Place.EXCHANGE, name) and name not in read
+    ]
+    return found
+
+
+def _acts(place: Place, name: str) -> bool:
+    rule = TABLE[place].get(name)
+    return rule is not None and rule.treatment is Treatment.ACTS
 
 
 def refusal(place: Place, names: Iterable[str]) -> str:
@@ -310,6 +329,20 @@ def policy_notes(apply_to: str, settings: Mapping[str, Any], *, operator: bool) 
             f"{Place.POLICY.value} 'dead-letter-strategy' has no effect on a queue that does not "
             f"have the rest by itself: {_NEEDS}"
         )
+    if "dead-letter-routing-key" in settings and "dead-letter-exchange" not in settings:
+        found.append(
+            f"{Place.POLICY.value} 'dead-letter-routing-key' has no effect on a queue that does "
+            "not have a dead-letter exchange by itself"
+        )
+    for name in settings:
+        is_of_exchanges = name == ALTERNATE_EXCHANGE
+        applies = apply_to == "all" or is_of_exchanges == (apply_to == "exchanges")
+        if not applies and _acts(Place.POLICY, name):
+            whose = "exchanges" if is_of_exchanges else "queues"
+            found.append(
+                f"{Place.POLICY.value} '{name}' has no effect: it is of {whose}, and the policy "
+                f"applies to '{apply_to}'"
+            )
     return found
 
 

@@ -37,6 +37,7 @@ from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.broker.exchanges.bindings import Bindings
+from amqpstore_server.broker.exchanges.delayed import DelayedExchange
 from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, own_name, without_line_ends
@@ -214,6 +215,8 @@ class VirtualHost:
             arguments=arguments,
             random=self.context.random,
         )
+        if isinstance(exchange, DelayedExchange):
+            exchange.check_inner()
         if durable and (unbinding := self.removals.exchanges.get(name)):
             unbinding.finish()
         changes = [exchange_change(self.name, exchange, add=True)] if durable else []

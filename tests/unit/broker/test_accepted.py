@@ -18,6 +18,7 @@ from amqpstore_server.broker.accepted import (
     check_arguments,
     check_policy,
     entry,
+    exchange_notes,
     notes,
     policy_notes,
     queue_notes,
@@ -359,3 +360,48 @@ def test_of_very_many_notes_the_first_are_told_and_how_many_more_there_are(
     (header,) = noted(no_content(), notes(Place.QUEUE, arguments)).headers.getlist(NOTES)
     assert header.count("has no effect") == 10
     assert header.endswith("; and 15 more")
+
+
+@pytest.mark.parametrize(
+    ("type_name", "arguments", "noted"),
+    [
+        ("direct", {"alternate-exchange": "other"}, []),
+        ("topic", {"hash-header": "id", "x-delayed-type": "direct"}, [*"ht"]),
+        ("x-consistent-hash", {"hash-header": "id"}, []),
+        ("x-consistent-hash", {"x-recent-history-length": 5}, ["l"]),
+        ("x-recent-history", {"x-recent-history-length": 5}, []),
+        ("x-delayed-message", {"x-delayed-type": "direct", "hash-header": "id"}, ["h"]),
+        ("x-delayed-message", {"x-delayed-type": "x-consistent-hash", "hash-header": "id"}, []),
+        ("x-delayed-message", {"x-delayed-type": ["direct"]}, []),
+    ],
+)
+def test_an_argument_that_only_other_types_of_exchanges_read_is_noted(
+    type_name: str, arguments: dict[str, Any], noted: list[str]
+) -> None:
+    names = {"h": "hash-header", "t": "x-delayed-type", "l": "x-recent-history-length"}
+    found = exchange_notes(type_name, arguments)
+    assert [note.split("'")[1] for note in found] == [names[one] for one in noted]
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "noted"),
+    [
+        ("all", []),
+        ("queues", ["alternate-exchange"]),
+        ("quorum_queues", ["alternate-exchange"]),
+        ("exchanges", ["max-length"]),
+    ],
+)
+def test_a_policy_key_that_nothing_in_its_scope_has_is_noted(
+    apply_to: str, noted: list[str]
+) -> None:
+    definition = {"max-length": 5, "alternate-exchange": "other"}
+    found = policy_notes(apply_to, definition, operator=False)
+    assert [note.split("'")[1] for note in found] == noted
+    assert len(policy_notes("exchanges", {"max-length": 5}, operator=True)) == 1
+
+
+def test_a_dead_letter_routing_key_without_an_exchange_is_noted() -> None:
+    assert len(policy_notes("queues", {"dead-letter-routing-key": "k"}, operator=False)) == 1
+    both = {"dead-letter-routing-key": "k", "dead-letter-exchange": ""}
+    assert policy_notes("queues", both, operator=False) == []

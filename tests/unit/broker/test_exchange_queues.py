@@ -245,6 +245,7 @@ def test_an_exchange_that_is_not_declared_leaves_no_queue() -> None:
     for kind, wrong in (
         ("x-delayed-message", {}),
         ("x-delayed-message", {"x_delayed_type": "x-delayed-message"}),
+        ("x-delayed-message", {"x_delayed_type": "x-recent-history"}),
         ("x-recent-history", {"x_recent_history_length": 0}),
     ):
         with pytest.raises(PreconditionFailedError):

@@ -99,6 +99,9 @@ class Exchange(ABC):
     messages are not routed to what is deleted; otherwise at once.
     """
 
+    reads_arguments: ClassVar[tuple[str, ...]] = ()
+    """The arguments that only this type reads."""
+
     queue_kind: ClassVar[str] = ""
     """One of `KEEPING_KINDS`, the kind of the exchange's own queue; empty if the type keeps no
     messages.

@@ -23,6 +23,8 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.protocol.content import BasicProperties
 
+_HEADER_ARGUMENT = "hash-header"
+_PROPERTY_ARGUMENT = "hash-property"
 _PROPERTIES = ("message_id", "correlation_id", "timestamp")
 
 _MAX_WEIGHT = 1_000_000
@@ -38,11 +40,12 @@ class ConsistentHashExchange(Exchange):
     """Routes to one destination, chosen by a hash."""
 
     type = "x-consistent-hash"
+    reads_arguments = (_HEADER_ARGUMENT, _PROPERTY_ARGUMENT)
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._header = _text_argument(self.arguments, "hash-header")
-        self._property = _text_argument(self.arguments, "hash-property")
+        self._header = _text_argument(self.arguments, _HEADER_ARGUMENT)
+        self._property = _text_argument(self.arguments, _PROPERTY_ARGUMENT)
         if self._header is not None and self._property is not None:
             raise PreconditionFailedError(
                 "an x-consistent-hash exchange takes hash-header or hash-property, not both"

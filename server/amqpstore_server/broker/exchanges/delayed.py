@@ -30,6 +30,7 @@ class DelayedExchange(Exchange):
     """Routes a message now, or to its own queue, where the message waits."""
 
     type = "x-delayed-message"
+    reads_arguments = (TYPE_ARGUMENT,)
     queue_kind = DELAYED
     reads_properties = True
 
@@ -46,6 +47,18 @@ class DelayedExchange(Exchange):
         self.reads_routing_key = self.inner.reads_routing_key
         self.is_repeatable = self.inner.is_repeatable
         self.has_independent_bindings = self.inner.has_independent_bindings
+
+    def check_inner(self) -> None:
+        """Make sure that the type that routes keeps no messages, as the own queue is for those that
+        wait. Raises: PreconditionFailedError.
+        """
+        # Not when it is restored: versions that did not check have declared some.
+        if self.inner.queue_kind:
+            raise PreconditionFailedError(
+                f"invalid arg '{TYPE_ARGUMENT}' for exchange '{self.name}': '{self.inner.type}' "
+                "keeps messages of its own, which a delayed exchange cannot: bind such an exchange "
+                "to a delayed one"
+            )
 
     def check(self, properties: BasicProperties) -> None:
         if _delay(properties) is None:

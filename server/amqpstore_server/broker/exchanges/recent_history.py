@@ -26,6 +26,7 @@ class RecentHistoryExchange(FanoutExchange):
     """Routes to every destination, and to its own queue of the last `length` messages."""
 
     type = "x-recent-history"
+    reads_arguments = (LENGTH_ARGUMENT,)
     queue_kind = HISTORY
     reads_properties = True
 

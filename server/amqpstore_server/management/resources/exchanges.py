@@ -131,7 +131,7 @@ async def put_exchange(call: Call) -> Answer:
             arguments=checked_arguments(body.arguments),
         ),
     )
-    call.note(exchange_notes(body.type, body.arguments))
+    call.note(exchange_notes(body.type, checked_arguments(body.arguments)))
     return created() if is_new else no_content()
 
 
