@@ -316,12 +316,19 @@ class DiskFullError(StoreError):
     some.
     """
 
-    def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
-        super().__init__(
-            f"the disk of {path} has {free_bytes} bytes free, but {needed_bytes} are needed to "
-            "accept more messages. Free some space, or consume or purge messages. (A disk that "
-            "can hold hardly any more files, as df -i shows, counts as full.)"
-        )
+    def __init__(self, path: str, free_bytes: int, needed_bytes: int, problem: str = "") -> None:
+        if problem:
+            text = (
+                f"{path} cannot be reached: {problem}. Was it removed, renamed or unmounted? No "
+                "messages are accepted until it is back."
+            )
+        else:
+            text = (
+                f"the disk of {path} has {free_bytes} bytes free, but {needed_bytes} are needed to "
+                "accept more messages. Free some space, or consume or purge messages. (A disk that "
+                "can hold hardly any more files, as df -i shows, counts as full.)"
+            )
+        super().__init__(text)
         self.path = path
         self.free_bytes = free_bytes
         self.needed_bytes = needed_bytes

@@ -49,6 +49,10 @@ class Space:
     ) -> None:
         self.is_full = False
         self.is_low = False
+        self.problem = ""
+        """Why the disk did not even say how much is free, when it was last asked; empty if it
+        did.
+        """
         self._files = files
         self._directory = directory
         self._path = os.path.join(directory, RESERVE)
@@ -107,7 +111,7 @@ class Space:
         """Return the error for a request that does not fit on the disk."""
         least = self._least_free_bytes * (5 if self.is_full else 4) // 4
         needed = least + self._kept_bytes + needed_bytes
-        return DiskFullError(self._directory, self._free_bytes(), needed)
+        return DiskFullError(self._directory, self._free_bytes(), needed, self.problem)
 
     @property
     def free_bytes(self) -> int:
@@ -138,10 +142,13 @@ class Space:
 
     def _free_bytes(self) -> int:
         try:
-            return self._files.free_bytes(self._directory)
-        except OSError:
-            # A disk that cannot even report its free space takes no further messages.
+            free = self._files.free_bytes(self._directory)
+        except OSError as error:
+            # Removed, renamed or unmounted: it takes no further messages.
+            self.problem = error.strerror or str(error)
             return 0
+        self.problem = ""
+        return free
 
 
 class ReservingCatalog:

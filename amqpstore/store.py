@@ -719,6 +719,13 @@ class Store(ClosableStore):
         """Whether publishers should wait: soon they will be refused, with DiskFullError."""
         return self._space.is_low
 
+    @property
+    def directory_problem(self) -> str:
+        """Why the directory cannot be reached any more, for example because it is not mounted;
+        empty if it can. The disk is low then.
+        """
+        return self._space.problem
+
     def check_writable(self, *, publishing: bool, needed_bytes: int = 0) -> None:
         """Raises: StoreClosedError; when `publishing`, DiskFullError.
 

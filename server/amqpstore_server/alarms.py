@@ -196,7 +196,12 @@ class Alarms:
         if self._store.is_disk_low != self._was_disk_low:
             self._was_disk_low = self._store.is_disk_low
             self._tell("disk", self._was_disk_low)
-            if self._was_disk_low:
+            if problem := self._store.directory_problem:
+                _log.error(
+                    "publishers are blocked: the data directory cannot be reached",
+                    extra={"data": self._store.directory, "reason": problem},
+                )
+            elif self._was_disk_low:
                 _log.warning("publishers are blocked: the disk is nearly full")
             else:
                 _log.info("the disk has free space again")

@@ -21,8 +21,11 @@ def troubles(source: MetricsSource, *, is_stopping: bool) -> list[str]:
     found = []
     if is_stopping:
         found.append("the broker is stopping")
-    if source.broker.context.store.failure is not None:
+    store = source.broker.context.store
+    if store.failure is not None:
         found.append("the disk has failed")
+    if store.directory_problem:
+        found.append("the data directory cannot be reached")
     queues = source.sampler.all_queues()
     if queues and all(queue.is_set_aside for queue in queues):
         found.append("none of its queues can be served")

@@ -341,12 +341,14 @@ def test_a_disk_that_cannot_be_asked_takes_no_messages_and_stops_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFiles, "free_bytes", fail)
         store.housekeep()
-        with pytest.raises(DiskFullError):
+        with pytest.raises(DiskFullError, match="/store cannot be reached: Input/output error"):
             publish(store, queue)
+        assert store.directory_problem == "Input/output error"
         run = store.take(queue, 10, acked=True)
         assert isinstance(run, Run)
         store.sync()
     store.housekeep()
+    assert not store.directory_problem
     publish(store, queue)
     store.close()
 

@@ -21,12 +21,13 @@ class Asking:
         set_aside: tuple[bool, ...] = (),
         failure: Exception | None = None,
         figures: ReplicationFigures | None = None,
+        directory_problem: str = "",
     ) -> None:
         alarms = SimpleNamespace(
             reasons=list(reasons), is_raised=bool(reasons), reason=" and ".join(reasons)
         )
         queues = [SimpleNamespace(is_set_aside=one) for one in set_aside]
-        store = SimpleNamespace(failure=failure)
+        store = SimpleNamespace(failure=failure, directory_problem=directory_problem)
         metrics = SimpleNamespace(
             alarms=alarms,
             broker=SimpleNamespace(context=SimpleNamespace(store=store)),
@@ -62,6 +63,8 @@ def test_nothing_is_served() -> None:
     status, body = asked(health.in_service, set_aside=(True, True), failure=OSError())
     assert status == 503
     assert body["reason"] == "the disk has failed; none of its queues can be served"
+    status, body = asked(health.in_service, directory_problem="No such file or directory")
+    assert (status, body["reason"]) == (503, "the data directory cannot be reached")
 
 
 @pytest.mark.parametrize(("in_sync", "min_in_sync", "status"), [(3, 2, 200), (2, 2, 503)])

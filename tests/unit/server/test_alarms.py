@@ -99,6 +99,15 @@ def test_the_disk_and_memory_are_both_named() -> None:
     assert case.alarms.reason == "low on memory and low on disk"
 
 
+def test_a_directory_that_is_gone_is_no_full_disk(caplog: pytest.LogCaptureFixture) -> None:
+    case = Case()
+    case.store._space.is_low = True
+    case.store._space.problem = "No such file or directory"
+    case.look(0)
+    (record,) = caplog.records
+    assert "the data directory cannot be reached" in record.message
+
+
 class Publisher:
     """A connection that is blocked, and notes that it goes on."""
 
