@@ -729,6 +729,23 @@ def test_a_virtual_host_whose_name_has_blanks_at_its_ends_is_chosen(page: Page, 
         page.wait_for_selector("text=The virtual host is deleted.")
 
 
+def test_names_in_sentences_have_marks_and_fit(page: Page, site: str) -> None:
+    for name in (" blanks  ", "x" * 255):
+        with ManagementClient(site) as api:
+            api.put(f"/queues/%2F/{quote(name)}")
+            page.goto(f"{site}/queues")
+            page.click("summary:has-text('Declare')")
+            page.fill("input[name=name][required]", name)
+            page.fill("[name='arguments:merge']", '{"x-max-length": 5}')
+            page.click("button:text-is('Declare')")
+            page.wait_for_selector(f".notice bdi:text-is('{name.replace(' ', chr(0x2423))}')")
+            page.goto(f"{site}/queues/%2F/{quote(name)}")
+            page.click("button:text-is('Delete')")
+            dialog = page.locator("dialog[open]")
+            assert dialog.evaluate("one => one.scrollWidth <= one.clientWidth")
+            api.delete(f"/queues/%2F/{quote(name)}")
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

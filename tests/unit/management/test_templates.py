@@ -13,6 +13,13 @@ UNMARKED = re.compile(
     r"\{\{(?! report\.time_ms \| moment | problem\.status )(?![^}]*\| marked \}\})[^}]*\}\}"
 )
 
+IN_TEXT = re.compile(r"<(/?[a-z]+[1-6]?)(?:[^<>{}]|\{\{[^}]*\}\})*>([^<]*\{\{[^<]*)")
+NAMED = re.compile(
+    r"\{\{ (?:[a-z_]+\.)*(?:name|vhost|queue|exchange|user|connection|policy|operator_policy|"
+    r"consumer_tag|routing_key|destination|source|target)(?: or [^}|]*)? \}\}"
+)
+NAMING = ("a", "bdi", "code", "h1", "option")
+
 
 def templates() -> list[Traversable]:
     found = [*PAGES.joinpath("templates").iterdir()]
@@ -37,3 +44,14 @@ def test_no_link_forgets_that_a_proxy_may_serve_the_pages_below_a_path() -> None
         assert not ABSOLUTE.findall(template.read_text()), template.name
     script = PAGES.joinpath("static", "app.js").read_text()
     assert not re.search(r"""["'`]/[a-z]""", re.sub(r"//.*", "", script))
+
+
+def test_names_in_the_text_of_pages_are_elements_of_their_own() -> None:
+    """So the blanks at their ends have marks, and a direction of letters ends where they end."""
+    names = 0
+    for template in templates():
+        page = re.sub(r"\{%.*?%\}", "", template.read_text())
+        for element, text in IN_TEXT.findall(page):
+            assert not NAMED.search(text) or element in NAMING, (template.name, element, text)
+            names += element in NAMING
+    assert names > 50

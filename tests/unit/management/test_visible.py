@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from amqpstore_server.management.pages.visible import with_marks
+from amqpstore_server.management.pages.visible import sentence, with_marks
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,21 @@ from amqpstore_server.management.pages.visible import with_marks
 )
 def test_what_would_not_be_seen_is_marked(page: str, shown: str) -> None:
     assert with_marks(page) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no queue ' a  b '", "no queue '<bdi>\u2423a\u2423\u2423b\u2423</bdi>'"),
+        ("queue 'x' in vhost '/'", "queue '<bdi>x</bdi>' in vhost '<bdi>/</bdi>'"),
+        ("the queue's owner isn't 'o'", "the queue&#39;s owner isn&#39;t '<bdi>o</bdi>'"),
+        ("no '<b>\u202ex'", "no '<bdi>&lt;b&gt;[U+202E]x</bdi>'"),
+        ("no name", "no name"),
+        ("'", "&#39;"),
+    ],
+)
+def test_a_name_in_a_sentence_is_an_element_of_its_own(text: str, shown: str) -> None:
+    assert with_marks(f"<p>{sentence(text)}</p>") == f"<p>{shown}</p>"
 
 
 def test_no_character_that_controls_or_formats_is_left() -> None:

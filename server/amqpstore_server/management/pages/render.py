@@ -8,7 +8,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from starlette.responses import HTMLResponse
 
 from amqpstore_server.management.pages import formats
-from amqpstore_server.management.pages.visible import marked_name, with_marks
+from amqpstore_server.management.pages.visible import marked_name, sentence, with_marks
 from amqpstore_server.management.path_names import segment
 
 PAGE_HEADERS = {
@@ -38,6 +38,7 @@ _TEMPLATES.filters |= {
     "number": formats.number,
     "rate": formats.rate,
     "segment": segment,
+    "sentence": sentence,
     "state": formats.state,
 }
 

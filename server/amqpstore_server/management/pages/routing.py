@@ -50,7 +50,7 @@ def _exchange(steps: list[dict[str, Any]], number: int, vhost: str, shown: set[i
         if following is not None and following not in shown:
             inner = (_exchange(steps, following, vhost, shown),)
         why = "nothing is bound here for this message, so the alternate exchange gets it"
-        found.append(WayStep(f"alternate exchange {step['alternate']}", "", "", "", why, inner))
+        found.append(WayStep(f"alternate exchange '{step['alternate']}'", "", "", "", why, inner))
     elif not step["matches"]:
         found.append(WayStep("Nothing is bound here for this message.", kind="warn"))
     link = f"/exchanges/{segment(vhost)}/{segment(name or 'amq.default')}"

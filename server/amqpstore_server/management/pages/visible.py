@@ -3,12 +3,14 @@
 A name may turn around what follows it (U+202E), contain characters without a width, or begin or
 end with a blank. The text of a page, whatever it shows, has a mark in the place of each; what forms
 send and where links lead is left as it is. Names in a title or in a question are marked by the
-template.
+template, and those in a sentence by `sentence`.
 """
 
 from __future__ import annotations
 
 import re
+
+from markupsafe import Markup, escape
 
 _HIDDEN = re.compile(
     "["
@@ -29,6 +31,9 @@ _NAMING = frozenset({"a", "bdi", "code", "h1"})
 """Elements in which templates put a name, and no blank of their own around it."""
 
 _BLANKS = re.compile("^[ \t\r\n]+|[ \t\r\n]+$|[\t\r\n]+| {2,}")
+_QUOTED = re.compile(r"(?<!\w)'(.+?)'(?!\w)", re.DOTALL)
+"""A name in a sentence of the broker. An apostrophe in a word begins none."""
+
 _BLANK_MARK = "\N{OPEN BOX}"
 
 
@@ -40,6 +45,17 @@ def with_marks(page: str) -> str:
 def marked_name(name: str) -> str:
     """Return a name with marks, also for the blanks that a browser would leave out."""
     return _BLANKS.sub(_blank_marks, _HIDDEN.sub(_mark, name))
+
+
+def sentence(text: object) -> Markup:
+    """Return a sentence, in which each name between quotes is an element of its own: so its blanks
+    are marked, and the direction of its letters does not turn around the rest.
+    """
+    parts = _QUOTED.split(str(text))
+    return Markup().join(
+        Markup("'<bdi>{}</bdi>'").format(part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _marked(element: re.Match[str]) -> str:
