@@ -136,6 +136,9 @@ class Turn:
             # After the reads, which consume the wake-up: a batch written since would otherwise
             # wait for the next one.
             committer.complete_written()
+            if not is_busy:
+                # What clients wait for goes to the disk before anything else is done.
+                committer.commit(promised_only=True)
         finally:
             self._is_running = False
         # While clients send more than a round reads, queues collect what some rounds bring: to hand
