@@ -70,6 +70,10 @@ from amqpstore_server.protocol.states import (
 )
 
 HANDSHAKE_S = 10.0
+LOGIN_CHECK_S = 30.0
+"""How much longer a handshake may take while its login is checked, and waits for that: threads that
+check leave the processor to others, and where other programs need all of it they take their time.
+"""
 _CLOSE_S = 10.0
 
 _METHODS_AT_ONCE = 32
@@ -304,6 +308,7 @@ class AmqpConnection:
                 negotiation.login = replace(negotiation.login, user=found.rights.user)
             self.log.logged_in(self.user)
             self._told.logged_in()
+            self._deadline = max(self._deadline, now + HANDSHAKE_S)
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
             self._shake_hands(now)
@@ -361,7 +366,8 @@ class AmqpConnection:
         """Send a heartbeat if one is due, and notice missed ones. Call it about once a second."""
         self._now = now
         if self.state not in SERVED:
-            if now >= self._deadline and not self.is_finished:
+            more_s = LOGIN_CHECK_S if self.state is _AUTHENTICATING else 0.0
+            if now >= self._deadline + more_s and not self.is_finished:
                 extra = {"state": self.state.value}
                 self.log.warning("connection timed out", extra=extra)
                 self._move(ConnectionEvent.END)

@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from amqpstore.limits import StoreLimits
+from amqpstore_server.amqp.connection import HANDSHAKE_S, LOGIN_CHECK_S
 from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import REPLY_TO, BasicProperties, decode_properties
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import Method
+from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
 from tests.simulated_broker import OPTIONS
@@ -55,6 +58,32 @@ def published(
 def qos(count: int) -> Method:
     """Return how many messages a channel may have unacked."""
     return methods.BasicQos(prefetch_size=0, prefetch_count=count, global_=True)
+
+
+def test_a_check_of_a_login_may_take_its_time(server: SimulatedServer) -> None:
+    """Where other programs need the processor it does, and who is right is let in all the same."""
+    client = SimulatedClient(server)
+    connection = client.connection
+    now = server.now_s
+    connection.receive(PROTOCOL_HEADER, now)
+    connection.receive(sent(client.start_ok(), channel=0), now)
+    connection.tick(now + HANDSHAKE_S + LOGIN_CHECK_S - 1)
+    assert connection.is_authenticating
+    now += HANDSHAKE_S + LOGIN_CHECK_S - 1
+    connection.logged_in(CheckedLogin(granted=True), now)
+    connection.tick(now + HANDSHAKE_S - 1)
+    assert not connection.is_finished
+    connection.tick(now + HANDSHAKE_S)
+    assert connection.is_finished, "the rest of the handshake has its own time"
+
+
+def test_a_check_of_a_login_does_not_take_for_ever(server: SimulatedServer) -> None:
+    client = SimulatedClient(server)
+    now = server.now_s
+    client.connection.receive(PROTOCOL_HEADER, now)
+    client.connection.receive(sent(client.start_ok(), channel=0), now)
+    client.connection.tick(now + HANDSHAKE_S + LOGIN_CHECK_S)
+    assert client.connection.is_finished
 
 
 LOGIN = b"\5LOGINS\0\0\0\5guest"
