@@ -161,9 +161,8 @@ def sound_operations(payload: bytes, end: int, claimed: int) -> tuple[int, list[
     Raises: ValueError, when one of the operations is one that no store writes.
     """
     time_ms, operations = decode_transaction(payload, end)
-    for operation in operations:
-        if reason := malformed(operation):
-            raise ValueError(reason)
+    if reason := malformed(operations):
+        raise ValueError(reason)
     claimed += claimed_by(operations)
     if claimed > end // LEAST_MESSAGE_BYTES:
         raise ValueError(f"with it {claimed} messages are enqueued")

@@ -46,35 +46,34 @@ class EnqueueOrder:
         """Return the operations that a store can have written, and why it did not write the
         others.
         """
-        sound = []
-        reasons = []
-        next_ids: dict[int, int] = {}
+        sound: list[Operation] = []
+        reasons: list[str] = []
+        next_sequences, next_ids = self._next_sequences, dict[int, int]()
+        enqueue, is_damaged, has = OperationKind.ENQUEUE, batch.is_damaged, batch.has
         for operation in batch.operations:
-            if operation.kind == OperationKind.ENQUEUE:
-                queue_id = operation.queue_id
+            kind, count, queue_id, first, first_id, _, _ = operation
+            if kind == enqueue:
+                known = next_sequences.get(queue_id, 0)
                 least_id = next_ids.get(queue_id, self._next_id)
-                if reason := self._why_not(batch, operation, least_id):
-                    reasons.append(reason)
+                if first < known:
+                    reasons.append(
+                        f"sequence {first} of queue {queue_id} is assigned twice: {known} was next"
+                    )
                     continue
-                count = operation.message_count
-                self._next_sequences[queue_id] = operation.first_sequence + count
-                next_ids[queue_id] = operation.first_id + count
+                if first_id < least_id:
+                    reasons.append(
+                        f"message {first_id} of queue {queue_id} is behind message {least_id - 1}"
+                    )
+                    continue
+                if not is_damaged and not has(first_id, count):
+                    ids = f"{first_id} to {first_id + count - 1}"
+                    reasons.append(f"messages {ids} of queue {queue_id} are not in their batch")
+                    continue
+                next_sequences[queue_id] = first + count
+                next_ids[queue_id] = first_id + count
             sound.append(operation)
         self._next_id = max(self._next_id, batch.end_id)
         return sound, reasons
-
-    def _why_not(self, batch: ReadBatch, enqueue: Operation, least_id: int) -> str:
-        queue_id, first = enqueue.queue_id, enqueue.first_sequence
-        known = self._next_sequences.get(queue_id, 0)
-        if first < known:
-            return f"sequence {first} of queue {queue_id} is assigned twice: {known} was next"
-        first_id, count = enqueue.first_id, enqueue.message_count
-        if first_id < least_id:
-            return f"message {first_id} of queue {queue_id} is behind message {least_id - 1}"
-        if not batch.is_damaged and not batch.has(first_id, count):
-            last_id = first_id + count - 1
-            return f"messages {first_id} to {last_id} of queue {queue_id} are not in their batch"
-        return ""
 
 
 def not_enqueued(ids: Iterable[int], operations: Iterable[Operation]) -> list[int]:

@@ -14,7 +14,8 @@ import enum
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import sub
+from functools import partial
+from operator import itemgetter, sub
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -97,6 +98,12 @@ class Operation(NamedTuple):
     first_id: int = 0
     detail: int = 0
     priority: int = 0
+
+
+_AS_FIELDS = itemgetter(0, 2, 3, 4, 5, 6, 1)
+"""Puts an operation as it is stored in the order of the fields of `Operation`."""
+
+_operation_of: Callable[[tuple[int, ...]], Operation] = partial(tuple.__new__, Operation)
 
 
 class SpreadEnqueue(NamedTuple):
@@ -370,10 +377,7 @@ def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
         raise ValueError(f"{len(payload)} bytes are not a whole number of operations")
     (time_ms,) = COMMIT_TIME.unpack_from(payload)
     unpacked = OPERATION.iter_unpack(memoryview(payload)[COMMIT_TIME.size :])
-    operations = [
-        Operation(kind, count, queue_id, first_sequence, first_id, detail, priority)
-        for kind, priority, count, queue_id, first_sequence, first_id, detail in unpacked
-    ]
+    operations = [*map(_operation_of, map(_AS_FIELDS, unpacked))]
     first_id, stop = enqueued_ids(operations)
     if stop - first_id > end // LEAST_MESSAGE_BYTES:
         raise ValueError(f"it enqueues {stop - first_id} messages, which do not fit below id {end}")
@@ -382,30 +386,32 @@ def decode_transaction(payload: bytes, end: int) -> tuple[int, list[Operation]]:
 
 def enqueued_ids(operations: Iterable[Operation]) -> tuple[int, int]:
     """Return the range of the ids that a batch puts in queues; 0 and 0 if there are none."""
-    first_id = stop = 0
-    for one in operations:
-        if one.kind == OperationKind.ENQUEUE:
-            first_id = min(first_id or one.first_id, one.first_id)
-            stop = max(stop, one.first_id + one.message_count)
-    return first_id, stop
+    enqueue = OperationKind.ENQUEUE
+    least = stop = 0
+    for kind, count, _, _, first_id, _, _ in operations:
+        if kind == enqueue:
+            if first_id < least or not least:
+                least = first_id
+            if first_id + count > stop:
+                stop = first_id + count
+    return least, stop
 
 
-def malformed(operation: Operation) -> str:
-    """Return why no store writes such an operation; empty if one does."""
-    kind, count, queue_id, first, first_id, detail, priority = operation
-    if kind not in _OPERATION_KINDS:
-        return f"there is no operation of kind {kind}"
-    if not (count and queue_id and first):
-        return f"an operation of {count} messages, queue {queue_id}, sequence {first}"
-    is_enqueue = kind == OperationKind.ENQUEUE
-    if is_enqueue != bool(first_id) or (priority and not is_enqueue):
-        return f"an operation of kind {kind} has first id {first_id} and priority {priority}"
-    if detail and kind in (OperationKind.ACK, OperationKind.PURGE):
-        return f"an operation of kind {kind} has detail {detail}"
-    if detail > _MAX_DELIVERIES and kind == OperationKind.DELIVERED:
-        return f"an operation of kind {kind} has detail {detail}"
-    if max(queue_id, first + count, first_id + count) > _MAX_NUMBER:
-        return f"an operation of queue {queue_id}, sequence {first}, first id {first_id}"
+def malformed(operations: Iterable[Operation]) -> str:
+    """Return why no store writes the first such operation among some; empty if there is none."""
+    enqueue, delivered = OperationKind.ENQUEUE, OperationKind.DELIVERED
+    for kind, count, queue_id, first, first_id, detail, priority in operations:
+        if kind not in _OPERATION_KINDS:
+            return f"there is no operation of kind {kind}"
+        if not (count and queue_id and first):
+            return f"an operation of {count} messages, queue {queue_id}, sequence {first}"
+        is_enqueue = kind == enqueue
+        if is_enqueue != bool(first_id) or (priority and not is_enqueue):
+            return f"an operation of kind {kind} has first id {first_id} and priority {priority}"
+        if detail and not is_enqueue and (kind != delivered or detail > _MAX_DELIVERIES):
+            return f"an operation of kind {kind} has detail {detail}"
+        if queue_id > _MAX_NUMBER or first + count > _MAX_NUMBER or first_id + count > _MAX_NUMBER:
+            return f"an operation of queue {queue_id}, sequence {first}, first id {first_id}"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,7 +69,14 @@ class ProcessExecutor:
 
     @contextlib.contextmanager
     def steps(self, stores: Mapping[int, StoreContext], tell: Progress) -> Iterator[CheckSteps]:
-        yield _InOrder(stores, tell)
+        is_on = gc.isenabled()
+        # What is read are millions of small tuples, and no cycles: collecting takes a fifth.
+        gc.disable()
+        try:
+            yield _InOrder(stores, tell)
+        finally:
+            if is_on:
+                gc.enable()
 
     def processor_s(self) -> float:
         return time.process_time()

@@ -22,7 +22,7 @@ from amqpstore_tools.check.scanning import ScannedBatch
 from amqpstore_tools.check.segments import CheckedSegment
 
 
-@dataclass
+@dataclass(slots=True)
 class Fresh:
     """Messages that a batch after the checkpoint position put in a queue."""
 
@@ -154,8 +154,7 @@ class LogChecker:
                 # It has a number that the segment's findings do not change.
                 lsn = 0
             self._check_numbers(segment, batch, is_behind=is_behind)
-            for operation in batch.operations:
-                self._check_operation(segment, batch, operation, is_behind=is_behind)
+            self._check_operations(segment, batch, is_behind=is_behind)
 
     def _add(
         self, code: str, segment: CheckedSegment, batch: ScannedBatch, text: str, queue_id: int = 0
@@ -238,38 +237,45 @@ class LogChecker:
             text = f"the position in segment {self._position.segment}: {wrong}"
             self._findings.add("position-wrong", FILE, text)
 
-    def _check_operation(
-        self, segment: CheckedSegment, batch: ScannedBatch, operation: Operation, *, is_behind: bool
+    def _check_operations(
+        self, segment: CheckedSegment, batch: ScannedBatch, *, is_behind: bool
     ) -> None:
-        kind, count, queue_id, first, *_ = operation
-        end = first + count
-        history = self.history
-        history.highest_queue_id = max(history.highest_queue_id, queue_id)
-        if self._next_queue_id is not None and queue_id >= self._next_queue_id:
-            text = f"an operation names queue {queue_id}, but ids have been assigned only below"
-            text = f"{text} {self._next_queue_id}"
-            self._add("operation-queue-unknown", segment, batch, text, queue_id)
-        known = history.next_sequences.get(queue_id)
-        if kind == OperationKind.ENQUEUE:
-            if known is not None and first < known:
-                text = f"sequence {first} is assigned twice: {known} was next"
-                self._add("sequence-reused", segment, batch, text, queue_id)
-            history.next_sequences[queue_id] = max(known or 0, end)
-            if is_behind:
-                history.fresh.append(Fresh(segment, operation))
-        else:
-            if is_behind and known is not None and end > known and not segment.scanned.gaps:
-                text = f"sequence {end - 1} has left the queue or was delivered, but {known}"
-                self._add("operation-sequence-unknown", segment, batch, f"{text} is next", queue_id)
-            if is_behind and kind != OperationKind.DELIVERED:
-                history.remove(queue_id, first, end)
-        head = self._heads.get(queue_id)
-        if head is not None and not is_behind and end > head:
-            text = (
-                f"queue {queue_id}: sequence {end - 1} was given, but {head} is noted as the "
-                "next one"
-            )
-            self._findings.add("head-too-low", FILE, text, queue_id=queue_id, sequence=end - 1)
+        history, heads = self.history, self._heads
+        next_sequences, next_queue_id = history.next_sequences, self._next_queue_id
+        enqueue, delivered = OperationKind.ENQUEUE, OperationKind.DELIVERED
+        highest = history.highest_queue_id
+        for operation in batch.operations:
+            kind, count, queue_id, first, _, _, _ = operation
+            end = first + count
+            if queue_id > highest:
+                highest = queue_id
+            if next_queue_id is not None and queue_id >= next_queue_id:
+                text = f"an operation names queue {queue_id}, but ids have been assigned only below"
+                text = f"{text} {next_queue_id}"
+                self._add("operation-queue-unknown", segment, batch, text, queue_id)
+            known = next_sequences.get(queue_id)
+            if kind == enqueue:
+                if known is not None and first < known:
+                    text = f"sequence {first} is assigned twice: {known} was next"
+                    self._add("sequence-reused", segment, batch, text, queue_id)
+                next_sequences[queue_id] = end if known is None or end > known else known
+                if is_behind:
+                    history.fresh.append(Fresh(segment, operation))
+            else:
+                if is_behind and known is not None and end > known and not segment.scanned.gaps:
+                    text = f"sequence {end - 1} has left the queue or was delivered, but {known}"
+                    text = f"{text} is next"
+                    self._add("operation-sequence-unknown", segment, batch, text, queue_id)
+                if is_behind and kind != delivered:
+                    history.remove(queue_id, first, end)
+            head = heads.get(queue_id)
+            if head is not None and not is_behind and end > head:
+                text = (
+                    f"queue {queue_id}: sequence {end - 1} was given, but {head} is noted as the "
+                    "next one"
+                )
+                self._findings.add("head-too-low", FILE, text, queue_id=queue_id, sequence=end - 1)
+        history.highest_queue_id = highest
 
 
 def check_position(rows: Rows, segments: dict[int, CheckedSegment], findings: Findings) -> None:

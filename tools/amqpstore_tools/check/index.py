@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from operator import not_
+from operator import mul, not_, sub
 from typing import NamedTuple
 
 from amqpstore import tables
@@ -209,23 +209,22 @@ def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:
     while start != -1:
         end = acked.find(1, start, stop)
         end = stop if end == -1 else end
-        while start < end:
-            place = _contiguous_until(sequences, ids, start, end)
+        ends = [*_ends(sequences, ids, start, end), end]
+        for place in ends:
             yield Live(queue_id, sequences[start], ids[start], sizes[start:place])
             start = place
         start = acked.find(0, end, stop)
 
 
-def _contiguous_until(sequences: array[int], ids: array[int], start: int, end: int) -> int:
-    """Return how far both columns ascend by one from place `start` on, at most to `end`."""
+def _ends(sequences: array[int], ids: array[int], start: int, end: int) -> list[int]:
+    """Return the places between `start` and `end` where a column does not ascend by one."""
     count = end - 1 - start
     if sequences[end - 1] - sequences[start] == count and ids[end - 1] - ids[start] == count:
-        return end
-    place = start + 1
-    while (
-        place < end
-        and sequences[place] == sequences[place - 1] + 1
-        and ids[place] == ids[place - 1] + 1
-    ):
-        place += 1
-    return place
+        return []
+    # As both columns ascend, neither step is 0.
+    steps = map(
+        mul,
+        map(sub, sequences[start + 1 : end], sequences[start : end - 1]),
+        map(sub, ids[start + 1 : end], ids[start : end - 1]),
+    )
+    return [place for place, step in enumerate(steps, start + 1) if step != 1]

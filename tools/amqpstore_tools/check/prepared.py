@@ -27,11 +27,18 @@ class Holdings:
         self._counted = counted or {}
         self._runs: dict[int, list[tuple[int, int]]] = {}
         for one in live:
-            end = one.first_sequence + len(one.sizes)
-            self._runs.setdefault(one.queue_id, []).append((one.first_sequence, end))
+            self._add(one.queue_id, one.first_sequence, len(one.sizes))
         for fresh in history.fresh:
             _, count, queue_id, first, *_ = fresh.operation
-            self._runs.setdefault(queue_id, []).append((first, first + count))
+            self._add(queue_id, first, count)
+
+    def _add(self, queue_id: int, first: int, count: int) -> None:
+        runs = self._runs.setdefault(queue_id, [])
+        if runs and runs[-1][1] == first:
+            # Their ids are apart, perhaps, but not their sequences.
+            runs[-1] = runs[-1][0], first + count
+        else:
+            runs.append((first, first + count))
 
     def count(self, queue_id: int, first: int = 0, end: int = 1 << 64) -> int:
         """Count the messages of a queue from sequence `first` to before `end`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -194,8 +194,8 @@ class _AccountCheck:
         self._sizes = array("I", bytes(4 * count))
 
     def run(self) -> None:
-        for one in self._live:
-            self._count(one)
+        for first_id, sizes in _joined(self._live):
+            self._count(first_id, sizes)
         if self._segment is not None:
             for run in self._checker.known_runs(self._segment):
                 self._place(run)
@@ -227,11 +227,11 @@ class _AccountCheck:
             yield place, after, ids[place]
             place = after
 
-    def _count(self, live: Live) -> None:
+    def _count(self, first_id: int, sizes: array[int]) -> None:
         references = self._references
-        for start, stop, first in self._places(live.first_id, live.end_id):
-            skipped = first - live.first_id
-            self._index_sizes[start:stop] = live.sizes[skipped : skipped + stop - start]
+        for start, stop, first in self._places(first_id, first_id + len(sizes)):
+            skipped = first - first_id
+            self._index_sizes[start:stop] = sizes[skipped : skipped + stop - start]
             if references[start:stop].count(0) == stop - start:
                 references[start:stop] = array("I", [1]) * (stop - start)
             else:
@@ -337,6 +337,24 @@ class _AccountCheck:
     def _id(self, place: int) -> int:
         ids = self._ids
         return self._account.first_id + place if ids is None else ids[place]
+
+
+def _joined(live: Iterable[Live]) -> Iterator[tuple[int, array[int]]]:
+    """Join live entries, in the order of ids, that follow each other, of whatever queues: yields
+    the first id and the sizes.
+    """
+    first = end = 0
+    sizes = array("I")
+    for one in live:
+        if one.first_id != end:
+            if sizes:
+                yield first, sizes
+            first = end = one.first_id
+            sizes = array("I")
+        sizes.extend(one.sizes)
+        end += len(one.sizes)
+    if sizes:
+        yield first, sizes
 
 
 def _missing(

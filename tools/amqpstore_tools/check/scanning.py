@@ -10,7 +10,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -28,6 +29,8 @@ from amqpstore.records import (
     head_size,
 )
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
+
+_MAX_NAMES = 16_384
 
 
 class Ids(NamedTuple):
@@ -72,23 +75,28 @@ class ScannedBatch:
     gaps: int = 0
     is_blank: bool = False
 
-    @property
+    @cached_property
     def enqueued(self) -> list[tuple[int, int]]:
         """The ids that it puts in queues, in the form of `messages`."""
+        kind = OperationKind.ENQUEUE
+        ranges = [(one[4], one[4] + one[1]) for one in self.operations if one[0] == kind]
         found: list[tuple[int, int]] = []
-        for one in sorted(self.operations, key=attrgetter("first_id")):
-            if one.kind == OperationKind.ENQUEUE:
-                end = one.first_id + one.message_count
-                if found and one.first_id <= found[-1][1]:
-                    found[-1] = found[-1][0], max(found[-1][1], end)
-                else:
-                    found.append((one.first_id, end))
-        return found
+        begin = reached = 0
+        for first, end in sorted(ranges):
+            if first > reached:
+                if reached:
+                    found.append((begin, reached))
+                begin = first
+            if end > reached:
+                reached = end
+        return [*found, (begin, reached)] if reached else found
 
     @property
     def is_whole(self) -> bool:
         """Whether the TRANSACTION exists, and each message that it enqueues."""
-        return is_whole(self.lsn, self.operations, self.has)
+        # Usually it enqueues all that it has: then it has all that it enqueues.
+        operations = [] if self.enqueued == self.messages else self.operations
+        return is_whole(self.lsn, operations, self.has)
 
     @property
     def is_damaged(self) -> bool:
@@ -112,8 +120,13 @@ class ScannedBatch:
 
     def has(self, first_id: int, count: int) -> bool:
         """Tell whether it has sound MESSAGE records of contiguous ids."""
-        place = bisect_right(self.messages, first_id, key=itemgetter(0)) - 1
-        return place >= 0 and first_id + count <= self.messages[place][1]
+        messages = self.messages
+        # Usually all of them are one run.
+        place = 0 if len(messages) == 1 else bisect_right(messages, first_id, key=itemgetter(0)) - 1
+        if place < 0:
+            return False
+        first, end = messages[place]
+        return first <= first_id and first_id + count <= end
 
 
 @dataclass
@@ -147,7 +160,8 @@ class Scanner(RecordScanner):
         self._measure = measure
         self._out = Scanned(gaps=self.gaps)
         self._batch = ScannedBatch(0)
-        self._names = (0, b"")
+        # Names that are UTF-8, each with the length of the exchange's before both.
+        self._names: set[tuple[int, bytes]] = set()
         self._head = b""
         self._ids: Ids | None = None
 
@@ -194,7 +208,7 @@ class Scanner(RecordScanner):
             ):
                 break
             if not starts(head, start) or not head:
-                if self._malformed(content[start:end]):
+                if not self._is_known(content, start, end) and self._malformed(content[start:end]):
                     break
                 head = self._head
             append(length + 32)
@@ -205,17 +219,32 @@ class Scanner(RecordScanner):
             self._note(first, wanted)
         return self._base + place
 
+    def _is_known(self, content: bytes, start: int, end: int) -> bool:
+        """Tell whether the payload of a MESSAGE is consistent, and its names were seen before:
+        properties differ from message to message, names hardly ever do.
+        """
+        if end - start < HEAD.size:
+            return False
+        exchange, key, properties = HEAD.unpack_from(content, start)
+        names = start + HEAD.size
+        names_end = names + exchange + key
+        head_end = names_end + properties
+        if head_end > end or (exchange, content[names:names_end]) not in self._names:
+            return False
+        self._head = content[start:head_end]
+        return True
+
     def _malformed(self, payload: bytes) -> str:
         """Return why the payload of a MESSAGE is inconsistent."""
         try:
             size = head_size(payload)
             exchange, key, _ = HEAD.unpack_from(payload)
-            names = exchange, payload[HEAD.size : HEAD.size + exchange + key]
-            # Properties differ from message to message, names hardly ever do.
-            if names != self._names:
-                names[1][:exchange].decode()
-                names[1][exchange:].decode()
-                self._names = names
+            names = payload[HEAD.size : HEAD.size + exchange + key]
+            names[:exchange].decode()
+            names[exchange:].decode()
+            if len(self._names) >= _MAX_NAMES:
+                self._names.clear()
+            self._names.add((exchange, names))
         except ValueError as error:
             return str(error)
         self._head = payload[:size]

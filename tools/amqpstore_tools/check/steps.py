@@ -8,7 +8,7 @@ called here.
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
@@ -239,6 +239,9 @@ class _Ranges:
 
     def cover(self, first_id: int, end_id: int) -> bool:
         """Tell whether the accounts have all of these ids."""
+        place = bisect_right(self._firsts, first_id) - 1
+        if place >= 0 and end_id <= self._ranges[place][1]:
+            return True  # Usually one account has all of them.
         wanted = end_id
         for _, first, end in self.of(first_id, end_id):
             # From the highest down: what is left is below `wanted`.
