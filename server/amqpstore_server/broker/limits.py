@@ -57,6 +57,9 @@ MOVE_COST = 30
 DROP_COST = 15
 """The cost of dropping a run of messages."""
 
+DELETE_COST = 100
+"""The cost of deleting a queue."""
+
 LOOK_COST = 3
 """The cost of a look at a queue that may have messages to move or to drop."""
 

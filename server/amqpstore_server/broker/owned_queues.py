@@ -1,20 +1,25 @@
-"""Exclusive queues: those that belong to one connection, and are deleted with it."""
+"""Queues that go with a connection: exclusive ones, which belong to it, and those that are deleted
+with their last consumer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import called
+from amqpstore_server.broker.limits import DELETE_COST
 from amqpstore_server.broker.queues.queue import Queue
 
-_AT_ONCE = 128
+_AT_ONCE = 48
 """Queues of a connection that ended which are deleted before others have their turn."""
 
 
 class OwnedQueues:
-    """The exclusive queues of a virtual host, by the connections that own them.
+    """The exclusive queues of a virtual host, by the connections that own them; and the unused
+    ones, whose last consumer has left.
 
     Args: delete, which deletes a queue, and then calls `remove`.
     """
@@ -25,6 +30,8 @@ class OwnedQueues:
         self._of: dict[object, dict[Queue, None]] = {}
         self._ended: set[object] = set()
         """Connections that have ended, and whose queues are not all deleted yet."""
+        self._unused: dict[Queue, None] = {}
+        """Queues that lost their last consumer and are not deleted yet."""
 
     def add(self, queue: Queue) -> None:
         """Add a queue, unless it belongs to nobody."""
@@ -33,12 +40,43 @@ class OwnedQueues:
 
     def remove(self, queue: Queue) -> None:
         """Remove a queue that was deleted."""
+        self._unused.pop(queue, None)
         if queue.owner is not None:
             self._of.get(queue.owner, {}).pop(queue, None)
 
     def is_over(self, queue: Queue) -> bool:
-        """Whether the connection of a queue has ended, and the queue is as good as deleted."""
-        return queue.owner in self._ended and not queue.is_internal
+        """Whether the connection of a queue, or its last consumer, has gone, and the queue is as
+        good as deleted.
+        """
+        return queue in self._unused or (queue.owner in self._ended and not queue.is_internal)
+
+    def end_unused(self, queue: Queue) -> None:
+        """Delete a queue that has lost its last consumer: if many queues have in this turn, in a
+        later one. Until then it is as good as deleted.
+        """
+        context = self._context
+        if not context.is_turn_spent:
+            context.spent += DELETE_COST
+            self._delete(queue)
+            return
+        if not self._unused:
+            context.background.append(self._deleting_unused())
+        self._unused[queue] = None
+
+    def _deleting_unused(self) -> Iterator[None]:
+        """Delete queues that have lost their last consumer, in steps of one commit each."""
+        store = self._context.store
+        while self._unused:
+            self._context.work["unused queues"] = None
+            store.group_definitions()
+            try:
+                for queue in list(islice(self._unused, _AT_ONCE)):
+                    del self._unused[queue]
+                    if not queue.is_deleted:
+                        called(partial(self._delete, queue))
+            finally:
+                store.commit_definitions()
+            yield
 
     def end(self, connection: object) -> None:
         """Delete the queues of a connection that ended: of hundreds most in later turns. Until then

@@ -503,8 +503,8 @@ class VirtualHost:
         _end_consumers(queue)
 
     def existing_queue(self, name: str) -> Queue | None:
-        """Return the queue of that name, unless its connection has ended: then it is deleted. An
-        address of direct replies is no queue.
+        """Return the queue of that name, unless it is as good as deleted: then it is deleted now.
+        An address of direct replies is no queue.
         """
         queue = self._living(name)
         return None if queue is None or queue.kind == ReplyQueue.kind else queue
@@ -530,7 +530,7 @@ class VirtualHost:
             if not queue.consumers.remove(its):
                 continue
             if queue.auto_delete and not queue.consumers:
-                self.delete_queue(queue, Departure.OWNER_GONE)
+                self.owned_queues.end_unused(queue)
             else:
                 queue.used()
                 queue.touch()
