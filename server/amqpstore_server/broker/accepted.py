@@ -213,6 +213,19 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return spelled[near[0]] if near else ""
 
 
+def _apart(place: Place, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the names that have to be looked at one by one, and the others: unknown ones that are
+    compared with nothing. There may be thousands.
+    """
+    names, rows = list(names), TABLE[place]
+    # There are at least as many unknown ones among these as are compared.
+    first = _MAX_COMPARED + len(rows)
+    if len(names) <= first:
+        return names, []
+    known = [name for name in names[first:] if name in rows]
+    return names[:first] + known, [name for name in names[first:] if name not in rows]
+
+
 @functools.cache
 def _unknown(place: Place) -> tuple[list[str], NameRule]:
     """Return the names that act, and what becomes of one that nothing is known of."""
@@ -227,11 +240,16 @@ def _unknown(place: Place) -> tuple[list[str], NameRule]:
 def notes(place: Place, names: Iterable[str]) -> list[str]:
     """Return a line for each name that has no effect, in the words that an operator is told."""
     what, noted = place.value, Treatment.NOTED  # looked up once for thousands of names
-    return [
+    names, others = _apart(place, names)
+    found = [
         f"{what} '{name}' has no effect: {reason}"
         for name, (treatment, reason) in _entries(place, names)
         if treatment is noted
     ]
+    _, (treatment, reason) = _unknown(place)
+    if treatment is noted:
+        found += [f"{what} '{name}' has no effect: {reason}" for name in others]
+    return found
 
 
 def field_note(name: str, reason: str, of: str = "", what: str = "field") -> str:
@@ -300,7 +318,7 @@ def _acts(place: Place, name: str) -> bool:
 
 def refusal(place: Place, names: Iterable[str]) -> str:
     """Return why the first of the names that is refused is; empty if none is."""
-    for name, (treatment, reason) in _entries(place, names):
+    for name, (treatment, reason) in _entries(place, _apart(place, names)[0]):
         if treatment is Treatment.REFUSED:
             return f"no {place.value} '{name}': {reason}"
     return ""
@@ -312,7 +330,7 @@ def check_arguments(place: Place, names: Iterable[str], what: str) -> None:
     Raises: PreconditionFailedError.
     """
     refused = Treatment.REFUSED
-    for name, (treatment, reason) in _entries(place, names):
+    for name, (treatment, reason) in _entries(place, _apart(place, names)[0]):
         if treatment is refused:
             raise PreconditionFailedError(f"invalid arg '{name}' for {what}: {reason}")
 

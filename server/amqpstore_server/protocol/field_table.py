@@ -400,6 +400,7 @@ _READERS: dict[int, Callable[[bytes, int], tuple[FieldValue, int]]] = {
     ord("x"): read_longstr,
 }
 _ARRAY = ord("A")
+_STRING = ord("S")
 _TABLE = ord("F")
 
 
@@ -419,8 +420,8 @@ def _decode_container(  # noqa: C901 - what it does not do itself costs a call f
     container, is_table, count = top, tag == _TABLE, 0
     around: list[tuple[Any, bool, int]] = []
     size = len(buffer)
-    # Names, tags and numbers are read here and not by their readers: for 16,384 entries of a table
-    # that halves the time for which everybody waits (8 ms, and 4).
+    # Names, tags, numbers and strings are read here and not by their readers: for 16,384 entries of
+    # a table that halves the time for which everybody waits (8 ms, and 4).
     while True:
         while offset >= end:
             _check_end("table" if is_table else "array", offset, end)
@@ -446,6 +447,15 @@ def _decode_container(  # noqa: C901 - what it does not do itself costs a call f
         if (number := _NUMBERS.get(tag)) and offset + number[0].size <= size:
             (value,) = number[0].unpack_from(buffer, offset)
             offset += number[0].size
+        elif tag == _STRING and offset + LONG.size <= size:
+            start = offset + LONG.size
+            offset = start + LONG.unpack_from(buffer, offset)[0]
+            if offset > size:
+                read_longstr(buffer, start - LONG.size)  # It raises what is to be said.
+            try:
+                value = buffer[start:offset].decode()
+            except UnicodeDecodeError:
+                value = buffer[start:offset]
         elif tag in _CONTAINERS:
             around.append((container, is_table, end))
             if len(around) >= most_depth:

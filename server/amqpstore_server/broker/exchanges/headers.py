@@ -79,7 +79,8 @@ class HeadersExchange(Exchange):
         places = rule.places()
         if rule.needs_all:
             # One is enough: the one with the fewest others.
-            places = [min(places, key=lambda place: len(self._filed.get(place, ())))]
+            free = next((place for place in places if place not in self._filed), None)
+            places = [free or min(places, key=lambda place: len(self._filed[place]))]
         filed, key = self._filed, id(binding)
         names = []
         for place in places:
@@ -93,14 +94,15 @@ class HeadersExchange(Exchange):
         rule.filed = places
 
     def _remove(self, binding: Binding) -> None:
-        for place in self._rules.pop(id(binding)).filed:
-            rules = self._filed[place]
-            del rules[id(binding)]
+        filed, names, key = self._filed, self._names, id(binding)
+        for place in self._rules.pop(key).filed:
+            rules = filed[place]
+            del rules[key]
             if not rules:
-                del self._filed[place]
-                self._names[place[0]] -= 1
-                if not self._names[place[0]]:
-                    del self._names[place[0]]
+                del filed[place]
+                count = names.pop(place[0])
+                if count > 1:
+                    names[place[0]] = count - 1
 
 
 class _Rule:

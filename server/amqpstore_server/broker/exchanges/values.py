@@ -29,7 +29,14 @@ def comparable(value: Any) -> Any:
         return [
             "table",
             *[
-                (name, one if type(one) in _AS_THEY_ARE else comparable(one))
+                (
+                    name,
+                    one
+                    if type(one) in _AS_THEY_ARE
+                    else one.encode("utf-8", "surrogateescape")  # `octets_of`: each call costs
+                    if type(one) is str
+                    else comparable(one),
+                )
                 for name, one in sorted(value.items(), key=itemgetter(0))
             ],
         ]
