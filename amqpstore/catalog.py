@@ -42,6 +42,7 @@ TABLES = (
     "ends",
     "dictionaries",
     "quarantine",
+    "passed_over",
     "vhosts",
     "users",
     "exchanges",

@@ -230,6 +230,9 @@ class Files(Protocol):
     def type_of(self, path: str) -> FileType:
         """Return what a path leads to, without opening it."""
 
+    def size_of(self, path: str) -> int:
+        """Return the size of a file, without opening it; 0 if there is none. Raises: OSError."""
+
     def is_link(self, path: str) -> bool:
         """Tell whether a path is a symbolic link, wherever it leads."""
 
@@ -537,6 +540,12 @@ class OsFiles:
 
     def type_of(self, path: str) -> FileType:
         return type_of(path)
+
+    def size_of(self, path: str) -> int:
+        try:
+            return os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
 
     def is_link(self, path: str) -> bool:
         return os.path.islink(path)

@@ -81,4 +81,5 @@ class IndexKeys:
 QUEUE_KEYS = NumberKeys(20, _MAX_QUEUE_ID, "this is not a valid queue id")
 SEGMENT_KEYS = NumberKeys(10, _MAX_SEGMENT, "this is not a valid segment number")
 DICTIONARY_KEYS = NumberKeys(10)
+LSN_KEYS = NumberKeys(20)
 INDEX_KEYS = IndexKeys()

@@ -22,7 +22,7 @@ from amqpstore.errors import DamageError
 from amqpstore.evidence.absence import Absence
 from amqpstore.evidence.durable_positions import PositionNotes
 from amqpstore.figures import CountedSegment, LogFigures
-from amqpstore.filenames import index_path, segment_path
+from amqpstore.filenames import index_path, is_compacted, segment_path
 from amqpstore.files import File
 from amqpstore.index_merge import Merged
 from amqpstore.index_writer import IndexWriter
@@ -95,6 +95,10 @@ class Maintenance:
         self._tables_from = first.segment if first else recovered.position.segment
         self._known_segment = recovered.start.segment
         self._damaged = recovered.to_quarantine
+        # A repair may need these, too, as something is missing: segments of the log say where
+        # messages are whose index files cannot be read.
+        self._kept_segments = recovered.kept_segments
+        self._kept: frozenset[int] = frozenset()
         # A checkpoint would make the loss of unreadable parts final: the next start should try them
         # again. But the log must not grow for ever.
         self._is_unread = recovered.is_unread
@@ -375,6 +379,7 @@ class Maintenance:
         if self._unfinished:
             return self._unfinished
         log = self._log
+        self._kept = self._segments_to_keep()
         created, self.created = self.created, []
         deleted, self.deleted = self.deleted, []
         changed = self._changed_tables()
@@ -392,10 +397,17 @@ class Maintenance:
             batches=log.take_durable(),
             deleted=deleted,
             offset_tables=offset_tables,
-            damaged=self._damaged,
+            damaged=self._kept,
             position=log.position,
         )
         return self._unfinished
+
+    def _segments_to_keep(self) -> frozenset[int]:
+        """Return the segments that are moved to quarantine when the store needs them no more."""
+        if any(queue.unread for queue in self._queues.values()):
+            numbers = (account.number for account in self._checkpoint_state.accounts)
+            self._kept_segments |= {number for number in numbers if not is_compacted(number)}
+        return frozenset(self._damaged | self._kept_segments)
 
     def _changed_tables(self) -> range:
         """Return the numbers of the log's segments whose offset tables changed since the last
@@ -417,7 +429,7 @@ class Maintenance:
         self._removals += [
             partial(self._remove_segment, number)
             for number in result.dropped
-            if number not in self._damaged
+            if number not in self._kept
         ]
         for merged in result.merged:
             if queue := self._queues.get(merged.queue_id):
@@ -472,7 +484,8 @@ class Maintenance:
         self._log.measures.compacted_bytes += result.moved_bytes
         self._detach(replaced)
         files, directory, *_ = self._backing
-        self._removals.append(partial(remove_compacted, files, directory, result, self._damaged))
+        kept = self._segments_to_keep()
+        self._removals.append(partial(remove_compacted, files, directory, result, kept))
         if result.damage:
             path, offset, _, reason = result.damage[0]
             _log.error(

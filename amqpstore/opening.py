@@ -27,7 +27,7 @@ from amqpstore.queue import Queue
 from amqpstore.records import FORMAT_VERSION
 from amqpstore.recovered import Recovered
 from amqpstore.recovery import recover
-from amqpstore.removal import attempt, quarantine
+from amqpstore.removal import attempt, copy_to_quarantine, quarantine
 from amqpstore.space import ReservingCatalog, Space
 from amqpstore.tables import StoreRows
 from amqpstore.terms import begin_term
@@ -117,6 +117,8 @@ def open_directory(
             give_rows_checksums(files, directory, catalog, found.store_id)
         # The rows before the files: a crash between them leaves files without a row, for the next
         # start. The end of the log is noted before anything is written after it.
+        for path in recovered.copies:
+            copy_to_quarantine(files, directory, path)
         if recovered.changes:
             catalog.commit(recovered.changes)
         for path in recovered.leftovers:
@@ -145,7 +147,7 @@ def _begin_term(backing: Backing, recovered: Recovered, term: int) -> None:
     try:
         if rows.term != term:
             raise ValueError(f"its highest term is {rows.term or 0}")  # noqa: TRY301 - as the other
-        next_queue_id = rows.next_queue_id or 1
+        next_queue_id = recovered.next_queue_id or rows.next_queue_id or 1
         recovered.position, next_queue_id = begin_term(recovered.position, next_queue_id, term)
     except ValueError as error:
         raise MembershipError(backing.directory, f"cannot lead term {term}: {error}") from None

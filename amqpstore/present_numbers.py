@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 
 class PresentNumbers:
     """Numbers that were added in ascending order. `ranges`: from a first one to before an end."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self.ranges: list[tuple[int, int]] = []
+        for first, end in sorted(ranges):
+            self.add_range(first, end)
+
+    def __contains__(self, number: int) -> bool:
+        return self.count(number, number + 1) > 0
 
     def add(self, number: int) -> None:
         """Add a number, higher than all before."""
@@ -38,10 +43,16 @@ class PresentNumbers:
 
     def absent(self, first: int, end: int) -> Iterator[int]:
         """Yield the numbers from `first` to before `end` that were not added."""
+        for start, stop in self.missing(first, end):
+            yield from range(start, stop)
+
+    def missing(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of numbers from `first` to before `end` that were not added."""
         place = max(bisect_right(self.ranges, first, key=itemgetter(0)) - 1, 0)
         while first < end:
             # Usually all are in the first one.
             known = self.ranges[place] if place < len(self.ranges) else (end, end)
-            yield from range(first, min(known[0], end))
+            if first < known[0]:
+                yield first, min(known[0], end)
             first = max(first, known[1])
             place += 1

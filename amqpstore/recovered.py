@@ -22,9 +22,9 @@ class RecoveryReport:
     cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages whose
     record is sound and whose TRANSACTION, which said where they belong, is damaged. `absent` counts
     messages that `kept` has and the files of their segments do not; `shortfall` is what was durable
-    and is missing in the log or behind its end. `torn_bytes`
-    were rolled back at the end of the log, with `rolled_back` messages; `damage` is (path, offset,
-    bytes, reason); `unknown_files` were left alone.
+    and is missing in the log or behind its end, `passed_over` what earlier starts have left to a
+    repair, as text. `torn_bytes` were rolled back at the end of the log, with `rolled_back`
+    messages; `damage` is (path, offset, bytes, reason); `unknown_files` were left alone.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
@@ -33,6 +33,7 @@ class RecoveryReport:
     orphaned: list[int] = field(default_factory=list)
     absent: list[AbsentMessages] = field(default_factory=list)
     shortfall: Shortfall = field(default_factory=Shortfall)
+    passed_over: str = ""
     torn_bytes: int = 0
     rolled_back: int = 0
     damage: list[tuple[str, int, int, str]] = field(default_factory=list)
@@ -44,7 +45,7 @@ class RecoveryReport:
     def is_clean(self) -> bool:
         """Whether nothing was torn and nothing is damaged."""
         is_torn = self.torn_bytes or self.rolled_back
-        return not (is_torn or self.damage or self.lost or self.shortfall)
+        return not (is_torn or self.damage or self.lost or self.shortfall or self.passed_over)
 
     @property
     def lost_count(self) -> int:
@@ -60,9 +61,12 @@ class Recovered:
 
     The last checkpoint was at `start`, the log ends at `position`, and `batches` are those between;
     `changes` are for the catalog, and `leftovers` are files that a crash left: both must be dealt
-    with before the log continues. `quarantined` are numbers of segments that it kept from being
+    with before the log continues. `copies` are index files of which quarantine gets a copy, as they
+    have more than their rows count. `next_queue_id`, if that of the catalog has changed.
+    `quarantined` are numbers of segments that it kept from being
     moved away, and `to_quarantine` of those to move instead of removing, once nothing in them is
-    live. `is_unread`: the disk could not read all of the log, and the next start should try again.
+    live; so are `kept_segments`, while anything is missing.
+    `is_unread`: the disk could not read all of the log, and the next start should try again.
     `open_segment`: the segment that a crash may have torn, 0 if there is none.
     """
 
@@ -73,10 +77,13 @@ class Recovered:
     deleted: list[int] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
+    copies: list[str] = field(default_factory=list)
     quarantined: list[int] = field(default_factory=list)
     to_quarantine: set[int] = field(default_factory=set)
+    kept_segments: set[int] = field(default_factory=set)
     is_unread: bool = False
     open_segment: int = 0
+    next_queue_id: int | None = None
     next_segment: int = 1
     next_compacted: int = FIRST_COMPACTED
     start: Position = START

@@ -22,9 +22,11 @@ Past 600 lines because it is one pass over one log: what a part of it finds, the
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
+from operator import attrgetter
 
 from amqpstore import tables
 from amqpstore.backing import Backing
@@ -35,8 +37,17 @@ from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex, e
 from amqpstore.enqueue_order import EnqueueOrder, not_enqueued
 from amqpstore.errors import DamageError, UnreadableLogError
 from amqpstore.evidence.absence import find_absent, size_of
-from amqpstore.evidence.newer_entries import find_newer_entries
-from amqpstore.evidence.newer_segments import find_newer, noted_newer
+from amqpstore.evidence.identification import FileKind
+from amqpstore.evidence.misplaced import find_strays
+from amqpstore.evidence.newer_entries import NewerEntries, find_newer_entries
+from amqpstore.evidence.newer_segments import find_newer, newer_in, noted_newer
+from amqpstore.evidence.passed_over import (
+    KEPT_FOR_ACKS,
+    PassedOver,
+    evident_queues,
+    known_messages,
+    passed_over,
+)
 from amqpstore.evidence.shortfall import ReadLog, find_shortfall
 from amqpstore.evidence.wrong_kinds import only_files, replaced_segments
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
@@ -74,7 +85,9 @@ from amqpstore.records import (
 from amqpstore.recovered import Recovered, RecoveryReport
 from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.segments import Segment, read_around
-from amqpstore.tables import START, DamageRow, NextSequenceRow, SegmentEndRow, StoreRows
+from amqpstore.tables import START, DamageRow, NextSequenceRow, Position, SegmentEndRow, StoreRows
+
+_ASTRAY = "a start does not read it there. Put it back, or let `amqpstore repair` do it"
 
 _FEW_MESSAGES = 65_536
 _MAX_SEGMENT_BYTES = 1 << 32
@@ -120,8 +133,23 @@ class _Recovery:
         self._unknown_bytes = 0
         # The last message in segments that are newer than the catalog.
         self._newest_id = 0
-        # Index files without a row, by path.
+        # Index files without a row, by path, wherever they are.
         self._unrowed: dict[str, IndexKey] = {}
+        # Segments of the log, or with a row, that are not where they belong, by path; and whether
+        # that is so of anything.
+        self._strays: dict[str, int] = {}
+        self._is_astray = False
+        # What earlier starts passed over, and whether this one does.
+        self._passed_over = PassedOver.read(catalog.rows)
+        self._known_rows = catalog.rows
+        # Numbers whose outcome this start knows: LSNs of batches, and ids that they have put in
+        # queues; also those of a torn tail.
+        self._done_lsns = PresentNumbers()
+        self._placed = PresentNumbers()
+        # Whether the catalog, or the log, is an older one.
+        self._is_old = False
+        # The highest id of a queue that is not in the catalog.
+        self._highest_queue_id = 0
         self._present = PresentNumbers()
         # For what is missing in the log: LSNs of its batches, and ids that it has or tells of.
         self._lsns = PresentNumbers()
@@ -155,6 +183,7 @@ class _Recovery:
         self._next_message_id = max(self._next_message_id, self._newest_id + 1)
         self._skip_numbers()
         position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
+        self._pass_over(position)
         if numbers:
             last = out.segments[-1]
             position = position._replace(segment=last.number, offset=last.size)
@@ -220,8 +249,7 @@ class _Recovery:
         self._report.shortfall = found
         if found:
             # They may have what the log lacks.
-            self._out.leftovers.clear()
-            self._out.quarantined.clear()
+            self._keep_all()
         if found and not self._is_follower:
             # None of the missing numbers is given again; behind them, the next start finds no such.
             self._next_lsn = max(self._next_lsn, found.lsn)
@@ -230,22 +258,93 @@ class _Recovery:
                 self._skip_to(self._queues[queue_id], missing.end)
 
     def _name_newer_entries(self) -> None:
-        """Report messages in index files without a row that are newer than catalog and log."""
-        next_id = self._next_message_id
+        """Report messages in index files that neither the catalog nor the log has seen: in files
+        without a row, and behind the end that a row counts.
+
+        Only the last file of a queue can have been longer when a later catalog was written.
+        """
+        known = known_messages(self._known_rows, self._ids.ranges)
         for path in only_files(self._files, self._unrowed):
-            key = self._unrowed[path]
-            found = find_newer_entries(self._files, path, key, self._seed, 0, next_id)
-            if found is None:
+            self._name_newer(path, self._unrowed[path], 0, known)
+        for queue in self._out.checkpoint_state.queues.values():
+            if not queue.files:
                 continue
-            self._damage(path, Gap(found.offset, found.end_offset, found.text))
-            # Nothing is removed beside an older catalog.
-            self._out.leftovers.clear()
-            self._out.quarantined.clear()
-            if not self._is_follower:
-                # None of these numbers is given again.
-                self._next_message_id = max(self._next_message_id, found.last_id + 1)
-                if queue := self._queues.get(key.queue_id):
-                    self._skip_to(queue, max(queue.next_sequence, found.end_sequence))
+            state = max((file.state for file in queue.files), key=attrgetter("number"))
+            path = index_path(self._directory, queue.id, state.number)
+            if self._files.size_of(path) <= state.end_bytes:
+                continue
+            key = IndexKey(queue.id, state.number)
+            if self._name_newer(path, key, state.end_bytes, known):
+                # It is removed once all that its row counts is acked.
+                self._out.copies.append(path)
+
+    def _name_newer(
+        self, path: str, key: IndexKey, start: int, known: PresentNumbers
+    ) -> NewerEntries | None:
+        found = find_newer_entries(self._files, path, key, self._seed, start, known)
+        if found is None:
+            return None
+        self._damage(path, Gap(found.offset, found.end_offset, found.text))
+        # Nothing is removed beside an older catalog.
+        self._is_old = True
+        self._keep_all()
+        self._highest_queue_id = max(self._highest_queue_id, key.queue_id)
+        if not self._is_follower:
+            # None of these numbers is given again.
+            self._next_message_id = max(self._next_message_id, found.last_id + 1)
+            if queue := self._queues.get(key.queue_id):
+                self._skip_to(queue, max(queue.next_sequence, found.end_sequence))
+        return found
+
+    def _keep_all(self) -> None:
+        """Remove no file that the catalog does not name: a repair may need it."""
+        self._out.leftovers.clear()
+        self._out.quarantined.clear()
+
+    def _pass_over(self, position: Position) -> None:
+        """Note what a repair may find, and neither this start nor any later one has seen.
+
+        The next checkpoint covers all numbers before `position`. So only this row tells later that
+        what has one of these numbers was not acked, and acks in the segments that were read may be
+        of messages that are found again: those segments are kept.
+        """
+        out = self._out
+        if self._is_follower:
+            return
+        report = self._report
+        is_part = self._unknown_bytes or self._is_astray or self._is_old or out.is_unread
+        if is_part or report.shortfall or report.orphaned:
+            queue_ids = self._queue_ids_passed_over()
+            found = passed_over(self._start, position, self._done_lsns, self._placed, queue_ids)
+            if not self._passed_over.has_all(found):
+                for lsn in tables.PASSED_OVER.read_keys(self._known_rows):
+                    out.changes.append(tables.PASSED_OVER.remove(lsn))
+                row = self._passed_over.with_row(found)
+                out.changes.append(tables.PASSED_OVER.put(position.lsn, row))
+                for number in self._expected.log:
+                    if number not in self._quarantine:
+                        self._quarantine[number] = [KEPT_FOR_ACKS]
+                        out.changes.append(tables.QUARANTINE.put(number, [KEPT_FOR_ACKS]))
+                self._keep_all()
+        if self._passed_over:
+            self._keep_all()
+            report.passed_over = self._passed_over.text
+
+    def _queue_ids_passed_over(self) -> range:
+        """Return ids that others than the queues in the catalog have: none of them is given
+        again.
+        """
+        strays = self._strays.items()
+        highest = max(
+            self._highest_queue_id,
+            evident_queues(self._files, self._directory, self._store_id, strays) - 1,
+        )
+        first = self._next_queue_id or max([0, *self._queues]) + 1
+        if highest < first:
+            return range(0)
+        self._out.next_queue_id = highest + 1
+        self._out.changes += StoreRows(next_queue_id=highest + 1).changes()
+        return range(first, highest + 1)
 
     def _checkpoint_state(self, catalog: Catalog) -> CheckpointState:
         """Return the state of the last checkpoint, and give queues what is in index files."""
@@ -292,10 +391,12 @@ class _Recovery:
         unfinished = [name for name in others if is_unfinished(name)]
         self._report.unknown_files = sorted({*others}.difference(spare, unfinished))
         numbers = segment_numbers(names)
-        self._numbers = {*numbers, *self._moved_numbers()}
+        self._find_strays(numbers)
+        self._numbers = {*numbers, *self._moved_numbers(), *self._strays.values()}
         self._replaced = replaced_segments(self._files, self._directory, numbers, self._start)
         self._numbers_there = {*numbers}.difference(self._replaced)
-        ends = {*self._noted_ends, *self._replaced}
+        # The log had gone on in a segment that is found elsewhere.
+        ends = {*self._noted_ends, *self._replaced, *self._strays.values()}
         self._expected = expected = ExpectedSegments.of(
             self._numbers_there, self._start.segment, self._rows.keys(), ends
         )
@@ -307,7 +408,9 @@ class _Recovery:
         left_index, misses_index = self._list_index_files()
         left = expected.left_over
         is_old = self._is_catalog_old(left)
-        if misses_index or self._report.absent or not expected.is_complete:
+        if misses_index or self._is_astray or self._report.absent or not expected.is_complete:
+            # One of them may have what another one should have.
+            self._out.kept_segments = set(self._rows)
             # The catalog may be an old copy, and these files have its messages under other names.
             return
         self._out.quarantined = [number for number in left if number in self._quarantine]
@@ -335,9 +438,46 @@ class _Recovery:
                     self._quarantine[number] = [newer.row]
                     self._out.changes.append(tables.QUARANTINE.put(number, [newer.row]))
         for newer in found.values():
-            self._damage(newer.path, Gap(newer.offset, newer.offset + newer.size, newer.reason))
+            self._damage(newer.path, Gap(newer.offset, newer.end, newer.reason))
             self._newest_id = max(self._newest_id, newer.last_id)
-        return bool(found)
+        self._is_old |= bool(found)
+        return self._is_old
+
+    def _find_strays(self, numbers: Iterable[int]) -> None:
+        """Find files of the store under other names: none of them is read, but each is reported,
+        and none of their numbers is given again.
+        """
+        if self._is_follower:
+            return
+        at_home = {
+            segment_path(self._directory, one)
+            for one in numbers
+            if one in self._rows or is_of_log(one, self._start.segment)
+        }
+        states = {
+            (queue.id, file.state.number)
+            for queue in self._out.checkpoint_state.queues.values()
+            for file in queue.files
+        }
+        at_home |= {index_path(self._directory, *key) for key in states}
+        for one in find_strays(self._files, self._directory, self._store_id, at_home):
+            if one.kind is FileKind.INDEX:
+                key = IndexKey(one.queue_id, one.number)
+                is_needed = key in states
+                if not is_needed:
+                    self._unrowed[one.path] = key
+            else:
+                is_needed = one.number in self._rows or is_of_log(one.number, self._start.segment)
+                if is_needed:
+                    self._strays[one.path] = one.number
+                elif newer := newer_in(self._files, one, self._seed, self._start.message_id):
+                    self._is_old = True
+                    self._newest_id = max(self._newest_id, newer.last_id)
+                    self._damage(one.path, Gap(newer.offset, newer.end, newer.reason))
+            if is_needed:
+                self._is_astray = True
+                home = os.path.relpath(one.home(self._directory), self._directory)
+                self._damage(one.path, Gap(0, 0, f"by its records it is {home}: {_ASTRAY}"))
 
     def _moved_numbers(self) -> list[int]:
         """Return the numbers of the segments in quarantine."""
@@ -514,6 +654,10 @@ class _Recovery:
         for record in torn.messages:
             self._next_message_id = max(self._next_message_id, record.number + 1)
         self._next_lsn = max(self._next_lsn, torn.lsn + 1)
+        if torn.lsn:
+            self._done_lsns.add(torn.lsn)
+        for record in torn.messages:
+            self._placed.add(record.number)
 
     def _apply(self, segment: Segment, batch: StoredBatch, content: bytes) -> None:
         for gap in batch.gaps:
@@ -528,6 +672,7 @@ class _Recovery:
             return
         self._next_lsn = batch.lsn + 1
         self._lsns.add(batch.lsn)
+        self._done_lsns.add(batch.lsn)
         operations, reasons = self._order.split(batch)
         for reason in reasons:
             self._damage(segment.path, Gap(batch.start, batch.end, reason))
@@ -535,6 +680,8 @@ class _Recovery:
             self._report.orphaned += not_enqueued(sizes, operations)
         first_id, stop = enqueued_ids(operations)
         self._note_ids(first_id, stop, sizes)
+        if stop:
+            self._placed.add_range(first_id, stop)
         if not stop:
             first_id = stop = self._next_message_id
         # Also for a damaged record: no other message may get its id.

@@ -7,8 +7,10 @@ of a message.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 
+from amqpstore.durability import sync_directory, sync_file
 from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_name, segment_path
 from amqpstore.files import Files
 
@@ -42,3 +44,28 @@ def quarantine(files: Files, directory: str, number: int) -> None:
     # The new name first: a crash between the two leaves the file under both, never under none.
     files.sync_directory(to)
     files.sync_directory(f"{directory}/{SEGMENTS}")
+
+
+def copy_to_quarantine(files: Files, directory: str, path: str) -> None:
+    """Copy a file to `quarantine/`, under its own name; durable on return. A file that is there is
+    left alone: it is the copy that an earlier start made.
+
+    Raises: OSError, DurabilityError.
+    """
+    folder = f"{directory}/{QUARANTINE}"
+    to = f"{folder}/{os.path.basename(path)}"
+    files.make_directory(folder)
+    if files.exists(to):
+        return
+    source = files.open(path)
+    try:
+        content = source.read(0, source.size())
+    finally:
+        source.close()
+    copy = files.create(to)
+    try:
+        copy.append([content])
+        sync_file(copy)
+    finally:
+        copy.close()
+    sync_directory(files, folder)

@@ -15,7 +15,7 @@ from typing import Any
 
 from amqpstore.filenames import FIRST_COMPACTED
 from amqpstore.index import ENTRIES_A_FILE, MAX_FILE_BYTES
-from amqpstore.keys import DICTIONARY_KEYS, INDEX_KEYS, QUEUE_KEYS, SEGMENT_KEYS, Keys
+from amqpstore.keys import DICTIONARY_KEYS, INDEX_KEYS, LSN_KEYS, QUEUE_KEYS, SEGMENT_KEYS, Keys
 
 Rows = dict[str, dict[str, Any]]
 """Tables of rows, by key."""
@@ -50,6 +50,7 @@ KEYS: dict[str, Keys[Any]] = {
     "ends": SEGMENT_KEYS,
     "dictionaries": DICTIONARY_KEYS,
     "quarantine": SEGMENT_KEYS,
+    "passed_over": LSN_KEYS,
     "prepared": QUEUE_KEYS,
 }
 
@@ -197,6 +198,18 @@ def _quarantine(_key: str, row: Any) -> str:
     return ""
 
 
+def _passed_over(_key: str, row: Any) -> str:
+    if not isinstance(row, dict):
+        return "it is not a map"
+    for name in ("lsns", "message_ids", "queue_ids"):
+        if not isinstance(row.get(name), list) or not all(
+            isinstance(one, list) and len(one) == 2 and all(map(_is_number, one))
+            for one in row[name]
+        ):
+            return f"{name} is not a list of ranges"
+    return ""
+
+
 def _dictionaries(_key: str, row: Any) -> str:
     return "" if isinstance(row, bytes) else "it is not a dictionary"
 
@@ -238,6 +251,7 @@ _LOOKS: dict[str, Callable[[str, Any], str]] = {
     "segments": _segments,
     "marks": _marks,
     "quarantine": _quarantine,
+    "passed_over": _passed_over,
     "dictionaries": _dictionaries,
     "prepared": _prepared,
 }

@@ -16,6 +16,7 @@ from amqpstore.index import IndexState
 from amqpstore.keys import (
     DICTIONARY_KEYS,
     INDEX_KEYS,
+    LSN_KEYS,
     QUEUE_KEYS,
     SEGMENT_KEYS,
     IndexKey,
@@ -226,6 +227,21 @@ class DamageRow(NamedTuple):
     reason: str
 
 
+class PassedOverRow(NamedTuple):
+    """What a start has passed over: see `evidence.passed_over`. Ranges, each a first number and the
+    one after the last: LSNs, ids of messages, and ids of queues.
+    """
+
+    lsns: list[list[int]]
+    message_ids: list[list[int]]
+    queue_ids: list[list[int]]
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> PassedOverRow:
+        """Parse a row of the catalog."""
+        return cls(**_fields(cls._fields, row))
+
+
 def _fields(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
@@ -257,10 +273,11 @@ OFFSET_TABLES = Table("marks", SEGMENT_KEYS, OffsetTableRow.of_row, _as_map)
 SEGMENT_ENDS = Table("ends", SEGMENT_KEYS, SegmentEndRow.of_row, _as_map)
 DICTIONARIES: Table[int, bytes] = Table("dictionaries", DICTIONARY_KEYS, _as_it_is, _as_it_is)
 QUARANTINE = Table("quarantine", SEGMENT_KEYS, _damage_of, _damage_row)
+PASSED_OVER = Table("passed_over", LSN_KEYS, PassedOverRow.of_row, _as_map)
 
 TABLES: tuple[Table[Any, Any], ...] = (
     *(QUEUES, PREPARED, NEXT_SEQUENCES, INDEX),
-    *(SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS, DICTIONARIES, QUARANTINE),
+    *(SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS, DICTIONARIES, QUARANTINE, PASSED_OVER),
 )
 """All of these tables; besides them there are `store` (see `StoreRows`), and those of the
 broker.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from amqpstore.filenames import (
     TRANSIENT,
     index_path,
     is_spare,
+    rejoin_number,
+    repair_number,
     segment_path,
 )
 from amqpstore.files import File, Files, FileType
@@ -82,7 +85,9 @@ class IdentifiedFile(NamedTuple):
         return index_path(directory, self.queue_id, self.number)
 
 
-def identify(files: Files, path: str, store_id: bytes) -> IdentifiedFile | None:
+def identify(
+    files: Files, path: str, store_id: bytes, searched_bytes: int = _SEARCHED_BYTES
+) -> IdentifiedFile | None:
     """Find out what a file is, by its first sound record; None if it has none of any store.
 
     Records other than the one at the start of a segment can only be recognised if they belong to
@@ -91,46 +96,63 @@ def identify(files: Files, path: str, store_id: bytes) -> IdentifiedFile | None:
     """
     file = files.open(path)
     try:
-        return _by_header(file, path) or _by_record(file, path, store_id)
+        return _by_header(file, path) or _by_record(file, path, store_id, searched_bytes)
     finally:
         file.close()
 
 
 def find_files(
-    files: Files, directory: str, store_id: bytes, *, but: Collection[str] = ()
+    files: Files,
+    directory: str,
+    store_id: bytes,
+    *,
+    but: Collection[str] = (),
+    searched_bytes: int = _SEARCHED_BYTES,
 ) -> Iterator[IdentifiedFile]:
     """Yield each file below `directory` that has records of the store, whatever its name.
 
     Files that belong where they are come too: see `IdentifiedFile.home`. Of one segment there may
     be several files. Symbolic links are not followed, except those at the top, such as a
     `segments` on another disk. What cannot be read is left out.
-    Args: but, paths of files that are not looked at.
+    Nothing is yielded of what a repair replaced or a follower discarded: that was given up.
+    Args: but, paths of files and directories that are not looked at; searched_bytes, how far into
+    a file its first sound record is looked for.
+    Raises: OSError, if a directory of the store cannot be listed.
     """
-    for path in _walk(files, directory):
-        if path in but:
-            continue
+    for path in _walk(files, directory, but):
         with contextlib.suppress(OSError):
-            found = identify(files, path, store_id)
+            found = identify(files, path, store_id, searched_bytes)
             if found and found.store_id == store_id:
                 yield found
 
 
-def _walk(files: Files, directory: str, depth: int = 0) -> Iterator[str]:
-    """Yield the path of each regular file below a directory."""
+def _walk(
+    files: Files, directory: str, but: Collection[str], depth: int = 0, *, given_up: bool = False
+) -> Iterator[str]:
+    """Yield the path of each regular file below a directory. Args: given_up, whether the directory
+    is the one with what was given up.
+    """
     names = []
-    with contextlib.suppress(OSError):
+    try:
         names = files.list_directory(directory)
+    except OSError as error:
+        is_ours = depth == 0 or (depth == 1 and os.path.basename(directory) in _OURS)
+        if is_ours and not isinstance(error, PermissionError | FileNotFoundError):
+            raise
     for name in names:
         path = f"{directory}/{name}"
         if files.is_link(path) and (depth or name not in _OURS):
             continue
-        if depth == 0 and name in _PASSED_OVER:
+        if path in but or (depth == 0 and name in _PASSED_OVER):
+            continue
+        if given_up and (repair_number(name) or rejoin_number(name)):
             continue
         kind = FileType.MISSING
         with contextlib.suppress(OSError):
             kind = files.type_of(path)
         if kind is FileType.DIRECTORY and depth < _MAX_DEPTH:
-            yield from _walk(files, path, depth + 1)
+            is_quarantine = depth == 0 and name == QUARANTINE
+            yield from _walk(files, path, but, depth + 1, given_up=is_quarantine)
         elif kind is FileType.FILE and not is_spare(name):
             yield path
 
@@ -148,12 +170,14 @@ def _by_header(file: File, path: str) -> IdentifiedFile | None:
     return IdentifiedFile(path, FileKind.SEGMENT, found.number, 0, header.store_id, file.size(), 0)
 
 
-def _by_record(file: File, path: str, store_id: bytes) -> IdentifiedFile | None:
+def _by_record(
+    file: File, path: str, store_id: bytes, searched_bytes: int
+) -> IdentifiedFile | None:
     """Identify a file by the first record in it that belongs to a store."""
     seed = checksum_seed(store_id)
     size = file.size()
     base = 0
-    while base < min(size, _SEARCHED_BYTES):
+    while base < min(size, searched_bytes):
         # An INDEX record is read whole, as its payload says which queue it is of.
         content = file.read(base, _WINDOW_BYTES + MAX_FILE_BYTES)
         offset = content.find(MAGIC)

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from amqpstore import tables
-from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files
+from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
 from amqpstore.expected_segments import is_of_log
 from amqpstore.filenames import (
     INDEX,
     KEPT,
+    LOCK,
+    MARKER,
+    MEMBER,
+    NEW_MARKER,
+    NEW_MEMBER,
     NEW_REPLACEMENT,
-    QUARANTINE,
     REPLACEMENT,
     index_key,
-    rejoin_number,
-    repair_number,
+    is_unfinished,
 )
 from amqpstore.files import Files, FileType
 from amqpstore.keys import IndexKey
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, StoreRows
+
+_SEARCHED_BYTES = 1 << 20
+"""How far a start looks into a file for its first sound record."""
+
+
+_OTHERS = (*(KEPT, REPLACEMENT, NEW_REPLACEMENT), *(MARKER, NEW_MARKER, LOCK, MEMBER, NEW_MEMBER))
+"""A start does not look into these."""
 
 
 class Misplaced(NamedTuple):
@@ -58,12 +69,39 @@ def find_misplaced(
             yield Misplaced(name, os.path.relpath(home, directory))
 
 
+def find_strays(
+    files: Files, directory: str, store_id: bytes, at_home: Collection[str]
+) -> Iterator[IdentifiedFile]:
+    """Yield the files of the store under other names than their own, if nothing, or something else,
+    has their own name. It is for a start: files with a name of their own in `at_home` are not read
+    unless another file claims that name, and others not far.
+
+    What belongs to a copy of another member, a whole or an unfinished one, or is kept for others,
+    is left out.
+    Args: at_home, paths of files that the catalog or the log names.
+    """
+    others = {f"{directory}/{name}" for name in _OTHERS}
+    for one in find_files(
+        *(files, directory, store_id), but=others.union(at_home), searched_bytes=_SEARCHED_BYTES
+    ):
+        home = one.home(directory)
+        if is_unfinished(os.path.basename(one.path)):
+            continue
+        if one.path != home and not _is_itself(files, directory, home, store_id):
+            yield one
+
+
+def _is_itself(files: Files, directory: str, path: str, store_id: bytes) -> bool:
+    """Tell whether a file is what its name says."""
+    with contextlib.suppress(OSError):
+        found = identify(files, path, store_id, _SEARCHED_BYTES)
+        return found is not None and found.home(directory) == path
+    return False
+
+
 def _was_given_up(name: str) -> bool:
-    """Tell whether a repair or a follower replaced a file, or a member keeps it for others."""
-    folders = name.split("/")
-    if folders[0] == QUARANTINE:
-        return bool(repair_number(folders[1]) or rejoin_number(folders[1]))
-    return folders[0] == KEPT
+    """Tell whether a member keeps a file for others."""
+    return name.split("/")[0] == KEPT
 
 
 def _is_needed(one: IdentifiedFile, rows: Rows | None) -> bool:
@@ -82,7 +120,7 @@ def find_unneeded_index(
     files: Files, directory: str, store_id: bytes, rows: Rows
 ) -> Iterator[tuple[str, IndexKey]]:
     """Yield the index files under other names than their own that no row of the catalog names, and
-    what they are. Those that were given up, or belong to a copy of another member, are left out.
+    what they are. What is kept for others, or belongs to a copy of another member, is left out.
     """
     for one in find_files(files, directory, store_id):
         name = os.path.relpath(one.path, directory)

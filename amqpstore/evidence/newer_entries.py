@@ -1,8 +1,9 @@
-"""Index files with messages that are newer than all that the catalog and the log know.
+"""Index files with messages that neither the catalog nor the log has seen.
 
 A checkpoint writes to index files only what is durable in the log. So a crash before its rows are
 committed leaves files without a row, or bytes behind the end that a row counts, but the log has all
-messages in them. If the log ends before them, the catalog or the log is an older one.
+messages in them. If it lacks some, the catalog or the log is an older one, or a part of the log is
+missing.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import NamedTuple
 from amqpstore.files import Files
 from amqpstore.index import MAX_FILE_BYTES, decode_block
 from amqpstore.keys import IndexKey
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.records import Kind, Record, scan
 
 
 class NewerEntries(NamedTuple):
-    """The entries of an index file that are newer than catalog and log, in blocks from `offset` to
+    """The entries of an index file that catalog and log have not seen, in blocks from `offset` to
     before `end_offset`: sequences from `sequence` to before `end_sequence`, and ids from `first_id`
     to `last_id`.
     """
@@ -33,17 +35,17 @@ class NewerEntries(NamedTuple):
     def text(self) -> str:
         """What is wrong, as text for people."""
         return (
-            f"it has {self.messages} messages, from {self.first_id} to {self.last_id}, that are "
-            "newer than the last checkpoint and the log: the catalog or the log is an older one"
+            f"it has {self.messages} messages, from {self.first_id} to {self.last_id}, that neither"
+            " the last checkpoint nor the log has seen: one of these is older, or lacks a part"
         )
 
 
 def find_newer_entries(
-    files: Files, path: str, key: IndexKey, seed: int, start: int, next_id: int
+    files: Files, path: str, key: IndexKey, seed: int, start: int, known: PresentNumbers
 ) -> NewerEntries | None:
-    """Return what an index file has behind offset `start` that is newer than all else. None if
-    there is nothing, or if it cannot be read. Args: next_id, the first message that neither the
-    catalog nor the log knows.
+    """Return what an index file has behind offset `start` that nothing else has seen. None if there
+    is nothing, or if it cannot be read. Args: known, the messages that the last checkpoint or the
+    log has seen: see `passed_over.known_messages`.
     """
     try:
         file = files.open(path)
@@ -61,7 +63,7 @@ def find_newer_entries(
             queue_id, block = decode_block(content[one.payload_offset : one.end])
         except ValueError:
             continue
-        newer = [place for place, message_id in enumerate(block.ids) if message_id >= next_id]
+        newer = [place for place, message_id in enumerate(block.ids) if message_id not in known]
         if queue_id != key.queue_id or not newer:
             continue
         first, last = newer[0], newer[-1]

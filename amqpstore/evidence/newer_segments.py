@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from amqpstore.evidence.identification import FileKind, IdentifiedFile
 from amqpstore.filenames import is_compacted, quarantined_path, segment_path
 from amqpstore.files import Files
 from amqpstore.records import Kind, Record
@@ -31,6 +32,11 @@ class NewerMessages(NamedTuple):
     offset: int = 0
     size: int = 0
     error: str = ""
+
+    @property
+    def end(self) -> int:
+        """The offset behind them."""
+        return self.offset + self.size
 
     @property
     def reason(self) -> str:
@@ -56,6 +62,16 @@ def find_newer(
         if newer := _newer(files, path, number, seed, 0, next_id):
             found[number] = newer
     return found
+
+
+def newer_in(files: Files, file: IdentifiedFile, seed: int, next_id: int) -> NewerMessages | None:
+    """Return what a file has that is newer than the catalog, wherever it lies; None if it is not a
+    compacted segment, or has nothing newer. Args: next_id, as of `find_newer`.
+    """
+    if file.kind is not FileKind.SEGMENT or not is_compacted(file.number):
+        return None
+    found = _newer(files, file.path, file.number, seed, 0, next_id)
+    return None if found and found.error else found
 
 
 def noted_newer(

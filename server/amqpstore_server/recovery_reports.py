@@ -50,6 +50,8 @@ def keep_report(
     if report.shortfall:
         text = f"{report.shortfall.text}. `amqpstore check` lists what is damaged"
         _log.error("the log is short", extra={"reason": text})
+    if report.passed_over:
+        _log.error("the store needs a repair", extra={"reason": report.passed_over})
     level = logging.INFO if report.is_clean else logging.WARNING
     _log.log(level, "store opened", extra=summary)
     if report.is_clean and not report.scanned_bytes and not set_aside:
@@ -69,6 +71,7 @@ def keep_report(
         ],
         "unknown_files": report.unknown_files,
         "shortfall": asdict(report.shortfall),
+        "passed_over": report.passed_over,
     }
     try:
         path = write_report(store.directory, "recovery", now, json.dumps(content, indent=2))

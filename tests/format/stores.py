@@ -56,3 +56,16 @@ def store_with_purge(scratch: str) -> str:
         store.publish([queue], [Message(ENVELOPE, b"one")])
         assert store.purge_aside([queue], {"by": "me"}) is not None
     return directory
+
+
+def store_that_passed_over(scratch: str) -> str:
+    """A store whose start did not find the last segment under its name."""
+    directory = os.path.join(scratch, "passed_over")
+    store = Store.open(directory, worker=InlineWorker())
+    store.publish([store.create_queue({"name": "orders"})], [Message(ENVELOPE, b"one")])
+    store.sync()
+    store.abandon()
+    path = filenames.segment_path(directory, 1)
+    os.rename(path, f"{path}.bak")
+    Store.open(directory, worker=InlineWorker()).abandon()
+    return directory

@@ -42,6 +42,7 @@ from tests.format.stores import (
     EXPIRES_MS,
     SEALED_MS,
     STORE_ID,
+    store_that_passed_over,
     store_with_purge,
     written_store,
 )
@@ -351,6 +352,7 @@ def check_catalog_tables(text: str) -> None:
         ("ends", "%010d"),
         ("dictionaries", "%010d"),
         ("quarantine", "%010d"),
+        ("passed_over", "%020d"),
     ]
     assert [form for table, form in keys if table == "store"] == list(StoreRows._fields)
     assert [(one.name, one.keys.form) for one in tables.TABLES] == keys[6:]
@@ -371,6 +373,7 @@ def check_catalog_tables(text: str) -> None:
         *["map"] * 6,
         "bin",
         "list",
+        "map",
         *["any"] * 6,
     ]
     assert {one.name: one.keys for one in tables.TABLES} == shapes.KEYS
@@ -436,6 +439,10 @@ def written_maps() -> dict[str, dict[str, object]]:
         catalog = LmdbCatalog(purged, False)
         # It has one key more than a transaction.
         found["prepared"] = next(iter(catalog.rows("prepared").values()))
+        catalog.close()
+        passed = os.path.join(store_that_passed_over(scratch), filenames.CATALOG)
+        catalog = LmdbCatalog(passed, False)
+        found["passed_over"] = next(iter(catalog.rows("passed_over").values()))
         catalog.close()
     return {"store": position} | found
 

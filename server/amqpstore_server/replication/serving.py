@@ -148,7 +148,7 @@ class MemberRuntime:
             found.cluster,
             settings.advertise,
             settings.amqp,
-            is_damaged=bool(report.damage or report.lost),
+            is_damaged=bool(report.damage or report.lost or report.passed_over),
         )
         kept = KeptSegments(directory, config.cluster_keep_log_bytes)
         self._log = MemberLog(self._files, directory, store.seed, kept)

@@ -551,6 +551,15 @@ def test_the_type_of_what_a_path_leads_to(files: Files, directory: str) -> None:
     assert not files.is_link(f"{directory}/file")
 
 
+def test_the_size_of_a_file_that_is_not_open(files: Files, directory: str) -> None:
+    put(files, f"{directory}/file", b"0123456789")
+    file = files.open(f"{directory}/file")
+    assert files.size_of(f"{directory}/file") == file.size() > 0
+    file.close()
+    assert files.size_of(f"{directory}/missing") == 0
+    assert files.size_of(f"{directory}/file/below") == 0
+
+
 def test_what_is_neither_a_file_nor_a_directory(tmp_path: Path) -> None:
     files = OsFiles()
     os.mkfifo(tmp_path / "pipe")

@@ -267,8 +267,8 @@ def test_the_log_does_not_grow_for_ever_because_of_it(
     store.close()
     assert "without the part of the log that the disk cannot read" in caplog.text
     assert disk.catalog.rows("store")["position"]["segment"] > 1
-    # What is known of the segment is kept with it: a repair has it whole.
-    assert disk.catalog.rows("quarantine").keys() == {"0000000001"}
+    # What is known of the segment is kept with it: a repair has it whole, and the acks behind it.
+    assert "0000000001" in disk.catalog.rows("quarantine")
     assert damage
     store = disk.open()
     queue = queue_named(store, "q")

@@ -66,7 +66,6 @@ def test_each_file_of_a_store_is_found_where_it_belongs(store: tuple[Path, bytes
         f"{SEGMENTS}/0000000002.segment.bak",
         f"{SEGMENTS}/.0000000002.segment.Xy12Zq",
         f"{QUARANTINE}/0000000002.segment",
-        f"{QUARANTINE}/repair-0000000001/segments/0000000002.segment",
         "lost+found/#12345",
         "0000000002.segment",
         f"{INDEX}/{1:020}-0000000009.index",

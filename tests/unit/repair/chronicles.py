@@ -166,12 +166,14 @@ class Enqueued(NamedTuple):
 @dataclass
 class Evidence:
     """What all sound records below a directory say: the numbers of messages by id, where messages
-    were, and what was acked, as pairs of a queue id and a sequence.
+    were, and what was acked, as pairs of a queue id and a sequence. `torn` are the ids of messages
+    in a batch that may be a torn tail: a repair that knows better may keep them.
     """
 
     numbers: dict[int, int] = field(default_factory=dict)
     places: set[Enqueued] = field(default_factory=set)
     acked: set[tuple[int, int]] = field(default_factory=set)
+    torn: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, directory: str, seed: int) -> "Evidence":
@@ -182,8 +184,9 @@ class Evidence:
         for path, found in files.items():
             for record, _, payload in found:
                 if (path, record.offset) in torn:
-                    continue
-                if record.kind == Kind.MESSAGE:
+                    if record.kind == Kind.MESSAGE:
+                        out.torn.add(record.number)
+                elif record.kind == Kind.MESSAGE:
                     body = decode_message(payload, record.flags, decoder).body
                     out.numbers[record.number] = number_of(body)
                 elif record.kind == Kind.TRANSACTION:

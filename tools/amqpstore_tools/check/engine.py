@@ -17,8 +17,10 @@ from operator import attrgetter
 
 from amqpstore import tables
 from amqpstore.errors import StoreError
+from amqpstore.evidence.passed_over import known_messages
 from amqpstore.filenames import INDEX, SEGMENTS, index_key
 from amqpstore.keys import IndexKey
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.records import Operation
 from amqpstore.shapes import Rows
 from amqpstore.tables import OffsetTableRow, SegmentRow
@@ -292,15 +294,17 @@ class StoreCheck(PreparedStore):
         """
         in_order = sorted(self.summaries, key=attrgetter("number"))
         log = read_log(self._rows, in_order, self.history.operations())
+        known = PresentNumbers()
         if self._rows is not None:
-            self._check_other_index(self._rows, log.next_id)
+            known = known_messages(self._rows.__getitem__, log.ids.ranges)
+            self._check_other_index(self._rows, known)
         if self._is_live:
             return
         for result in self.index_results:
             for one in result.findings:
                 key = index_key(os.path.basename(one.file))
                 if key and one.code == "index-behind-end":
-                    self._check_newer(one.file, IndexKey(*key), one.offset, log.next_id)
+                    self._check_newer(one.file, IndexKey(*key), one.offset, known)
         last = max([0, *self._expected.log])
         file = segment_name(last) if last else SEGMENTS
         self._out.shortfall = check_shortfall(

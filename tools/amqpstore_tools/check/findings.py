@@ -77,6 +77,7 @@ CODES = {
     "dictionary-damaged": _ERROR,
     "quarantined": _NOTE,
     "quarantine-missing": _WARNING,
+    "passed-over": _ERROR,
     "prepared-queue-missing": _ERROR,
     "prepared-incomplete": _ERROR,
     "repair-kept": _NOTE,

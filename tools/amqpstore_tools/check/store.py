@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -16,6 +16,7 @@ from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.evidence import Shortfall, find_misplaced, find_unneeded_index, find_wrong_kinds
 from amqpstore.evidence.newer_entries import find_newer_entries
 from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, noted_newer
+from amqpstore.evidence.passed_over import PassedOver
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
@@ -47,6 +48,7 @@ from amqpstore.filenames import (
 from amqpstore.files import Files
 from amqpstore.keys import IndexKey
 from amqpstore.marker import Marker
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.records import FORMAT_VERSION, HEADER, checksum_seed
 from amqpstore.shapes import Rows
 from amqpstore.tables import START, DamageRow, StoreRows
@@ -279,32 +281,38 @@ class PreparedStore:
                 self._findings.add("file-misplaced", found.name, found.reason)
                 misplaced.add(found.name)
         self._check_top(misplaced)
-        findings = self._findings
         for directory in (SEGMENTS, QUARANTINE, INDEX):
-            known = index_key if directory == INDEX else segment_number
             for name in self._right_kinds(directory):
-                if directory == QUARANTINE and repair_number(name):
-                    findings.add("repair-kept", f"{directory}/{name}", self._why_kept(name))
-                elif directory == QUARANTINE and rejoin_number(name):
-                    text = "what a follower discarded, as nobody had committed it, is kept here"
-                    findings.add("rejoin-kept", f"{directory}/{name}", text)
-                elif directory == SEGMENTS and is_spare(name):
-                    text = "a spare segment: the next start removes it"
-                    findings.add("file-left-over", f"{directory}/{name}", text)
-                elif is_unfinished(name):
-                    if not self._is_live:
-                        text = "an unfinished copy of a file"
-                        findings.add("file-left-over", f"{directory}/{name}", text)
-                elif (
-                    known(name) is None
-                    and not is_of_system(name)
-                    and f"{directory}/{name}" not in misplaced
-                ):
-                    text = "a store has no file of this name: it is left alone"
-                    findings.add("file-unknown", f"{directory}/{name}", text)
+                self._check_name(directory, name, misplaced)
         if self._rows is not None:
+            if passed := PassedOver.read(self._rows.__getitem__):
+                self._findings.add("passed-over", FILE, passed.text)
             self._check_quarantine(self._rows)
             self._check_unrowed(self._rows)
+
+    def _check_name(self, directory: str, name: str, misplaced: Collection[str]) -> None:
+        findings = self._findings
+        path = f"{directory}/{name}"
+        if directory == QUARANTINE and repair_number(name):
+            findings.add("repair-kept", path, self._why_kept(name))
+        elif directory == QUARANTINE and rejoin_number(name):
+            text = "what a follower discarded, as nobody had committed it, is kept here"
+            findings.add("rejoin-kept", path, text)
+        elif directory == QUARANTINE and index_key(name) and path not in misplaced:
+            text = "a start has copied it here, as it has more than a row of the catalog says"
+            findings.add("quarantined", path, text)
+        elif directory == SEGMENTS and is_spare(name):
+            findings.add("file-left-over", path, "a spare segment: the next start removes it")
+        elif is_unfinished(name):
+            if not self._is_live:
+                findings.add("file-left-over", path, "an unfinished copy of a file")
+        elif (
+            (index_key if directory == INDEX else segment_number)(name) is None
+            and not is_of_system(name)
+            and path not in misplaced
+        ):
+            text = "a store has no file of this name: it is left alone"
+            findings.add("file-unknown", path, text)
 
     def _why_kept(self, repair: str) -> str:
         """Return what the directory of a repair is for."""
@@ -362,9 +370,9 @@ class PreparedStore:
             text = f"nothing in it is live: the next start {does}"
             self._findings.add("file-left-over", segment_name(number), text)
 
-    def _check_other_index(self, rows: Rows, next_id: int) -> None:
-        """Check index files without a row, wherever they are. Args: next_id, the first message that
-        neither the catalog nor the log knows.
+    def _check_other_index(self, rows: Rows, known: PresentNumbers) -> None:
+        """Check index files without a row, wherever they are. Args: known, the messages that the
+        catalog or the log has seen.
         """
         for name in self._right_kinds(INDEX):
             found = index_key(name)
@@ -373,21 +381,21 @@ class PreparedStore:
                 found
                 and key not in rows["index"]
                 and ("index", key) not in self._damaged_rows
-                and not self._check_newer(f"{INDEX}/{name}", IndexKey(*found), 0, next_id)
+                and not self._check_newer(f"{INDEX}/{name}", IndexKey(*found), 0, known)
             ):
                 text = "no row names it: the next start removes it"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
         if self._store_id is not None and not self._is_live:
             where = self._files, self._directory
             for name, of in find_unneeded_index(*where, self._store_id, rows):
-                self._check_newer(name, of, 0, next_id)
+                self._check_newer(name, of, 0, known)
 
-    def _check_newer(self, name: str, key: IndexKey, start: int, next_id: int) -> bool:
-        """Report what an index file has behind `start` that is newer than all else."""
+    def _check_newer(self, name: str, key: IndexKey, start: int, known: PresentNumbers) -> bool:
+        """Report what an index file has behind `start` that nothing else has seen."""
         if self._is_live:
             return False
         path = f"{self._directory}/{name}"
-        found = find_newer_entries(self._files, path, key, self._seed, start, next_id)
+        found = find_newer_entries(self._files, path, key, self._seed, start, known)
         if found is None:
             return False
         self._findings.add(

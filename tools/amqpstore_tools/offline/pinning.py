@@ -132,6 +132,9 @@ class PinnedFiles(ReadOnlyFiles):
     def type_of(self, path: str) -> FileType:
         return FileType.FILE if path in self._files else super().type_of(path)
 
+    def size_of(self, path: str) -> int:
+        return self._files[path].size() if path in self._files else 0
+
     def descriptors(self) -> dict[str, tuple[int, int]]:
         """Return the descriptor and the size of every file, by its path."""
         return {path: (file.descriptor, file.size()) for path, file in self._files.items()}

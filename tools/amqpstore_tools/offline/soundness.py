@@ -12,7 +12,9 @@ def is_damaged(image: StoreImage) -> bool:
     Reads all index files. Raises: OSError.
     """
     report = image.report
-    if image.catalog_reason or image.marker_reason or report.damage or report.lost:
+    if image.catalog_reason or image.marker_reason:
+        return True
+    if report.damage or report.lost or report.passed_over:
         return True
     for queue in image.queues:
         for _ in queue.columns():

@@ -15,6 +15,7 @@ FIXES = {
     "catalog-missing": _CATALOG,
     "catalog-damaged": _CATALOG,
     "catalog-old": "what is newer than the catalog is kept",
+    "passed-over": "what is found of it is kept; the rest is lost",
     "row-damaged": _CATALOG,
     "row-orphaned": _DROP,
     "table-unknown": _DROP,

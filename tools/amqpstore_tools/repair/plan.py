@@ -21,6 +21,7 @@ from amqpstore.filenames import (
     MARKER,
     QUARANTINE,
     SEGMENTS,
+    index_key,
     segment_numbers,
 )
 from amqpstore.files import FileType
@@ -130,6 +131,7 @@ def make_plan(
     plan.steps = [_step(one) for one in _in_order(wrong)]
     codes = {one.code for one in wrong}
     foreign = [one.file for one in wrong if one.code in NAMES_ONLY or _is_in_the_way(one)]
+    foreign += [one.file for one in checked.findings if _is_copied_index(one)]
     plan.moves = [name for name in foreign if _may_be_moved(directory, name)]
     plan.is_rebuild = not codes <= NAMES_ONLY | MARKER_ONLY
     if codes - NAMES_ONLY:
@@ -175,6 +177,11 @@ def _is_in_the_way(finding: Finding) -> bool:
     if finding.code == "catalog-old":
         return folder == QUARANTINE
     return finding.code == "file-misplaced" and folder in ("", SEGMENTS, INDEX, QUARANTINE)
+
+
+def _is_copied_index(finding: Finding) -> bool:
+    """Tell whether it is the copy of an index file that a start has put in quarantine."""
+    return finding.code == "quarantined" and index_key(os.path.basename(finding.file)) is not None
 
 
 def read_plan(path: str) -> RepairPlan:

@@ -159,6 +159,12 @@ class MemoryFiles:
             return FileType.MISSING
         return FileType.DIRECTORY if self._is_directory(path) else FileType.FILE
 
+    def size_of(self, path: str) -> int:
+        number = self._find(path)
+        return (
+            0 if number is None or self._is_directory(path) else len(self.numbered(number).content)
+        )
+
     def is_link(self, path: str) -> bool:  # noqa: ARG002 - as in Files
         return False
 

@@ -66,6 +66,9 @@ class WrappedFiles:
     def type_of(self, path: str) -> FileType:
         return self._files.type_of(path)
 
+    def size_of(self, path: str) -> int:
+        return self._files.size_of(path)
+
     def is_link(self, path: str) -> bool:
         return self._files.is_link(path)
 

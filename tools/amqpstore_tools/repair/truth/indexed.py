@@ -182,7 +182,20 @@ class _Index:
                 continue
             for hole in self._out.holes.get(queue.id, ()):
                 self._put_unsure(queue, block, hole.first, min(hole.end, head), hole)
+            for part in self._passed_over(block, head):
+                self._put_unsure(queue, part)
             self._put_unsure(queue, block, head)
+
+    def _passed_over(self, block: Entries, head: int) -> Iterator[Entries]:
+        """Yield the entries before a sequence that no checkpoint has seen, as starts passed over
+        them.
+        """
+        unseen = self._trust.passed_over.message_ids
+        for place, (sequence, message_id) in enumerate(
+            zip(block.sequences, block.ids, strict=True)
+        ):
+            if sequence < head and message_id in unseen:
+                yield block.part(place, place + 1)
 
     def _put_unsure(
         self,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from amqpstore import tables
 from amqpstore.definitions import DefinitionsCopy
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.tables import PreparedRow, StoreRows
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.names import mend_definitions
@@ -34,7 +35,7 @@ def name_queues(facts: Facts, trust: Trust) -> Named:
     evident = _evident_ids(facts, trust)
     counted = _next_queue_id(facts, definitions.keys() | trust.heads.keys())
     if facts.copy:
-        _add_newer(facts.copy, counted, definitions, prepared)
+        _add_newer(facts.copy, counted, trust.passed_over.queue_ids, definitions, prepared)
     nameless = _nameless(facts, trust, evident, counted) - definitions.keys()
     definitions |= dict.fromkeys(nameless)
     has_names = facts.is_lost("queues") or facts.is_lost("prepared")
@@ -69,6 +70,7 @@ def _next_queue_id(facts: Facts, known: Collection[int]) -> int:
 def _add_newer(
     copy: DefinitionsCopy,
     counted: int,
+    passed_over: PresentNumbers,
     definitions: dict[int, Any],
     prepared: dict[int, PreparedRow],
 ) -> None:
@@ -78,10 +80,10 @@ def _add_newer(
         return copy.tables.get(table, {})
 
     for queue_id, row in tables.QUEUES.read(of_copy).items():
-        if queue_id >= counted:
+        if queue_id >= counted or queue_id in passed_over:
             definitions.setdefault(queue_id, row)
     for queue_id, transaction in tables.PREPARED.read(of_copy).items():
-        if queue_id >= counted:
+        if queue_id >= counted or queue_id in passed_over:
             prepared.setdefault(queue_id, transaction)
 
 
@@ -99,7 +101,11 @@ def _nameless(facts: Facts, trust: Trust, evident: set[int], counted: int) -> se
     if facts.copy:
         deleted_below = max(deleted_below, facts.copy.next_queue_id)
     deleted = _named_before(trust) if tells else set()
-    return known | {one for one in (evident | trust.heads.keys()) - deleted if one >= deleted_below}
+    return known | {
+        one
+        for one in (evident | trust.heads.keys()) - deleted
+        if one >= deleted_below or one in trust.passed_over.queue_ids
+    }
 
 
 def _named_before(trust: Trust) -> set[int]:
@@ -109,7 +115,7 @@ def _named_before(trust: Trust) -> set[int]:
     return {
         one.queue_id
         for _, batch in trust.log
-        if batch.lsn < trust.position.lsn
+        if trust.has_seen(batch.lsn)
         for one in batch.operations
     }
 

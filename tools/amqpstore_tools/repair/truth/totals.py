@@ -132,11 +132,11 @@ def collect_orphans(
     for segment in facts.segments:
         # A start has noted it: no checkpoint, not the last one either, has known what is there.
         noted = newer.get(segment.number)
-        unknown = range(noted.first_id, noted.last_id + 1) if noted else range(0)
+        noted_ids = range(noted.first_id, noted.last_id + 1) if noted else range(0)
         for run in segment.runs:
             for first, end in placements.explained.missing(run.first_id, run.end_id):
                 for message_id in range(first, end):
-                    if message_id in unknown or not _is_done_with(
+                    if message_id in noted_ids or not _is_done_with(
                         trust, message_id, is_index_whole=is_index_whole
                     ):
                         orphans.add(message_id, message_id + 1)
@@ -165,7 +165,8 @@ def _is_done_with(trust: Trust, message_id: int, *, is_index_whole: bool) -> boo
     if trust.accounted.references(message_id) == 0:
         return True
     is_history = trust.position is not None and message_id < trust.position.message_id
-    return is_history and is_index_whole
+    was_seen = is_history and message_id not in trust.passed_over.message_ids
+    return was_seen and is_index_whole
 
 
 def _lost_and_found(truth: Truth) -> QueueTruth:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amqpstore import tables
+from amqpstore.evidence.passed_over import PassedOver
 from amqpstore.runs import Run
 from amqpstore.tables import START, Position, StoreRows
 from amqpstore_tools.repair.evidence import Accounted
@@ -19,7 +22,8 @@ class Trust:
     """What a store's catalog and log can be trusted with.
 
     `log` has all batches with a TRANSACTION. `position` is the last checkpoint's, and `heads` the
-    next sequences of queues by then, as far as they are known. `complete_from` is the segment from
+    next sequences of queues by then, as far as they are known. What was `passed_over` by starts is
+    before the position, and the checkpoint has not seen it. `complete_from` is the segment from
     which on no ack of the log is missing, `lost_at` the last place behind the position where one
     may be.
     """
@@ -28,6 +32,7 @@ class Trust:
         rows = facts.rows
         self.log: list[LogBatch] = list(facts.log())
         self.accounted = Accounted(rows)
+        self.passed_over = PassedOver.read(rows.__getitem__ if rows is not None else _no_rows)
         self.position = _position(facts)
         heads = tables.NEXT_SEQUENCES.read(rows.__getitem__) if rows is not None else {}
         self.heads = {queue_id: row.next_sequence for queue_id, row in heads.items()}
@@ -43,7 +48,13 @@ class Trust:
     @property
     def is_log_whole(self) -> bool:
         """Whether no ack behind the last checkpoint is missing."""
-        return self.complete_from <= 1 or (self.position is not None and self.lost_at is None)
+        is_behind_whole = self.position is not None and self.lost_at is None
+        return self.complete_from <= 1 or (is_behind_whole and not self.passed_over)
+
+    def has_seen(self, lsn: int) -> bool:
+        """Tell whether the last checkpoint has seen a batch. Its position has to be known."""
+        is_before = self.position is not None and lsn < self.position.lsn
+        return is_before and lsn not in self.passed_over.lsns
 
     def head(self, queue_id: int) -> int | None:
         """Return the first sequence of a queue that the last checkpoint had not seen, if known."""
@@ -54,9 +65,13 @@ class Trust:
         known.
         """
         if self.position is not None:
-            return run.first_sequence if one.batch.lsn >= self.position.lsn else run.end
+            return run.end if self.has_seen(one.batch.lsn) else run.first_sequence
         head = self.heads.get(queue_id)
         return None if head is None else min(max(head, run.first_sequence), run.end)
+
+
+def _no_rows(_table: str) -> dict[str, Any]:
+    return {}
 
 
 def _position(facts: Facts) -> Position | None:
