@@ -224,7 +224,7 @@ def violated(
     return found + [str(one) for one in explorer.explore(outside.trace).violations]
 
 
-@pytest.mark.parametrize(("seed", "in_kernel"), [(9, False), (10, False), (13, True), (22, True)])
+@pytest.mark.parametrize(("seed", "in_kernel"), [(9, False), (10, False), (13, True), (1, True)])
 def test_in_whatever_order_threads_go_on_every_promise_is_kept(
     seed: int, in_kernel: bool, monkeypatch: Patch
 ) -> None:
@@ -239,7 +239,7 @@ def test_in_many_orders_every_promise_is_kept(seed: int, monkeypatch: Patch) -> 
 
 
 def test_small_batches_are_synced_in_the_kernel(monkeypatch: Patch) -> None:
-    datasyncs = history(22, STEPS, monkeypatch, in_kernel=True).datasyncs
+    datasyncs = history(1, STEPS, monkeypatch, in_kernel=True).datasyncs
     assert datasyncs
     assert datasyncs.started > 2
 
