@@ -80,6 +80,7 @@ class Checkpoint:
         offset_tables: Mapping[int, OffsetTableRow],
         damaged: Collection[int],
         position: Position,
+        passed_over: Sequence[Change] = (),
     ) -> None:
         self._files = backing.files
         self._directory = backing.directory
@@ -94,7 +95,8 @@ class Checkpoint:
         self._batches = deque(batches)
         self._deleted = list(deleted)
         self._not_deleted: list[int] = []
-        self._changes: list[Change] = []
+        # What a start has passed over is noted by the commit that moves the position behind it.
+        self._changes = list(passed_over)
         self._gone: list[str] = []
         # The state has the new files at once: the catalog has to hear of each, whatever fails next.
         self._merged: list[Merged] = []

@@ -95,6 +95,8 @@ class Maintenance:
         self._tables_from = first.segment if first else recovered.position.segment
         self._known_segment = recovered.start.segment
         self._damaged = recovered.to_quarantine
+        # For the first checkpoint: it covers what the start has not seen.
+        self._passed_over = recovered.passed_over
         # A repair may need these, too, as something is missing: segments of the log say where
         # messages are whose index files cannot be read.
         self._kept_segments = recovered.kept_segments
@@ -122,6 +124,8 @@ class Maintenance:
         self._positions = PositionNotes(
             *(backing.files, backing.directory, backing.seed, log.position),
             may_write=lambda: not space.is_low,
+            # Until a checkpoint notes what is missing, nothing but the old notes knows of it.
+            may_remove=lambda: not self._passed_over,
         )
         self._absence = Absence(backing.files, backing.directory, recovered.report.absent)
 
@@ -399,6 +403,7 @@ class Maintenance:
             offset_tables=offset_tables,
             damaged=self._kept,
             position=log.position,
+            passed_over=self._passed_over,
         )
         return self._unfinished
 
@@ -419,6 +424,7 @@ class Maintenance:
         if not isinstance(result, Written):
             raise TypeError(f"{result!r} is not what a checkpoint returns")
         self._unfinished = None
+        self._passed_over = []
         self.deleted += result.not_deleted
         self._known_segment = self._checkpoint_segment = self._tables_from
         self._is_compaction_checked = False

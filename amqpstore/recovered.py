@@ -62,7 +62,9 @@ class Recovered:
     The last checkpoint was at `start`, the log ends at `position`, and `batches` are those between;
     `changes` are for the catalog, and `leftovers` are files that a crash left: both must be dealt
     with before the log continues. `copies` are index files of which quarantine gets a copy, as they
-    have more than their rows count. `next_queue_id`, if that of the catalog has changed.
+    have more than their rows count. `passed_over` are changes that note what the next checkpoint
+    covers without having seen it: they are committed with it. `next_queue_id`, if that of the
+    catalog has changed.
     `quarantined` are numbers of segments that it kept from being
     moved away, and `to_quarantine` of those to move instead of removing, once nothing in them is
     live; so are `kept_segments`, while anything is missing.
@@ -76,6 +78,7 @@ class Recovered:
     batches: list[BatchSummary] = field(default_factory=list)
     deleted: list[int] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    passed_over: list[Change] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     quarantined: list[int] = field(default_factory=list)

@@ -85,7 +85,15 @@ from amqpstore.records import (
 from amqpstore.recovered import Recovered, RecoveryReport
 from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
 from amqpstore.segments import Segment, read_around
-from amqpstore.tables import START, DamageRow, NextSequenceRow, Position, SegmentEndRow, StoreRows
+from amqpstore.tables import (
+    START,
+    DamageRow,
+    NextSequenceRow,
+    PassedOverRow,
+    Position,
+    SegmentEndRow,
+    StoreRows,
+)
 
 _ASTRAY = "a start does not read it there. Put it back, or let `amqpstore repair` do it"
 
@@ -183,7 +191,6 @@ class _Recovery:
         self._next_message_id = max(self._next_message_id, self._newest_id + 1)
         self._skip_numbers()
         position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
-        self._pass_over(position)
         if numbers:
             last = out.segments[-1]
             position = position._replace(segment=last.number, offset=last.size)
@@ -193,6 +200,7 @@ class _Recovery:
                     end = SegmentEndRow(last.size)
                     out.changes.append(tables.SEGMENT_ENDS.put(last.number, end))
         out.changes += self._to_quarantine()
+        self._pass_over(position)
         out.changes += self._left_rows()
         out.start = self._start
         out.position = position
@@ -302,33 +310,46 @@ class _Recovery:
         self._out.quarantined.clear()
 
     def _pass_over(self, position: Position) -> None:
-        """Note what a repair may find, and neither this start nor any later one has seen.
+        """Note what a repair may find, and neither this start nor any later one will have seen.
 
-        The next checkpoint covers all numbers before `position`. So only this row tells later that
-        what has one of these numbers was not acked, and acks in the segments that were read may be
-        of messages that are found again: those segments are kept.
+        The next checkpoint covers all numbers before `position`, so it notes them in the same
+        commit. Until then the next start reads the log from the same place, and what was missing
+        may be there again: nothing is passed over yet, and acks of what is found then are read.
         """
-        out = self._out
         if self._is_follower:
             return
         report = self._report
-        is_part = self._unknown_bytes or self._is_astray or self._is_old or out.is_unread
+        is_part = self._unknown_bytes or self._is_astray or self._is_old or self._out.is_unread
         if is_part or report.shortfall or report.orphaned:
+            self._keep_all()
             queue_ids = self._queue_ids_passed_over()
             found = passed_over(self._start, position, self._done_lsns, self._placed, queue_ids)
+            if queue_ids:
+                # The next queue gets an id behind them, whether there is a checkpoint or not.
+                of_queues = PassedOverRow([], [], found.queue_ids)
+                self._out.changes += self._note_passed_over(of_queues, position.lsn)
             if not self._passed_over.has_all(found):
-                for lsn in tables.PASSED_OVER.read_keys(self._known_rows):
-                    out.changes.append(tables.PASSED_OVER.remove(lsn))
-                row = self._passed_over.with_row(found)
-                out.changes.append(tables.PASSED_OVER.put(position.lsn, row))
-                for number in self._expected.log:
-                    if number not in self._quarantine:
-                        self._quarantine[number] = [KEPT_FOR_ACKS]
-                        out.changes.append(tables.QUARANTINE.put(number, [KEPT_FOR_ACKS]))
-                self._keep_all()
+                self._out.passed_over += self._note_passed_over(found, position.lsn)
+                self._keep_acks()
         if self._passed_over:
             self._keep_all()
             report.passed_over = self._passed_over.text
+
+    def _note_passed_over(self, row: PassedOverRow, lsn: int) -> list[Change]:
+        """Return changes that note a row, and all that earlier starts have noted."""
+        earlier = tables.PASSED_OVER.read_keys(self._known_rows)
+        put = tables.PASSED_OVER.put(lsn, self._passed_over.with_row(row))
+        return [*map(tables.PASSED_OVER.remove, earlier), put]
+
+    def _keep_acks(self) -> None:
+        """Keep the segments that were read: acks in them may be of messages that are found
+        later.
+        """
+        out = self._out
+        for number in self._expected.log:
+            if number not in out.to_quarantine:
+                out.to_quarantine.add(number)
+                out.passed_over.append(tables.QUARANTINE.put(number, [KEPT_FOR_ACKS]))
 
     def _queue_ids_passed_over(self) -> range:
         """Return ids that others than the queues in the catalog have: none of them is given

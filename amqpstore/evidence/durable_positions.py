@@ -34,7 +34,9 @@ FILE_BYTES = 64 << 10
 """The size from which on a file gets no further note: some twenty minutes of traffic."""
 
 _FILES = 3
-"""How many files are kept. Each start begins a new one, so at least the last two processes' are."""
+"""How many files are kept. Each start begins a new one, so at least the last two processes' are;
+and all, while what they know of is missing and no checkpoint has noted that.
+"""
 
 _PAUSE_MS = 1000
 _REST_MS = 60_000
@@ -61,7 +63,8 @@ class PositionNotes:
     """Notes the positions of an open log; not again before `due_ms`, by the monotonic clock.
 
     Args: seed, of the store's records; first, where the log goes on in this process; may_write,
-    tells whether the disk has room.
+    tells whether the disk has room; may_remove, whether nothing needs the notes of earlier
+    processes.
     """
 
     def __init__(
@@ -71,12 +74,14 @@ class PositionNotes:
         seed: int,
         first: Position,
         may_write: Callable[[], bool],
+        may_remove: Callable[[], bool],
     ) -> None:
         self._files = files
         self._directory = f"{directory}/{TRAILS}"
         self._seed = seed
         self._first = self._noted = first
         self._may_write = may_write
+        self._may_remove = may_remove
         self._file: File | None = None
         self.due_ms = 0
 
@@ -119,8 +124,9 @@ class PositionNotes:
         if not self._files.exists(self._directory):
             self._files.make_directory(self._directory)
         numbers = _numbers(self._files, self._directory)
-        for number in numbers[: max(0, len(numbers) + 1 - _FILES)]:
-            self._files.remove(f"{self._directory}/{position_name(number)}")
+        if self._may_remove():
+            for number in numbers[: max(0, len(numbers) + 1 - _FILES)]:
+                self._files.remove(f"{self._directory}/{position_name(number)}")
         name = position_name(max(numbers, default=0) + 1)
         self._file = self._files.create(f"{self._directory}/{name}")
         return self._file

@@ -2,9 +2,10 @@
 
 If a part of the log is missing or damaged, or the catalog is an older one, a start serves what is
 left and goes on behind all numbers that the rest may have. Its next checkpoint then covers those
-numbers although it has never seen what they are of. So the start notes them, in a row that stays
-until a repair: whatever of them is found later was neither acked nor deleted, whatever the position
-of the checkpoint says.
+numbers although it has never seen what they are of. So that checkpoint notes them, in a row that
+stays until a repair: whatever of them is found later was neither acked nor deleted, whatever the
+position of the checkpoint says. Before the checkpoint there is nothing to note: the next start
+reads the log from the same place, and finds out anew what is missing.
 """
 
 from __future__ import annotations

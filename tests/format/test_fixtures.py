@@ -75,8 +75,6 @@ def test_opening_a_store_twice_finds_the_same_messages(copy: str, name: str) -> 
     contents(copy)
     again = without_skipped(contents(copy), name)
     first = expected(name)
-    # That the first start has left messages to a repair is said until there is one.
-    assert bool(again["report"].pop("passed_over", "")) == bool(first["report"]["orphaned"])
     assert again["queues"] == first["queues"]
     assert again["definitions"] == first["definitions"]
     torn = {"torn_bytes": 0, "rolled_back": 0}

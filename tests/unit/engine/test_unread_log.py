@@ -248,9 +248,11 @@ def test_no_checkpoint_leaves_behind_what_the_next_start_may_read(
     getattr(store, "close" if ended == "closed" else "abandon")()
     store = disk.open()
     assert drain(store, queue_named(store, "q")) == [b"a", LONG, b"meanwhile"]
+    assert not store.recovery_report.passed_over
     store.close()
-    # Now there is one.
+    # Now there is one, and nothing was passed over.
     assert disk.catalog.rows("store")["position"]["segment"] > 1
+    assert disk.catalog.rows("passed_over") == {}
 
 
 def test_the_log_does_not_grow_for_ever_because_of_it(
