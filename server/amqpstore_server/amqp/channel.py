@@ -329,6 +329,10 @@ class AmqpChannel:
         else:
             queue = self._readable_queue(method.queue)
             self._broker.consume(queue, tag, options, method.arguments)
+        if method.arguments or method.no_local:
+            self._context.vhost.note_consumer(
+                method.queue, tag, method.arguments, no_local=method.no_local
+            )
         if not method.no_wait:
             self._send(methods.BasicConsumeOk(consumer_tag=tag))
 

@@ -311,6 +311,18 @@ def exchange_notes(type_name: str, arguments: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def consumer_notes(arguments: Iterable[str], *, no_local: bool) -> list[str]:
+    """Return `notes` of a consumer. Args: no_local, it does not want what its connection
+    publishes: RabbitMQ does not look at that either.
+    """
+    found = notes(Place.CONSUMER, arguments)
+    if no_local:
+        found.append(
+            "'no-local' of a consumer has no effect: it gets what its connection publishes"
+        )
+    return found
+
+
 def _acts(place: Place, name: str) -> bool:
     rule = TABLE[place].get(name)
     return rule is not None and rule.treatment is Treatment.ACTS

@@ -667,6 +667,12 @@ class VirtualHost:
         if changes:
             self.context.store.define(changes)
 
+    def note_consumer(
+        self, queue: str, tag: str, arguments: Mapping[str, Any], *, no_local: bool
+    ) -> None:
+        """Log what of a consumer has no effect."""
+        self._note(accepted.consumer_notes(arguments, no_local=no_local), queue=queue, consumer=tag)
+
     def _note(self, notes: Sequence[str], **of: str) -> None:
         """Log what has no effect."""
         for note in accepted.shortened(notes):

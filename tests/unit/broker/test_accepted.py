@@ -254,6 +254,27 @@ def test_arguments_of_a_consumer_are_in_the_table(arguments: dict[str, Any], rig
         assert answer.method.reply_code == 406
 
 
+def test_what_of_a_consumer_has_no_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    server = SimulatedServer()
+    server.queue("q")
+    client = SimulatedClient.opened(server, channels=1)
+    arguments: dict[str, Any] = {"x-priority": 1, "x-cancel-on-ha-failover": True}
+    arguments["x-stream-offset"] = "first"
+    client.ask(
+        1, methods.BasicConsume(queue="q", consumer_tag="c", no_local=True, arguments=arguments)
+    )
+    found = [vars(one) for one in caplog.records if hasattr(one, "note")]
+    logged = [(one["queue"], one["consumer"], one["note"]) for one in found]
+    reasons = [rule.reason for name in arguments if (rule := entry(Place.CONSUMER, name)).reason]
+    assert len(reasons) == 2
+    assert logged == [
+        ("q", "c", f"argument of a consumer 'x-cancel-on-ha-failover' has no effect: {reasons[0]}"),
+        ("q", "c", f"argument of a consumer 'x-stream-offset' has no effect: {reasons[1]}"),
+        ("q", "c", "'no-local' of a consumer has no effect: it gets what its connection publishes"),
+    ]
+
+
 def test_a_policy_for_streams_is_taken_and_matches_nothing(simulated: SimulatedBroker) -> None:
     assert imported(simulated, policies=[policy("max-age", "7D", "streams")]) == []
     simulated.queue("q")
