@@ -174,6 +174,7 @@ def test_a_message_is_published_and_got(api: ManagementClient) -> None:
         {**message, "payload": "x", "properties": {"user_id": "other"}},
         {**message, "payload": "x", "properties": {"expiration": "x"}},
         {**message, "payload": "x", "routing_key": "x" * 256},
+        {**message, "payload": "x", "properties": {"headers": {"h": "x" * (1 << 17)}}},
         {"properties": {}},
     )
     for wrong in refused:

@@ -41,6 +41,8 @@ from amqpstore_server.protocol.errors import AmqpError
 from amqpstore_server.protocol.field_table import Timestamp
 
 _MAX_SHORT_BYTES = 255
+_HEADER_BYTES = 12
+"""What a content header has before flags and properties: class, weight, size of the body."""
 _CONFIRM_S = 30.0
 _MAX_GOT = 10_000
 _MAX_GOT_BYTES = 64 << 20
@@ -120,6 +122,7 @@ async def publish(call: Call) -> Answer:
     call.note_fields(unread_notes(unknown, _PROPERTIES, "properties"))
     _check_user_id(call, properties)
     raw = _encoded(properties)
+    _check_header_fits(call, raw)
     if len(body.routing_key.encode()) > _MAX_SHORT_BYTES:
         raise bad_request(f"the routing key has more than {_MAX_SHORT_BYTES} bytes")
     envelope = parse_envelope(exchange, body.routing_key, raw, properties)
@@ -201,6 +204,17 @@ def _encoded(properties: BasicProperties) -> bytes:
         return encode_properties(properties)
     except (AmqpError, PreconditionFailedError, ValueError, TypeError) as error:
         raise bad_request(f"properties: {error}") from None
+
+
+def _check_header_fits(call: Call, raw: bytes) -> None:
+    """Make sure that a client could have published it, and can get it: a content header is one
+    frame. Raises: HttpError.
+    """
+    size, most = _HEADER_BYTES + len(raw), call.context.config().frame_max
+    if size > most:
+        raise bad_request(
+            f"the properties make a content header of {size} bytes, more than frame_max ({most})"
+        )
 
 
 async def get(call: Call) -> Answer:
