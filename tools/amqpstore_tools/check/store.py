@@ -60,6 +60,7 @@ from amqpstore_tools.check.segments import copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST
 from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.locks import shared_lock
+from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import name_of
 from amqpstore_tools.offline.reading import ReadOnlyFiles
@@ -141,9 +142,7 @@ def opened(directory: str, *, live: bool, is_locked: bool = False) -> Iterator[R
 
     Args and raises: as `engine.check`.
     """
-    if not os.path.isdir(directory):
-        reason = "it is a file" if os.path.exists(directory) else "it is not there"
-        raise NotAStoreError(directory, reason)
+    require_directory(directory)
     if not live:
         with contextlib.nullcontext() if is_locked else shared_lock(directory):
             yield ReadableStore.stopped(directory)

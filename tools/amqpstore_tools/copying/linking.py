@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from amqpstore import marker
-from amqpstore.errors import DamageError, NotAStoreError
+from amqpstore.errors import DamageError
 from amqpstore.evidence import find_wrong_kinds
 from amqpstore.filenames import CATALOG, CATALOG_FILE, QUARANTINE, TRAILS
 from amqpstore.files import FileType, OsFiles, open_regular, type_of
@@ -26,6 +26,7 @@ from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import CopyManifest, Listed
 from amqpstore_tools.offline.locks import shared_lock_if_free
 from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
+from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 
@@ -107,8 +108,7 @@ def open_source(
     Raises: NotAStoreError, FormatVersionError, DamageError (its marker or its catalog),
     SnapshotError, CopyError, OSError.
     """
-    if not os.path.isdir(directory):
-        raise NotAStoreError(directory, "it is not a directory")
+    require_directory(directory)
     found = marker.require(OsFiles(), directory)
     if earlier and earlier.manifest.store_id != found.store_id.hex:
         raise CopyError(f"{earlier.directory} is a copy of another store. Name one of {directory}.")

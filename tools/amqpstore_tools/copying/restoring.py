@@ -33,6 +33,7 @@ from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest
 from amqpstore_tools.copying.swapping import replace
 from amqpstore_tools.copying.target import INCOMPLETE, names_in
 from amqpstore_tools.offline.locks import exclusive_lock
+from amqpstore_tools.offline.places import has_marker
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 
@@ -77,7 +78,7 @@ def restore(
     if not os.path.lexists(directory) or is_free(directory):
         return Restored(copy_store(copy, directory, options, progress), None)
     refuse_unfinished_repair(ReadOnlyFiles(), directory)
-    if not os.path.isfile(os.path.join(directory, MARKER)):
+    if not has_marker(directory):
         reason = f"it has no file {MARKER}, and is not empty: move away what is left of a store"
         raise NotAStoreError(directory, reason)
     with exclusive_lock(directory, "restore"), beside(directory, "restoring") as new:

@@ -43,6 +43,7 @@ from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
 from amqpstore_tools.offline.listing import Listing
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.messages import by_range, read_messages
+from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.prepared import PreparedImage, prepared_of
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import Entry, QueueImage
@@ -128,9 +129,7 @@ class StoreImage:
         OSError.
         """
         directory = absolute_path(directory)
-        if not os.path.isdir(directory):
-            reason = "it is a file" if os.path.exists(directory) else "it is not there"
-            raise NotAStoreError(directory, reason)
+        require_directory(directory)
         with ExitStack() as stack:
             is_live = False
             try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from typing import TypeVar
 
 from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import MARKER, RESERVE
+from amqpstore.files import FileType, type_of
 from amqpstore.marker import refuse_unfinished_repair
 from amqpstore.space import is_no_space
 from amqpstore_tools.offline.exits import ToolError
@@ -23,12 +26,36 @@ def require_outside(directory: str, path: str) -> None:
         raise ToolError(f"{path} is in the store {directory} itself. Name a place elsewhere.")
 
 
+def require_directory(directory: str) -> None:
+    """Make sure that a directory exists. Raises: NotAStoreError; PermissionError, if this user may
+    not know; OSError.
+    """
+    try:
+        mode = os.stat(directory).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotAStoreError(directory, "it is not there") from None
+    if not stat.S_ISDIR(mode):
+        raise NotAStoreError(directory, "it is not a directory")
+
+
+def has_marker(directory: str) -> bool:
+    """Tell whether a directory has the marker of a store. Raises: PermissionError, if this user may
+    not know, or may not read it; OSError.
+    """
+    path = os.path.join(directory, MARKER)
+    found = type_of(path)
+    if found is FileType.FORBIDDEN:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    return found is FileType.FILE
+
+
 def require_store(directory: str) -> None:
     """Make sure that a directory is a store. Raises: NotAStoreError, UnfinishedRepairError,
     OSError.
     """
+    require_directory(directory)
     refuse_unfinished_repair(ReadOnlyFiles(), directory)
-    if not os.path.isfile(os.path.join(directory, MARKER)):
+    if not has_marker(directory):
         raise NotAStoreError(directory, f"it has no file {MARKER}")
 
 

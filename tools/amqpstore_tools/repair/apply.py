@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Iterator
 
 from amqpstore import ownership
-from amqpstore.errors import NotAStoreError
 from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
 from amqpstore.files import NotAFileError, OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.findings import Severity
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.offline.locks import directory_lock, exclusive_lock
+from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.repair.build import Builder, build_marker
 from amqpstore_tools.repair.errors import (
@@ -51,9 +51,7 @@ def locked(directory: str) -> Iterator[None]:
     out.
     Raises: NotAStoreError, StoreLockedError, OSError.
     """
-    if not os.path.isdir(directory):
-        reason = "it is a file" if os.path.exists(directory) else "it is not there"
-        raise NotAStoreError(directory, reason)
+    require_directory(directory)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(exclusive_lock(directory, "repair"))

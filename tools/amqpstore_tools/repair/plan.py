@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from amqpstore.errors import NotAStoreError
 from amqpstore.evidence import find_wrong_kinds
 from amqpstore.filenames import (
     CATALOG,
@@ -31,6 +30,7 @@ from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.check.store import Checked, ReadableStore, named, queue_name
 from amqpstore_tools.offline.foreign_files import find_foreign
+from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadPlanError, ForeignFilesError, UnknownStoreError
@@ -110,9 +110,7 @@ def make_plan(
     Raises: NotAStoreError, FormatVersionError, UnfinishedRepairError, UnknownStoreError,
     ForeignFilesError, OSError.
     """
-    if not os.path.isdir(directory):
-        reason = "it is a file" if os.path.exists(directory) else "it is not there"
-        raise NotAStoreError(directory, reason)
+    require_directory(directory)
     if repair := unfinished(directory):
         raise repair.unfinished_error()
     _refuse_what_may_not_be_read(directory)

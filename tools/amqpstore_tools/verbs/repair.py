@@ -7,14 +7,13 @@ import json
 import os
 from typing import Any
 
-from amqpstore.errors import NotAStoreError
 from amqpstore_tools.check.findings import WHERE_EXPLAINED
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.output import output_file
-from amqpstore_tools.offline.places import require_outside, with_reserve
+from amqpstore_tools.offline.places import require_directory, require_outside, with_reserve
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair
@@ -63,9 +62,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _plan(directory: str, arguments: argparse.Namespace) -> None:
     path = arguments.plan
-    if not os.path.isdir(directory):
-        reason = "it is a file" if os.path.exists(directory) else "it is not there"
-        raise NotAStoreError(directory, reason)
+    require_directory(directory)
     require_outside(directory, path)
     with (
         progress_bar() as tell,
