@@ -9,7 +9,8 @@ import argon2
 import pytest
 
 import amqpstore_server.users
-from amqpstore_server.broker.policy import Policies
+from amqpstore_server.broker.broker import Defined
+from amqpstore_server.broker.policy import Policies, Policy
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.definitions import DefinitionsError, load
 from amqpstore_server.importing import apply_definitions
@@ -185,6 +186,20 @@ def test_a_step_compares_few_names_with_many_policies(
     compared.extend(0 for _ in apply_definitions(load(str(file)), simulated.broker, users, {}))
     assert len(simulated.vhost.queues) == len(queues)
     assert 1000 < max(compared) <= 2000
+
+
+@pytest.mark.parametrize("steps", [100, 2])
+def test_many_virtual_hosts_are_created_in_steps_though_not_all_are_taken(steps: int) -> None:
+    """Whoever has asked for them may go away; they are stored."""
+    broker = SimulatedBroker().broker
+    names = [f"v{number}" for number in range(300)]
+    policies = {(names[-1], False): [Policy("p", ".*", definition={"max-length": 5})]}
+    defining = broker.defining(Defined(names, policies=policies))
+    counts = [len(broker.vhosts) - 1 for _ in zip(range(steps), defining, strict=False)]
+    assert counts[:2] == [64, 128]
+    del defining
+    assert len(broker.vhosts) == 1 + len(names)
+    assert broker.vhosts[names[-1]].policies.queue_settings("q", {}).max_length == 5
 
 
 def test_many_virtual_hosts_are_described_with_few_commits(tmp_path: Path) -> None:

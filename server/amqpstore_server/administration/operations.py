@@ -66,6 +66,9 @@ class ProtectedError(AdministrationError):
     """What the operation is about is protected from it."""
 
 
+_USERS_AT_ONCE = 64
+"""Users of definitions that are looked at before others have their turn."""
+
 STOPPED = "stopped"
 """The door of commands on the store of a broker that does not run."""
 
@@ -483,7 +486,9 @@ class Administration:
         Raises: DefinitionsError (nothing is changed then), DurabilityError.
         """
         rows = {}
-        for user in definitions.users:
+        for number, user in enumerate(definitions.users, 1):
+            if not number % _USERS_AT_ONCE:
+                yield None
             if reason := refusal(Place.USER_LIMIT, user.limits or ()):
                 definitions.left_out.append(LeftOut("user limits", "", user.name, reason))
                 user.limits = None

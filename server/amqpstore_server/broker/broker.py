@@ -25,6 +25,7 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.quotas import Limits, Quotas
 from amqpstore_server.broker.removals import leftovers
 from amqpstore_server.broker.rows import name_key
+from amqpstore_server.broker.steps import batches
 from amqpstore_server.broker.stored import is_usable, leave_out, misshapen, rows_of
 from amqpstore_server.broker.vhost import VirtualHost
 
@@ -35,6 +36,9 @@ _DELETED = "deleted"
 
 _GLOBAL = "global_parameter"
 """What the row of a parameter of no virtual host has, which is kept among the policies."""
+
+_CREATED_AT_ONCE = 64
+"""Virtual hosts that are created before others have their turn."""
 
 _NOTHING = {"configure": "", "write": "", "read": ""}
 
@@ -379,11 +383,12 @@ class Broker:
     def defining(self, defined: Defined, others: Sequence[Change] = ()) -> Iterator[None]:
         """Do as `define`, in steps: others may have their turn after each.
 
-        All is stored before the first; what is left to the others is to apply the policies.
+        All is stored before the first; what is left to the others is to create virtual hosts, where
+        there are many, and to apply the policies.
         Raises: ValueError, TypeError or OverflowError, for values that the catalog cannot hold;
         nothing is changed then.
         """
-        new = [name for name in dict.fromkeys(defined.vhosts) if name not in self.vhosts]
+        new = {name: None for name in defined.vhosts if name not in self.vhosts}
         if gone := next((name for name in new if name in self.deleted), None):
             raise ValueError(f"vhost '{gone}' is still being deleted")
         changes = [Change("vhosts", name, {}) for name in new]
@@ -393,14 +398,38 @@ class Broker:
             known = Policies(name) if name in new else self.vhosts[name].policies
             changes += known.changes(policies, operator=is_operator)
         self.context.store.define([*changes, *others])
-        for name in new:
-            self.vhosts[name] = self.vhost_type(name, self.context)
         self._have_permissions(rows)
-        for (name, is_operator), policies in defined.policies.items():
-            self.vhosts[name].policies.have(policies, operator=is_operator)
         # Taken now: a virtual host may be deleted between two steps.
-        for vhost in [self.vhosts[name] for name in {name: None for name, _ in defined.policies}]:
+        changed = [
+            self.vhosts[name]
+            for name in dict.fromkeys(name for name, _ in defined.policies)
+            if name not in new
+        ]
+        for vhost in changed:
+            _have_policies(vhost, defined)
+        left = list(new)
+        try:
+            for some in batches(left, _CREATED_AT_ONCE):
+                self.context.work["vhosts"] = None
+                changed += self._create(some, defined)
+                if left:
+                    yield
+        finally:
+            self._create(left, defined)  # those of the steps that are not taken
+        for vhost in changed:
             yield from vhost.policy_settings.applying()
+
+    def _create(self, names: Iterable[str], defined: Defined) -> list[VirtualHost]:
+        """Create virtual hosts that are stored, with their policies; not those that others have
+        created in the meantime.
+        """
+        created = []
+        for name in names:
+            if name not in self.vhosts:
+                vhost = self.vhosts[name] = self.vhost_type(name, self.context)
+                _have_policies(vhost, defined)
+                created.append(vhost)
+        return created
 
     def _have_permissions(self, rows: Mapping[str, dict[str, Any] | None]) -> None:
         for key, row in rows.items():
@@ -538,6 +567,13 @@ class Broker:
             for queue in vhost.queues.values()
             for store_queue in queue.priorities
         }
+
+
+def _have_policies(vhost: VirtualHost, defined: Defined) -> None:
+    for is_operator in (False, True):
+        policies = defined.policies.get((vhost.name, is_operator))
+        if policies is not None:
+            vhost.policies.have(policies, operator=is_operator)
 
 
 def _check_owner(store: Store) -> None:
