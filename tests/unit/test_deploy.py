@@ -4,7 +4,9 @@ import argparse
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -143,8 +145,21 @@ def test_the_compose_file_fits_the_image() -> None:
     assert service["volumes"] == [
         f"{one}:{dict(instructions())['VOLUME']}" for one in content["volumes"]
     ]
+    assert service["restart"] == "unless-stopped"  # on-failure is not for restarts of the machine
     ports = {port.rpartition(":")[2] for port in service["ports"]}
     assert ports <= {*dict(instructions())["EXPOSE"].split()}
+
+
+def test_the_password_that_compose_reads_stays_where_it_is() -> None:
+    """Neither in a commit, nor in an image, nor in a wheel."""
+    content = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+    (secret,) = content["secrets"].values()
+    path = (DEPLOY / secret["file"]).relative_to(ROOT).as_posix()
+    assert f"/{path}" in (ROOT / ".gitignore").read_text("utf-8").split()
+    assert path in (ROOT / ".dockerignore").read_text("utf-8").split()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    packed = project["tool"]["setuptools"]["data-files"].values()
+    assert not [one for some in packed for one in some if fnmatch(path, one)]
 
 
 def test_the_manifests_of_kubernetes_fit_the_image() -> None:
