@@ -423,6 +423,8 @@ def _converted(
 ) -> Iterator[Any]:
     """Yield the entries of a list that have the right form."""
     for number, one in enumerate(entries):
+        if isinstance(one, dict) and one.get("arguments") == []:
+            one = {**one, "arguments": {}}  # as RabbitMQ writes an empty table in some versions
         try:
             yield msgspec.convert(one, its_type)
         except msgspec.ValidationError as error:

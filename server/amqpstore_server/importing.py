@@ -32,7 +32,7 @@ from amqpstore_server.definitions import (
     DefinitionsError,
     PolicyDefinition,
 )
-from amqpstore_server.users import Users
+from amqpstore_server.users import Users, tag_notes
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +116,8 @@ def notes_of(definitions: Definitions) -> list[str]:
         for one in definitions.operator_policies if is_operator else definitions.policies:
             settings = dict(one.settings)
             noted |= dict.fromkeys(policy_notes(one.apply_to, settings, operator=is_operator))
+    for user in definitions.users:
+        noted |= dict.fromkeys(tag_notes(user.tags))
     for queue in definitions.queues:
         noted |= dict.fromkeys(notes(Place.QUEUE, queue.arguments))
     for exchange in definitions.exchanges:

@@ -273,3 +273,12 @@ def _digest_of(password_hash: bytes, algorithm: str) -> bytes:
 def unknown_tags(tags: Iterable[str]) -> list[str]:
     """Return the tags that have no meaning here."""
     return [tag for tag in tags if tag not in TAGS]
+
+
+def tag_notes(tags: Iterable[str]) -> list[str]:
+    """Return a line for each tag that is kept and has no effect."""
+    meant = ", ".join(TAGS)
+    return [
+        f"tag '{tag[:100]}' of a user has no effect: there are {meant}"
+        for tag in unknown_tags(tags)
+    ]

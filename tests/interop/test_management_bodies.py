@@ -102,7 +102,7 @@ BODIES: dict[tuple[str, str], tuple[str, dict[str, Any], tuple[str, Any]]] = {
     ("POST", "/api/users/bulk-delete"): ("/users/bulk-delete", {"users": []}, ("users", "guest")),
     ("PUT", "/api/users/{user}"): (
         "/users/u",
-        {"name": "u", "password": "secret", "tags": "", "limits": {"max-channels": 7}},
+        {"name": "", "password": "secret", "tags": "", "limits": {"max-channels": 7}},
         ("limits", 5),
     ),
     ("PUT", "/api/permissions/{vhost}/{user}"): (
@@ -247,6 +247,18 @@ def test_limits_of_a_user_act(api: ManagementClient) -> None:
     assert api.get("/users/limited")["limits"] == {"max-connections": 3}
     wrong = {**body, "limits": {"max-connectoins": 3}}
     assert "max-connections" in api.put("/users/limited", wrong, 400)["reason"]
+
+
+def test_what_of_a_user_has_no_effect_is_noted(api: ManagementClient) -> None:
+    body = {"password": "x", "tags": "monitoring,own"}
+    body["hashing_algorithm"] = "rabbit_password_hashing_sha512"
+    told = noted(api, "PUT", "/users/tagged", body)
+    assert told == (
+        "tag 'own' of a user has no effect: there are administrator, monitoring, policymaker, "
+        "management, impersonator; field 'hashing_algorithm' has no effect: it is of "
+        "`password_hash`, and a password is hashed with argon2"
+    )
+    assert api.get("/users/tagged")["tags"] == ["monitoring", "own"]
 
 
 def test_what_a_delete_is_asked_beside_its_parameters_is_noted(api: ManagementClient) -> None:

@@ -277,7 +277,7 @@ for _ in range(140):
         (entry("queues", durable="yes"), "$.queues[0].durable", "Expected `bool`"),
         (entry("queues", name="é" * 128), "$.queues[0]", "at most 255 bytes"),
         (entry("queues", name=""), "$.queues[0]", "`name` that is not empty"),
-        (entry("queues", arguments=[]), "$.queues[0].arguments", "Expected `object`"),
+        (entry("queues", arguments=[1]), "$.queues[0].arguments", "Expected `object`"),
         (entry("queues", arguments={"a": [{"b": 1 << 63}]}), "$.queues[0]", "at most 64 bits"),
         (entry("exchanges", type=None), "$.exchanges[0]", "required field `type`"),
         (entry("bindings", destination_type="topic"), "$.bindings[0]", "one of queue, exchange"),

@@ -136,6 +136,22 @@ def test_what_a_file_of_all_says_to_one_virtual_host_is_noted() -> None:
     assert definitions_of(content, "file").notes == [NOTES[0]]
 
 
+def test_an_empty_table_may_be_a_list_as_over_the_api() -> None:
+    lists: dict[str, Any] = {
+        "queues": [{"name": "q", "vhost": "/", "arguments": []}],
+        "exchanges": [{"name": "e", "vhost": "/", "type": "fanout", "arguments": []}],
+        "users": [{"name": "u", "password_hash": "", "tags": ["own", "monitoring"]}],
+    }
+    definitions = definitions_of(lists, "file")
+    assert definitions.left_out == []
+    assert definitions.queues[0].arguments == {}
+    assert definitions.exchanges[0].arguments == {}
+    (note,) = notes_of(definitions)
+    assert note.startswith("tag 'own' of a user has no effect: there are administrator")
+    lists["queues"][0]["arguments"] = [1]
+    assert len(definitions_of(lists, "file").left_out) == 1
+
+
 def test_of_very_many_fields_the_first_are_noted() -> None:
     unread = UnreadFields()
     entry: dict[str, Any] = {f"{number}" * 200: 1 for number in range(2000)}

@@ -77,14 +77,16 @@ def unread_of_body(found: Mapping[str, Any], kind: Any, path: Mapping[str, str])
 
 
 def _said_by(path: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the values that fields have if they repeat the path."""
+    """Return the values that fields have if they repeat the path; programs in Go send an empty text
+    for what they do not set.
+    """
     said = dict(path)
     if path:
         said["name"] = list(path.values())[-1]
     if "kind" in path:
         said["destination_type"] = _DESTINATIONS.get(path["kind"], "")
     return {
-        name: _DEFAULT_EXCHANGE if text in _DEFAULT_EXCHANGE else (text,)
+        name: _DEFAULT_EXCHANGE if text in _DEFAULT_EXCHANGE else (text, "")
         for name, text in said.items()
     }
 

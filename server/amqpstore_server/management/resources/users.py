@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.broker.accepted import field_note
 from amqpstore_server.definitions import Permission, TopicPermission, User
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
@@ -15,6 +16,7 @@ from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 from amqpstore_server.password_hashes import hash_and_algorithm
+from amqpstore_server.users import tag_notes
 
 _SHA256 = "rabbit_password_hashing_sha256"
 _BY_USER = ("vhost", "user", "exchange")
@@ -100,7 +102,12 @@ async def put_user(call: Call) -> Answer:
     is_new = call.context.users.row(name) is None
     if body.tags is None:
         raise bad_request("[{key_missing,tags}]")
-    await call.carry_out(call.context.administration.set_user(call.by, _user(name, body)))
+    user = _user(name, body)
+    await call.carry_out(call.context.administration.set_user(call.by, user))
+    call.note(tag_notes(user.tags))
+    if body.password is not None and body.hashing_algorithm != _SHA256:
+        reason = "it is of `password_hash`, and a password is hashed with argon2"
+        call.note_fields([field_note("hashing_algorithm", reason)])
     return created() if is_new else no_content()
 
 
