@@ -30,7 +30,7 @@ Below them:
 And above them:
 
 - `vhost`, `broker`: one virtual host, and all of them; `predeclared`: the exchanges of each;
-  `owned_queues`: those of one connection.
+  `owned_queues`: those that go with a connection, or with their last consumer.
 - `deletion`: what goes together; `removals`: what is left of deleted queues and exchanges.
 - `policy_settings`: what queues and exchanges get from policies; `byte_limits`: limits of queues
   whose bytes are not counted yet.
