@@ -430,3 +430,26 @@ def test_usage(busy: str, command: Command) -> None:
     for arguments in (["segment", "x"], ["message", "-1"], ["message", "1", "--body", "no"]):
         assert command("inspect", busy, *arguments).code == 2
     assert command("inspect", busy, "--follow", "message", "1").code == 2
+
+
+@pytest.mark.parametrize(
+    "harm", ["nothing", "damaged segment", "missing index file", "segment elsewhere"]
+)
+def test_a_page_of_a_damaged_store_says_that_a_repair_may_keep_more(
+    busy: str, command: Command, harm: str
+) -> None:
+    segment = Path(busy, "segments", max(os.listdir(f"{busy}/segments")))
+    if harm == "damaged segment":
+        end = json.loads(command("inspect", busy, "--json").out)["log_tail"]["end"]
+        last = Path(busy, "segments", f"{end['segment']:010}.segment")
+        content = bytearray(last.read_bytes())
+        content[200] ^= 1
+        last.write_bytes(content)
+    elif harm == "missing index file":
+        Path(busy, "index", min(os.listdir(f"{busy}/index"))).unlink()
+    elif harm == "segment elsewhere":
+        segment.rename(f"{busy}/segments/{segment.name}.bak")
+    is_damaged = harm != "nothing"
+    assert json.loads(command("inspect", busy, "--json").out)["is_damaged"] is is_damaged
+    shown = command("inspect", busy).out
+    assert ("a repair may keep" in shown) is is_damaged

@@ -15,6 +15,7 @@ from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.queues import QueueImage
 from amqpstore_tools.offline.segments import SegmentImage
+from amqpstore_tools.offline.soundness import is_known_damaged
 
 REPORTS = "reports"
 
@@ -25,14 +26,16 @@ _BAR = 20
 
 def facts(image: StoreImage) -> Facts:
     """Return all facts. Reads the index files."""
+    queues = queue_facts(one for one in image.queues if not one.is_hidden)
     return {
         **store_facts(image),
+        "is_damaged": is_known_damaged(image),
         "vhosts": sorted(image.rows("vhosts")),
         "users": sorted(image.rows("users")),
         "exchanges": exchange_facts(image),
         "bindings": len(image.rows("bindings")),
         "policies": len(image.rows("policies")),
-        "queues": queue_facts(one for one in image.queues if not one.is_hidden),
+        "queues": queues,
         "segments": [segment_facts(one) for one in image.segments],
         "quarantined_segments": [segment_facts(one) for one in image.quarantined],
         "index_files": {

@@ -28,6 +28,11 @@ def show(found: Facts, most: int) -> None:
     """Print the facts. Args: most, rows of a table, 0 is all."""
     out = console()
     show_store(found)
+    if found["is_damaged"] and not found["catalog_reason"]:
+        out.print(
+            "  it is damaged: what follows is what a broker would serve, and a repair may keep"
+        )
+        out.print("  more (see `amqpstore repair DIR --plan plan.json`)")
     _show_topology(found, most)
     show_queues(found["queues"], most)
     show_segments(found["segments"], most)

@@ -11,16 +11,21 @@ def is_damaged(image: StoreImage) -> bool:
 
     Reads all index files. Raises: OSError.
     """
+    for queue in image.queues:
+        for _ in queue.columns():
+            pass
+    return is_known_damaged(image)
+
+
+def is_known_damaged(image: StoreImage) -> bool:
+    """Tell the same of a store whose index files were read. Raises: OSError."""
     report = image.report
     if image.catalog_reason or image.marker_reason:
         return True
     if report.damage or report.lost or report.passed_over:
         return True
-    for queue in image.queues:
-        for _ in queue.columns():
-            pass
-        if queue.unreadable:
-            return True
+    if any(queue.unreadable for queue in image.queues):
+        return True
     store_id = image.store_id.bytes if image.store_id else b""
     rows = {table: dict(image.rows(table)) for table in ("store", "segments", "index")}
     return any(True for _ in find_misplaced(image.files, image.directory, store_id, rows))
