@@ -18,7 +18,7 @@ another part often knows what is missing. Nothing here changes a file, or decide
 from amqpstore.evidence.absence import AbsentIds, AbsentMessages, absent_messages
 from amqpstore.evidence.durable_positions import DurablePosition, read_positions
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
-from amqpstore.evidence.misplaced import Misplaced, find_misplaced, find_unneeded_index
+from amqpstore.evidence.misplaced import Misplaced, find_misplaced, find_unneeded
 from amqpstore.evidence.shortfall import MissingMessages, ReadLog, Shortfall, find_shortfall
 from amqpstore.evidence.wrong_kinds import (
     WrongKind,
@@ -42,7 +42,7 @@ __all__ = [
     "find_files",
     "find_misplaced",
     "find_shortfall",
-    "find_unneeded_index",
+    "find_unneeded",
     "find_wrong_kinds",
     "identify",
     "names_in_store",

@@ -116,15 +116,15 @@ def _is_needed(one: IdentifiedFile, rows: Rows | None) -> bool:
     )
 
 
-def find_unneeded_index(
+def find_unneeded(
     files: Files, directory: str, store_id: bytes, rows: Rows
-) -> Iterator[tuple[str, IndexKey]]:
-    """Yield the index files under other names than their own that no row of the catalog names, and
-    what they are. What is kept for others, or belongs to a copy of another member, is left out.
+) -> Iterator[IdentifiedFile]:
+    """Yield the files of the store under other names than their own that neither the catalog nor
+    the log names. What is kept for others, or belongs to a copy of another member, is left out.
     """
     for one in find_files(files, directory, store_id):
         name = os.path.relpath(one.path, directory)
-        is_index = one.kind is FileKind.INDEX and one.path != one.home(directory)
         is_other = name.split("/")[0] in (REPLACEMENT, NEW_REPLACEMENT)
-        if is_index and not (is_other or _was_given_up(name) or _is_needed(one, rows)):
-            yield name, IndexKey(one.queue_id, one.number)
+        is_at_home = one.path == one.home(directory)
+        if not (is_at_home or is_other or _was_given_up(name) or _is_needed(one, rows)):
+            yield one

@@ -96,6 +96,25 @@ def test_what_is_put_back_behind_a_checkpoint_is_for_a_repair(directory: Path) -
         assert sum(store.recovery_report.kept.values()) == 21
 
 
+def test_a_file_that_is_left_over_is_kept_meanwhile(directory: Path) -> None:
+    (directory / SEGMENTS / "0000000077.spare").write_bytes(bytes(4096))
+    assert left_over(directory) == "a spare segment: the next start removes it"
+    taken_away(directory, 3)
+    with opened(directory) as store:
+        publish(store, 1)
+    (directory / SEGMENTS / "0000000077.spare").write_bytes(bytes(4096))
+    text = "a spare segment: it is kept until a repair, as starts have passed over something"
+    assert left_over(directory) == text
+    opened(directory).abandon()
+    assert left_over(directory) == text
+
+
+def left_over(directory: Path) -> str:
+    """Return what a check says of the only spare segment."""
+    (found,) = (one for one in check(str(directory)).findings if one.code == "file-left-over")
+    return found.text
+
+
 @pytest.mark.parametrize("is_mutant", [False, True])
 def test_two_starts_pass_over_something(
     directory: Path, monkeypatch: pytest.MonkeyPatch, is_mutant: bool

@@ -368,6 +368,9 @@ EXAMPLES = {
     "a segment under another name": _same(5, Damage("rename", 8, 0)),
     "a segment in quarantine": _same(5, Damage("quarantine", 8, 0)),
     "a compacted segment that is newer than all else": Mixture(4, 2, 2, 2, 2, [(21, 5)], []),
+    "a compacted segment under another name that is newer than all else": Mixture(
+        0, 1, 1, 1, 2, [(14, 5), (1, 3)], [Damage("lost", 39, 48669), Damage("lost", 11, 34736)]
+    ),
     "a segment in quarantine, which a start missed": Mixture(
         4, 4, 4, 4, 4, [(32, 1)], [Damage("flip", 9, 14092), Damage("quarantine", 14, 28580)]
     ),

@@ -13,9 +13,10 @@ from typing import NamedTuple, Self
 from amqpstore import filenames, identity, marker, tables
 from amqpstore.compression import Decompressor, body_size
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.evidence import Shortfall, find_misplaced, find_unneeded_index, find_wrong_kinds
+from amqpstore.evidence import Shortfall, find_misplaced, find_unneeded, find_wrong_kinds
+from amqpstore.evidence.identification import FileKind
 from amqpstore.evidence.newer_entries import find_newer_entries
-from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, noted_newer
+from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, newer_in, noted_newer
 from amqpstore.evidence.passed_over import PassedOver
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
@@ -301,7 +302,8 @@ class PreparedStore:
             text = "a start has copied it here, as it has more than a row of the catalog says"
             findings.add("quarantined", path, text)
         elif directory == SEGMENTS and is_spare(name):
-            findings.add("file-left-over", path, "a spare segment: the next start removes it")
+            text = f"a spare segment: {self._what_a_start_does()}"
+            findings.add("file-left-over", path, text)
         elif is_unfinished(name):
             if not self._is_live:
                 findings.add("file-left-over", path, "an unfinished copy of a file")
@@ -312,6 +314,12 @@ class PreparedStore:
         ):
             text = "a store has no file of this name: it is left alone"
             findings.add("file-unknown", path, text)
+
+    def _what_a_start_does(self, does: str = "removes it") -> str:
+        """Return what becomes of a file that is left over, as text for people."""
+        if self._rows is not None and PassedOver.read(self._rows.__getitem__):
+            return "it is kept until a repair, as starts have passed over something"
+        return f"the next start {does}"
 
     def _why_kept(self, repair: str) -> str:
         """Return what the directory of a repair is for."""
@@ -366,12 +374,12 @@ class PreparedStore:
                 self._findings.add("catalog-old", segment_name(number), IS_NEWER)
                 continue
             does = "moves it to quarantine" if number in quarantined else "removes it"
-            text = f"nothing in it is live: the next start {does}"
+            text = f"nothing in it is live: {self._what_a_start_does(does)}"
             self._findings.add("file-left-over", segment_name(number), text)
 
     def _check_other_index(self, rows: Rows, known: PresentNumbers) -> None:
-        """Check index files without a row, wherever they are. Args: known, the messages that the
-        catalog or the log has seen.
+        """Check index files without a row, and whatever is under another name. Args: known, the
+        messages that the catalog or the log has seen.
         """
         for name in self._right_kinds(INDEX):
             found = index_key(name)
@@ -382,12 +390,25 @@ class PreparedStore:
                 and ("index", key) not in self._damaged_rows
                 and not self._check_newer(f"{INDEX}/{name}", IndexKey(*found), 0, known)
             ):
-                text = "no row names it: the next start removes it"
+                text = f"no row names it: {self._what_a_start_does()}"
                 self._findings.add("file-left-over", f"{INDEX}/{name}", text, queue_id=found[0])
         if self._store_id is not None and not self._is_live:
-            where = self._files, self._directory
-            for name, of in find_unneeded_index(*where, self._store_id, rows):
-                self._check_newer(name, of, 0, known)
+            self._check_unneeded(self._store_id, rows, known)
+
+    def _check_unneeded(self, store_id: bytes, rows: Rows, known: PresentNumbers) -> None:
+        """Check files under other names that neither the catalog nor the log names, as they may be
+        newer than these.
+        """
+        next_id = (StoreRows.read(rows.__getitem__).position or START).message_id
+        quarantine = tables.QUARANTINE.read(rows.__getitem__)
+        for one in find_unneeded(self._files, self._directory, store_id, rows):
+            name = os.path.relpath(one.path, self._directory)
+            if one.kind is FileKind.INDEX:
+                self._check_newer(name, IndexKey(one.queue_id, one.number), 0, known)
+            elif any(row.reason == IS_NEWER for row in quarantine.get(one.number, ())):
+                continue  # A start has noted it: see `_check_quarantine`.
+            elif newer_in(self._files, one, self._seed, next_id):
+                self._findings.add("catalog-old", name, IS_NEWER)
 
     def _check_newer(self, name: str, key: IndexKey, start: int, known: PresentNumbers) -> bool:
         """Report what an index file has behind `start` that nothing else has seen."""
