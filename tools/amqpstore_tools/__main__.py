@@ -53,6 +53,10 @@ class _Parser(argparse.ArgumentParser):
 
     _is_intermixed = False
 
+    def __init__(self, **options: Any) -> None:
+        # "--password" would be taken for "--password-file".
+        super().__init__(allow_abbrev=False, **options)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         has_optional = any(one.nargs in ("?", "*") for one in self._get_positional_actions())
         # It would lose a "--", which says what is not an option.
