@@ -279,8 +279,11 @@ class _Recovery:
                 continue
             state = max((file.state for file in queue.files), key=attrgetter("number"))
             path = index_path(self._directory, queue.id, state.number)
-            if self._files.size_of(path) <= state.end_bytes:
-                continue
+            try:
+                if self._files.size_of(path) <= state.end_bytes:
+                    continue
+            except OSError:
+                continue  # its messages are named as unreadable
             key = IndexKey(queue.id, state.number)
             if self._name_newer(path, key, state.end_bytes, known):
                 # It is removed once all that its row counts is acked.

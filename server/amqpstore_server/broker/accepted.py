@@ -305,8 +305,8 @@ def exchange_notes(type_name: str, arguments: Mapping[str, Any]) -> list[str]:
     }
     found += [
         f"{Place.EXCHANGE.value} '{name}' has no effect: it is not of type '{type_name}'"
-        for name in arguments
-        if _acts(Place.EXCHANGE, name) and name not in read
+        for name in TABLE[Place.EXCHANGE]
+        if name in arguments and name not in read and _acts(Place.EXCHANGE, name)
     ]
     return found
 

@@ -18,7 +18,7 @@ def is_damaged(image: StoreImage) -> bool:
 
 
 def is_known_damaged(image: StoreImage) -> bool:
-    """Tell the same of a store whose index files were read. Raises: OSError."""
+    """Tell the same of a store whose index files were read."""
     report = image.report
     if image.catalog_reason or image.marker_reason:
         return True
@@ -28,4 +28,7 @@ def is_known_damaged(image: StoreImage) -> bool:
         return True
     store_id = image.store_id.bytes if image.store_id else b""
     rows = {table: dict(image.rows(table)) for table in ("store", "segments", "index")}
-    return any(True for _ in find_misplaced(image.files, image.directory, store_id, rows))
+    try:
+        return any(True for _ in find_misplaced(image.files, image.directory, store_id, rows))
+    except OSError:
+        return True  # a directory of the store cannot be listed, or something else has its name
