@@ -46,6 +46,10 @@ def test_a_store_that_this_user_may_not_look_into_is_not_called_something_else(
             for name in ("", *names):
                 os.chmod(os.path.join(folder, name), 0o777)
         places = {"DIR": store, "COPY": copy, "FILE": exported}
+        for verb in VERBS:
+            # All that they import, which the other user may not be allowed to read.
+            gone = f"{outside}/gone"
+            command(*(gone if one in places else one.replace("OUT", gone) for one in verb))
         is_closed = {"store": store, "within": str(within)}[closed]
         os.chmod(is_closed, 0)
         try:
