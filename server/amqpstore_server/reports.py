@@ -85,11 +85,13 @@ class RecoveryContent(msgspec.Struct):
     in_doubt: list[DoubtfulBranch] = []
     damage: list[DamagedPlace] = []
     unknown_files: list[str] = []
+    passed_over: str = ""
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was lost or damaged."""
-        return not (self.lost or self.orphaned or self.damage or self.set_aside)
+        """Whether nothing was lost, damaged, or passed over by an earlier start."""
+        is_lost = self.lost or self.orphaned or self.passed_over
+        return not (is_lost or self.damage or self.set_aside)
 
 
 class BrokenPromise(msgspec.Struct):

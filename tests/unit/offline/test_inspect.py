@@ -11,7 +11,9 @@ import pytest
 
 from amqpstore import Envelope, Message, Options
 from amqpstore.client_trails import What
+from amqpstore.filenames import SEGMENTS, segment_name
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
+from tests.unit.evidence.stores import killed_store, opened
 from tests.unit.offline.stores import (
     FIXTURES,
     SMALL,
@@ -453,3 +455,15 @@ def test_a_page_of_a_damaged_store_says_that_a_repair_may_keep_more(
     assert json.loads(command("inspect", busy, "--json").out)["is_damaged"] is is_damaged
     shown = command("inspect", busy).out
     assert ("a repair may keep" in shown) is is_damaged
+
+
+def test_what_starts_have_passed_over_is_shown(command: Command, tmp_path: Path) -> None:
+    directory = killed_store(tmp_path / "store")
+    (directory / SEGMENTS / segment_name(3)).unlink()
+    assert "5 messages that were durable are missing" in facts(command, str(directory))["shortfall"]
+    with opened(directory):
+        pass
+    found = facts(command, str(directory))
+    assert not found["shortfall"]
+    assert found["passed_over"].startswith("an earlier start passed over what was missing")
+    assert found["passed_over"] in " ".join(command("inspect", str(directory)).out.split())

@@ -53,6 +53,8 @@ def facts(image: StoreImage) -> Facts:
         ],
         "lost": image.lost_count,
         "orphaned": len(image.report.orphaned),
+        "shortfall": image.report.shortfall.text if image.report.shortfall else "",
+        "passed_over": image.report.passed_over,
         "unknown_files": image.report.unknown_files,
         "last_recovery": last_recovery(image.directory),
     }

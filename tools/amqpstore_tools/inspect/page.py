@@ -242,6 +242,8 @@ def _show_damage(found: Facts, most: int) -> None:
     if damage or found["lost"] or found["orphaned"]:
         text = f"Damage: {counted(len(damage), 'place')}, {counted(found['lost'], 'message')} lost"
         out.print(heading(f"{text}, {found['orphaned']:,} orphaned"))
+    for reason in filter(None, (found["shortfall"], found["passed_over"])):
+        out.print(Text(f"  {shown(reason)}", "red"))
     for one in first(damage, most):
         where = os.path.relpath(one["path"], found["directory"])
         text = f"  {where} at {one['offset']:,}, {one['bytes']:,} bytes: {one['reason']}"

@@ -82,6 +82,8 @@ def _recovery(store: Store, opening_s: float) -> dict[str, Any]:
         "rolled_back": report.rolled_back,
         "lost": report.lost_count,
         "orphaned": len(report.orphaned),
+        "shortfall": report.shortfall.text if report.shortfall else "",
+        "passed_over": report.passed_over,
         "damage": [
             f"{path} at {offset}, {size} bytes: {reason}"
             for path, offset, size, reason in report.damage[:_MAX_DAMAGE]
