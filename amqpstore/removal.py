@@ -10,9 +10,9 @@ import logging
 import os
 from collections.abc import Callable
 
-from amqpstore.durability import sync_directory, sync_file
 from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_name, segment_path
 from amqpstore.files import Files
+from amqpstore.replacing import replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -48,24 +48,17 @@ def quarantine(files: Files, directory: str, number: int) -> None:
 
 def copy_to_quarantine(files: Files, directory: str, path: str) -> None:
     """Copy a file to `quarantine/`, under its own name; durable on return. A file that is there is
-    left alone: it is the copy that an earlier start made.
+    left alone: it is the copy that an earlier start made, and whole.
 
-    Raises: OSError, DurabilityError.
+    Raises: OSError.
     """
-    folder = f"{directory}/{QUARANTINE}"
-    to = f"{folder}/{os.path.basename(path)}"
+    folder, name = f"{directory}/{QUARANTINE}", os.path.basename(path)
     files.make_directory(folder)
-    if files.exists(to):
+    if files.exists(f"{folder}/{name}"):
         return
     source = files.open(path)
     try:
         content = source.read(0, source.size())
     finally:
         source.close()
-    copy = files.create(to)
-    try:
-        copy.append([content])
-        sync_file(copy)
-    finally:
-        copy.close()
-    sync_directory(files, folder)
+    replace_file(files, folder, name, content)

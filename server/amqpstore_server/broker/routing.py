@@ -58,9 +58,9 @@ class Route:
     the plain queues as entries of `BrokerContext.arrivals`, and `limited` the others, which have to
     be told (see `Queue.appended`). `counters` are those of the exchange that messages
     are published to; `copies` is the number of queues. `is_routed` tells whether it counts as
-    routed; `is_dropped`, whether nobody gets what is not returned; `is_simple`, whether whatever
-    comes is taken, and when it is safe depends on the message alone; then `is_durable` is what the
-    queues are.
+    routed; `is_dropped`, whether messages that are not returned are lost; `is_simple`, whether
+    whatever comes is taken, and when it is safe depends on the message alone; then `is_durable` is
+    what the queues are.
     """
 
     __slots__ = (

@@ -504,7 +504,7 @@ class VirtualHost:
 
     def existing_queue(self, name: str) -> Queue | None:
         """Return the queue of that name, unless it is as good as deleted: then it is deleted now.
-        An address of direct replies is no queue.
+        An address of direct replies is not a queue.
         """
         queue = self._living(name)
         return None if queue is None or queue.kind == ReplyQueue.kind else queue

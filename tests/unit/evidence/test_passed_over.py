@@ -141,7 +141,7 @@ def test_two_starts_pass_over_something(
 
 
 def test_what_a_later_start_has_read_is_not_noted(directory: Path) -> None:
-    """Of two missing segments one is put back, and its messages are acked: they do not come
+    """One of two missing segments is put back, and its messages are acked: they do not come
     again.
     """
     aside = {number: taken_away(directory, number) for number in (2, 3)}

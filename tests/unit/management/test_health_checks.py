@@ -44,7 +44,8 @@ class Asking:
 
 
 def asked(check: Any, **state: Any) -> tuple[int, dict[str, Any]]:
-    return trio.run(check, Asking(**state))  # type: ignore[no-any-return]
+    answer: tuple[int, dict[str, Any]] = trio.run(check, Asking(**state))
+    return answer
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Publishes whose routes take long to find: one with very many keys holds nobody up."""
+"""Publishes whose routes take long to find: one client with very many keys delays no other."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _BETWEEN = "."
 class ColumnChoice:
     """The columns of a list, and those that a browser shows.
 
-    Args: chosen, the keys that somebody has chosen; None if nobody has. Unknown keys are ignored.
+    Args: chosen, the keys that were chosen; None if none were. Unknown keys are ignored.
     """
 
     def __init__(self, name: str, chosen: Collection[str] | None) -> None:
