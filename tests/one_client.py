@@ -2,16 +2,23 @@
 whose datasyncs end as those of the kernel do.
 """
 
+import select
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
 
+import pytest
 import trio
 
+import amqpstore_server.socket_connection
+import amqpstore_server.sockets
+import amqpstore_server.turn
 from amqpstore import Options
 from amqpstore_server.app import App
 from amqpstore_server.config import Config
 from amqpstore_server.listening import listen
+from amqpstore_server.read_size import ReadSize
 from amqpstore_tools.bench.messages import MessageBlock, block_of
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import Address, Connection
@@ -20,6 +27,40 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.committers import LaterDatasyncs
 
 DIRECTORY = "/data"
+CLOCKED = (amqpstore_server.socket_connection, amqpstore_server.sockets, amqpstore_server.turn)
+"""What times the reads of a client."""
+
+
+class StillClock:
+    """In the place of both clocks of a process: time passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self._now_s = time.perf_counter()
+
+    def advance(self, seconds: float) -> None:
+        """Let that much time pass."""
+        self._now_s += seconds
+
+    def perf_counter(self) -> float:
+        """Return the time."""
+        return self._now_s
+
+    def thread_time(self) -> float:
+        """Return the same time: nobody else uses this processor."""
+        return self._now_s
+
+
+@contextmanager
+def still_clock() -> Generator[StillClock]:
+    """Have reads timed by a clock that stands still, so that a slow machine makes no client costly
+    and ends no round of reads. Only for rounds that the test runs: the other tasks' turn does not
+    come.
+    """
+    clock = StillClock()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in CLOCKED:
+            patch.setattr(module, "time", clock)
+        yield clock
 
 
 def log_in(port: int) -> socket.socket:
@@ -58,12 +99,22 @@ async def some_clients(count: int) -> AsyncIterator[tuple[App, list[socket.socke
                 socks = [await trio.to_thread.run_sync(log_in, port) for _ in range(count)]
                 turns.cancel_scope.cancel()
             committer._housekeep_at = float("inf")
+            for client in app.connections:
+                client._read_size = ReadSize()  # its login may have taken long
+                client.is_costly = False
             yield app, socks
             for sock in socks:
                 sock.close()
             clients.cancel_scope.cancel()
         committer.stop()
         app.sockets.close()
+
+
+def wait_for_reads(app: App, count: int) -> None:
+    """Return when so many clients can be read: what was sent may arrive later."""
+    socks = [client._socket for client in app.connections]
+    while len(select.select(socks, [], [], 60)[0]) < count:
+        pass
 
 
 def messages() -> MessageBlock:

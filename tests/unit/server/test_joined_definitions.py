@@ -1,18 +1,15 @@
 """What clients define in one round of reads is one commit, before which none is answered."""
 
 import socket
-import time
 from collections.abc import Sequence
 
 import pytest
 import trio
 
-import amqpstore_server.read_size
-import amqpstore_server.sockets
 from amqpstore.catalog import Change
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
-from tests.one_client import some_clients
+from tests.one_client import some_clients, still_clock, wait_for_reads
 
 CLIENTS = 5
 
@@ -47,8 +44,10 @@ async def declares() -> list[tuple[int, bool]]:
         for number, sock in enumerate(socks):
             sock.setblocking(False)
             declare(sock, f"d{number}")
-        assert app.sockets._look(60)
-        app._turn.round(app.committer, trio.current_time())
+        wait_for_reads(app, CLIENTS)
+        with still_clock():
+            assert app.sockets._look(0)
+            app._turn.round(app.committer, trio.current_time())
         assert all(map(has_answers, socks))
         assert len(app.broker.vhost("/").queues) == CLIENTS + 1
         # Outside of a round a definition is durable on return.
@@ -57,9 +56,7 @@ async def declares() -> list[tuple[int, bool]]:
     return commits
 
 
-def test_what_clients_define_in_a_round_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
+def test_what_clients_define_in_a_round_is_one_commit() -> None:
     assert trio.run(declares) == [(CLIENTS, False), (0, True)]
 
 
@@ -68,30 +65,24 @@ async def costly_definers(commit_s: float) -> int:
     async with some_clients(CLIENTS) as (app, socks):
         store = app.broker.context.store
         commit = store._catalog.commit
-
-        def slow(changes: Sequence[Change]) -> None:
-            until_s = time.perf_counter() + commit_s
-            commit(changes)
-            while time.perf_counter() < until_s:
-                pass
-
-        store._catalog.commit = slow  # type: ignore[method-assign]
         for number, sock in enumerate(socks[1:]):
             declare(sock, f"d{number}")
         socks[0].send(HEARTBEAT_FRAME)
-        assert app.sockets._look(60)
-        app._turn.round(app.committer, trio.current_time())
+        wait_for_reads(app, CLIENTS)
+        with still_clock() as clock:
+
+            def slow(changes: Sequence[Change]) -> None:
+                commit(changes)
+                clock.advance(commit_s)
+
+            store._catalog.commit = slow  # type: ignore[method-assign]
+            assert app.sockets._look(0)
+            app._turn.round(app.committer, trio.current_time())
         del store._catalog.commit
         return sum(client.is_costly for client in app.connections)
 
 
-@pytest.mark.parametrize(("commit_s", "costly"), [(0.1, CLIENTS - 1), (0.0, 0)])
-def test_who_defines_is_charged_for_the_commit(
-    monkeypatch: pytest.MonkeyPatch, commit_s: float, costly: int
-) -> None:
+@pytest.mark.parametrize(("commit_s", "costly"), [(0.01, CLIENTS - 1), (0.0, 0)])
+def test_who_defines_is_charged_for_the_commit(commit_s: float, costly: int) -> None:
     """In equal parts: nobody else is served meanwhile."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.read_size, "_COSTLY_S", 0.01)
-    monkeypatch.setattr(amqpstore_server.read_size, "_MOST_S", 60.0)
     assert trio.run(costly_definers, commit_s) == costly

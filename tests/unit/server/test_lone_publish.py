@@ -6,7 +6,6 @@ do. The rounds of a turn are run by this test, so trio's own calls are not count
 """
 
 import socket
-import time
 
 import pytest
 import trio
@@ -15,11 +14,11 @@ import amqpstore_server.read_size
 import amqpstore_server.sockets
 import amqpstore_server.turn
 from amqpstore_server.app import App
-from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES, ReadSize
+from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES
 from amqpstore_tools.client import frames, wire
 from tests.calls import Counts
 from tests.committers import LaterDatasyncs
-from tests.one_client import messages, one_client
+from tests.one_client import messages, one_client, still_clock, wait_for_reads
 
 WARM_UP = 10
 PUBLISHES = 20
@@ -32,8 +31,6 @@ less."""
 async def counted(counts: Counts) -> None:
     block = messages()
     async with one_client() as (app, sock):
-        (client,) = app.connections
-        client._read_size = ReadSize()  # its login may have taken long
         for number in range(WARM_UP + PUBLISHES):
             sock.send(block.take(1))
             if number >= WARM_UP:
@@ -51,26 +48,24 @@ async def read_sizes(reads: int) -> list[int]:
     sizes = []
     async with one_client() as (app, sock):
         (client,) = app.connections
-        client._read_size = ReadSize()
         receive = client.amqp.receive
-        until_s = 0.0
+        with still_clock() as clock:
 
-        def takes_long(read: bytes, now: float) -> bool:
-            goes_on = receive(read, now)
-            while time.thread_time() < until_s:
-                pass
-            return goes_on
+            def takes_long(read: bytes, now: float) -> bool:
+                clock.advance(LONG_S)
+                return receive(read, now)
 
-        client.amqp.receive = takes_long  # type: ignore[method-assign]
-        for _ in range(reads):
-            sock.send(block.take(1))
-            until_s = time.thread_time() + LONG_S
-            done = client.amqp.octets.recv_cnt + 1
-            while client.amqp.octets.recv_cnt < done:
-                # As it takes long, it may have to rest first, and the selector does not see it.
-                app.sockets._look(0.005)
-                app._turn.round(app.committer, 0.0)
-            sizes.append(client._read_size.byte_count)
+            client.amqp.receive = takes_long  # type: ignore[method-assign]
+            for _ in range(reads):
+                sock.send(block.take(1))
+                wait_for_reads(app, 1)
+                done = client.amqp.octets.recv_cnt + 1
+                while client.amqp.octets.recv_cnt < done:
+                    # As it takes long, it has to rest first, and the selector does not see it.
+                    app.sockets._look(0)
+                    app._turn.round(app.committer, 0.0)
+                    clock.advance(LONG_S)
+                sizes.append(client._read_size.byte_count)
     return sizes
 
 
