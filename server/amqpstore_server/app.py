@@ -366,6 +366,7 @@ class App:
     ) -> None:
         async with trio.open_nursery() as service:
             service.start_soon(self._turn.run, self.committer)
+            service.start_soon(self._term.show_progress)
             service.start_soon(self._term.watch, self.committer.watch)
             service.start_soon(self._term.step_down, self.connections)
             service.start_soon(self._tick)

@@ -54,6 +54,9 @@ class ServingTerm(Protocol):
     async def defined(self) -> None:
         """Return once all definitions until now are committed."""
 
+    async def show_progress(self) -> None:
+        """Show whoever decides who leads that the event loop turns, as long as it does."""
+
     async def watch(self, watch_committer: Callable[[], Awaitable[None]]) -> None:
         """Run until the disk fails. Raises: DurabilityError."""
 
@@ -94,6 +97,9 @@ class SingleNode:
         pass
 
     async def defined(self) -> None:
+        pass
+
+    async def show_progress(self) -> None:
         pass
 
     async def watch(self, watch_committer: Callable[[], Awaitable[None]]) -> None:

@@ -193,7 +193,9 @@ class Sockets:
 
     def return_in(self, seconds: float) -> None:
         """Have the next `wait` return in that time at the latest, after other tasks have run."""
-        self._return_at = time.perf_counter() + seconds
+        at = time.perf_counter() + seconds
+        if at < self._return_at:
+            self._return_at = at
         self.let_others_run()
 
     async def wait(self) -> None:

@@ -34,6 +34,9 @@ _REST = 4.0
 _PROBING_S = 0.01
 """How often it is measured how long a message waits for its delivery."""
 
+_ASKING_AGAIN_S = 0.05
+"""How often a leader that may send nothing asks whether it may."""
+
 
 class Sender(Protocol):
     """A connection that has something to send."""
@@ -212,7 +215,11 @@ class Turn:
         # A separate function, so that no local variable keeps a connection alive until the next
         # turn.
         if self._term.has_followers and not self._term.may_send():
-            return  # clients may be served elsewhere, and this leadership is about to end
+            # Clients may be served elsewhere, and this leadership is about to end. Or it goes on: a
+            # process that was paused hears of its followers' promises a moment later, when nothing
+            # else asks for a round.
+            self._sockets.return_in(_ASKING_AGAIN_S)
+            return
         senders, self._senders = self._senders, {}
         for sender in senders:
             sender.send_now(now)

@@ -483,7 +483,11 @@ class Leader:
         if self.deposed is not None:
             return
         if not health.is_fit(now, self._timing):
-            self.resign("the disk or the event loop of this machine hangs", is_unfit=True)
+            self.resign(
+                "the disk or the event loop of this machine hangs, or its store cannot be opened "
+                "in time",
+                is_unfit=True,
+            )
             return
         if now >= self._beat_at:
             self._beat_at = now + self._timing.beat_s

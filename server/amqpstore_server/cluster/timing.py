@@ -24,6 +24,11 @@ class Timing(NamedTuple):
     """Between the candidacies of two members that could both lead."""
     unfit_s: float = 3.0
     """A member whose disk or event loop has hung for so long does not lead."""
+    opening_s: float = 15.0
+    """A member that was elected and has not served a client for so long does not lead: the disk may
+    hang while the store is opened. Recovery reads what no checkpoint covers, which takes a second
+    or two.
+    """
     stall_s: float = 5.0
     """A leader that cannot commit for so long lets others try."""
     unable_s: float = 10.0
@@ -55,8 +60,14 @@ class Health(NamedTuple):
     """When the oldest local write or sync that has not returned began."""
     turned_at: float | None = None
     """When the event loop that serves clients last turned; None while there is none."""
+    opening_since: float | None = None
+    """When the store of a leader began to be opened; None while it is not being opened."""
 
     def is_fit(self, now: float, timing: Timing) -> bool:
-        """Tell whether neither the disk nor the event loop has hung for too long."""
+        """Tell whether neither the disk, the event loop nor the opening of a store has hung for too
+        long.
+        """
+        if self.opening_since is not None and now - self.opening_since > timing.opening_s:
+            return False
         oldest = min(at for at in (self.busy_since, self.turned_at, now) if at is not None)
         return now - oldest <= timing.unfit_s

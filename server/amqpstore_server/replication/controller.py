@@ -104,6 +104,8 @@ class Controller:
         self.log = log
         self.turned_at: float | None = None
         """When the event loop that serves clients last turned; None while there is none."""
+        self.opening_since: float | None = None
+        """When the store of a leader began to be opened; None once clients are served."""
         self.serves_until = 0.0
         """Until when no other member can lead, by the monotonic clock, if this one does."""
         self.member = GroupMember(
@@ -198,7 +200,7 @@ class Controller:
         busy_since = min((at for at in began if at is not None), default=None)
         # Who waits for others with the event loop in hand is not ill.
         waits = companion is not None and companion.is_waiting
-        return Health(busy_since, None if waits else self.turned_at)
+        return Health(busy_since, None if waits else self.turned_at, self.opening_since)
 
     def _is_fit(self) -> bool:
         return self._health().is_fit(time.monotonic(), self._settings.timing)
@@ -271,7 +273,7 @@ class Controller:
 
     def follow(self) -> None:
         """The leader's store is closed."""
-        self.turned_at = None
+        self.turned_at = self.opening_since = None
         self._lane.put(Follow())
 
     def give_up(self, reason: str) -> None:
@@ -313,6 +315,7 @@ class Controller:
         with self._lock:
             companion = LeaderCompanion(self, self.log, self._directory, term)
             self._companion = companion
+            self.opening_since = time.monotonic()
         self.orders.lead(companion)
 
     def following(self) -> None:

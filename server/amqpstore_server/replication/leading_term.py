@@ -122,9 +122,14 @@ class LeadingTerm:
 
     async def show_progress(self) -> None:
         """Show that the event loop turns; else another member is to lead. Never returns."""
-        while True:
-            self._controller.turned_at = time.monotonic()
-            await trio.sleep(_TURN_S)
+        controller = self._controller
+        try:
+            while True:
+                controller.turned_at = time.monotonic()
+                controller.opening_since = None
+                await trio.sleep(_TURN_S)
+        finally:
+            controller.turned_at = None
 
     async def watch(self, watch_committer: Callable[[], Awaitable[None]]) -> None:
         """Run until the disk fails. Raises: DurabilityError."""

@@ -114,6 +114,18 @@ def test_who_cannot_serve_clients_and_is_alone_tries_again_after_a_while() -> No
     assert group.invariants.violations == []
 
 
+def test_who_cannot_open_its_store_lets_another_one_lead(group: Group) -> None:
+    """Its disk hangs in the middle of the recovery: it renewed its lease for ever."""
+    first, second, third = group.machines
+    assert group.leaders == [first]
+    second.is_recovery_stuck = True
+    first.kill(with_power=True)
+    while third not in group.leaders:
+        assert group.events.now < 8.0 + TIMING.opening_s + 8.0
+        group.run(0.5)
+    assert group.invariants.violations == []
+
+
 def test_a_member_of_another_store_is_refused(group: Group) -> None:
     other = last_follower(group)
     other.kill(with_power=True)

@@ -37,6 +37,8 @@ class Leads:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.asked_for: list[float] = []
+        """In how many seconds another round is to come, each time one was asked for."""
         self.may_send = True
         store = SimpleNamespace(commit_definitions=lambda: None, free_memory=lambda: False)
         self.context: Any = SimpleNamespace(
@@ -51,6 +53,7 @@ class Leads:
             charge=lambda _seconds: None,
             wake=lambda: None,
             let_others_run=lambda: None,
+            return_in=self.asked_for.append,
         )
         self.committer: Any = SimpleNamespace(
             complete_written=lambda: None, commit=lambda **_: None, has_room=True
@@ -85,6 +88,11 @@ def test_nothing_is_sent_once_another_member_may_lead() -> None:
     leads.may_send = False
     leads.round(connection)
     assert connection.sent == []
+    # Nothing else may ask for the next round: no client writes, and no batch is under way.
+    assert leads.asked_for
+    assert 0.0 < max(leads.asked_for) < 0.5
+    leads.asked_for.clear()
     leads.may_send = True
     leads.turn.round(leads.committer, 2.0)
     assert connection.sent == [True]
+    assert leads.asked_for == []

@@ -120,6 +120,8 @@ class SimulatedMachine:
         self.is_disk_full = False
         """Whether what a leader sends cannot be written."""
         self.is_loop_stuck = False
+        self.is_recovery_stuck = False
+        """Whether a store that is to be opened by a leader never is."""
         self.is_damaged = False
         self.store_id = "store"
         self.disk = ReplicaDisk()
@@ -142,6 +144,7 @@ class SimulatedMachine:
         self._jobs: deque[_Job] = deque()
         self._busy_since: float | None = None
         self._turned_at = 0.0
+        self._opening_since: float | None = None
         self._pending: dict[int, LogEntry | bytes] = {}
         self._is_blocked = False
         self._is_broken = False
@@ -166,6 +169,7 @@ class SimulatedMachine:
         self._jobs.clear()
         self._busy_since = None
         self._turned_at = self.now
+        self._opening_since = None
         self._pending.clear()
         self._is_blocked = self._is_broken = False
         identity = MemberIdentity(
@@ -258,12 +262,19 @@ class SimulatedMachine:
 
     def _tick(self, start: int) -> None:
         def tick(member: GroupMember) -> None:
-            if not self.is_loop_stuck:
-                self._turned_at = self.now
-            member.tick(self.now, Health(self._busy_since, self._turned_at))
+            member.tick(self.now, self._health(member))
             self._events.after(TICK_S / self._rate, lambda: self._tick(start))
 
         self._alone(start, tick)
+
+    def _health(self, member: GroupMember) -> Health:
+        """Return what a driver knows: there is an event loop while clients are served only, and the
+        disk of a store that is being opened is out of its sight.
+        """
+        if not self.is_loop_stuck or member.role is not Role.LEADING:
+            self._turned_at = self.now
+        busy_since = self._busy_since if self._opening_since is None else None
+        return Health(busy_since, self._turned_at, self._opening_since)
 
     def watched(self) -> None:
         """A watch of etcd says that the keys have changed."""
@@ -356,11 +367,13 @@ class SimulatedMachine:
             case Discard(behind):
                 self._stream_job(lambda: None, lambda: self._discard(behind))
             case Open():
+                self._opening_since = self.now
                 self._job(lambda: None, self._open)
             case BlockPublishers(is_blocked):
                 self._is_blocked = is_blocked
             case StepDown():
                 self._pending.clear()
+                self._opening_since = None
                 self._job(
                     lambda: None, lambda: self._alone(start, lambda one: one.closed(self.now))
                 )
@@ -484,6 +497,9 @@ class SimulatedMachine:
         self.disk.compacted = self.disk.covered
 
     def _open(self) -> None:
+        if self.is_recovery_stuck:
+            return
+        self._opening_since = None
         self.disk.durable = len(self.disk.log)
         self._is_blocked = self._is_broken = False
         self._witness.opened(self)

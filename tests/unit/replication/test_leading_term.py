@@ -1,0 +1,77 @@
+"""A leader shows that its event loop turns, from the moment at which it is to open its store."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from amqpstore import Options
+from amqpstore_server.app import App
+from amqpstore_server.cluster.timing import Health, Timing
+from amqpstore_server.config import Config
+from amqpstore_server.listening import listen
+from amqpstore_server.replication.leading_term import LeadingTerm
+from amqpstore_server.replication.orders import Orders
+from amqpstore_tools.simulation import stores
+from amqpstore_tools.simulation.memory_files import MemoryFiles
+
+TIMING = Timing()
+
+
+class StandIn:
+    """What a leadership asks of the controller."""
+
+    def __init__(self) -> None:
+        self.orders = Orders()
+        self.turned_at: float | None = None
+        self.opening_since: float | None = time.monotonic()
+        self.serves_until = float("inf")
+        self.member = SimpleNamespace(leader=None)
+        self.doors = SimpleNamespace(open=lambda _door: None)
+
+    def stop(self) -> None:
+        pass
+
+
+def leadership(controller: Any) -> LeadingTerm:
+    companion: Any = SimpleNamespace(
+        when_defined=lambda callback: callback(), call_settled=lambda: None
+    )
+    return LeadingTerm(controller, companion, "/data", lambda _config: None)
+
+
+def test_an_app_that_leads_shows_that_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real leadership, in the real app: nobody else would notice a loop that hangs."""
+    controller = StandIn()
+    # No clients come from followers here.
+    monkeypatch.setattr(LeadingTerm, "with_passed_on", lambda _term, plain, tls: (plain, tls))
+
+    async def lead() -> None:
+        with stores.open_store("/data", MemoryFiles(), Options(reserve_bytes=0)) as store:
+            app = App(Config(data="/data"), store, None, term=leadership(controller))
+            send, signals = trio.open_memory_channel[int](1)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(app.run, await listen([("127.0.0.1", 0)]), signals)
+                while controller.turned_at is None:
+                    await trio.sleep(0.01)
+                assert controller.opening_since is None
+                before = controller.turned_at
+                while controller.turned_at == before:
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+            send.close()
+
+    trio.run(lead)
+    # There is no loop any longer that could hang.
+    assert controller.turned_at is None
+
+
+def test_who_hangs_while_it_opens_its_store_is_not_fit_to_lead() -> None:
+    opening = Health(opening_since=10.0)
+    assert opening.is_fit(10.0 + TIMING.opening_s, TIMING)
+    assert not opening.is_fit(10.1 + TIMING.opening_s, TIMING)
