@@ -5,8 +5,9 @@
   file, the environment and the options it comes from; `config_options`: those options;
   `config_cluster`: the keys of a cluster; `config_checks`: what values are checked with;
   `config_values`: what follows from them; `small_files`: how files that an operator wrote are read.
-- `reloading`: what SIGHUP changes in a running broker; `stopping`: what SIGTERM does with clients;
-  `service_manager`: what systemd is told of both.
+- `signals`: which of them are handled, from the first moment on; `reloading`: what SIGHUP changes
+  in a running broker; `stopping`: what SIGTERM does with clients; `service_manager`: what systemd
+  is told of both.
 - `listening`, `management_sockets`: the sockets on which clients arrive; `proxied_listening`: where
   proxies pass them on; `proxy_protocol`: with which headers; `proxied_sockets`: what such clients
   are accepted from; `admission`: how fast clients are admitted, and in which order; `doors`: how

@@ -58,12 +58,13 @@ from amqpstore_server.recovery_reports import keep_report
 from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.service_manager import ServiceManager
 from amqpstore_server.serving_term import ServingTerm, SingleNode
+from amqpstore_server.signals import prepare_signals, received_signals
 from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.statistics.volatile import VolatileFile
-from amqpstore_server.stopping import drain, one_cause, prepare_signals, say_goodbye
+from amqpstore_server.stopping import drain, one_cause, say_goodbye
 from amqpstore_server.ticking import Standstill, tick_all
 from amqpstore_server.tls import certificates_of
 from amqpstore_server.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
@@ -99,9 +100,9 @@ def serve(
     listens on, the data directory, and the password of an administrator that was added, or nothing.
     Raises: StoreError, ConfigError (it cannot listen on an address), DefinitionsError, OSError.
     """
+    prepare_signals()
     share_one_arena()
     certificates = certificates_of(config)
-    prepare_signals()
     definitions = load(config.definitions) if config.definitions else None
     manager = ServiceManager(os.environ)
     parts = Parts(config, load_config, definitions, certificates, on_ready, manager)
@@ -166,7 +167,7 @@ async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
     password = define_administrator(app.broker, app.users, hosts)
     # Not before: nobody would look at the signals while definitions are imported, and until here
     # the process can simply end.
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with received_signals() as signals:
         urls = [url_of("amqp", one) for one in plain] + [url_of("amqps", one) for one in tls]
         with admin_socket(store.directory) as admin:
             async with trio.open_nursery() as nursery:

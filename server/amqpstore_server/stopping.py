@@ -16,8 +16,6 @@ A crash at any point is no worse than without all this: nothing is promised here
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
@@ -29,31 +27,6 @@ from amqpstore.durability import is_of_failed_disk
 _LOOK_S = 0.02
 _GOODBYE_S = 3.0
 """How long clients may take to answer connection.close."""
-
-
-_MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals at which other servers reopen their logs, and that would end this one."""
-
-
-def prepare_signals() -> None:
-    """Handle the signals that come before the broker looks at them itself, or after."""
-    # A SIGHUP that arrives before or after the definitions can be reloaded must not end the
-    # process.
-    for number in (signal.SIGHUP, *_MEANINGLESS):
-        signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end_at_once)
-
-
-def _end_at_once(_number: int, _frame: object) -> None:
-    """End a start: nobody is served yet, so there is nothing to wait for, and the next start goes
-    on with what was begun on disk. The first process of a container could not be stopped otherwise
-    while it recovers the store: it gets no signal that it has no handler for.
-    """
-    with contextlib.suppress(OSError):
-        # Not `sys.stderr`, in the middle of whose work the signal may have come.
-        os.write(2, b"amqpstore serve: stopped by a signal while nobody was served\n")
-    os._exit(0)
 
 
 class ClientConnection(Protocol):

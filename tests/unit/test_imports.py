@@ -338,7 +338,9 @@ def is_forbidden(module: str, imported: str) -> bool:
         # A message's properties are shown, and nothing else of the broker is known.
         shows_it = is_within(module, "amqpstore_tools.offline") and among(*OFFLINE_MODULES)
         reads_it = module in CONFIG_VERBS and among(*CONFIG_MODULES)
-        return among("amqpstore_server") and not runs_it and not shows_it and not reads_it
+        begins_it = module == "amqpstore_tools.__main__" and among("amqpstore_server.signals")
+        may = runs_it or shows_it or reads_it or begins_it
+        return among("amqpstore_server") and not may
     if among("amqpstore_tools", "asyncio"):
         return True
     own = next((room for room in OPTIONAL_ROOMS if is_within(module, room)), "")

@@ -54,6 +54,7 @@ from amqpstore_server.replication.proxy import Proxy
 from amqpstore_server.replication.proxy_header import Door
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
 from amqpstore_server.service_manager import ServiceManager
+from amqpstore_server.signals import received_signals
 from amqpstore_server.stopping import one_cause
 from amqpstore_server.switching import SHORT_S
 
@@ -283,7 +284,7 @@ class MemberRuntime:
         reloader = Reloader(
             self._config, self._load_config, member_parts(self._reloaded), manager.ready
         )
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with received_signals() as signals:
             manager.ready("following")
             async with trio.open_nursery() as nursery:
 

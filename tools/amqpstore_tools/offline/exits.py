@@ -6,12 +6,13 @@ tools/README.md has the table of exit codes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
@@ -107,10 +108,9 @@ def run_tool(
         sys.stderr.write(f"amqpstore {verb}: {shown_lines(text)}\n")
         return code
 
-    # So that unfinished work is cleaned up.
-    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = tool()
+        with _ended_by_signals():
+            code = tool()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has closed the pipe. What is left in the buffer is dropped.
@@ -129,9 +129,23 @@ def run_tool(
     except KeyboardInterrupt:
         sys.stderr.write(f"amqpstore {verb}: interrupted\n")
         return INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return code or OK
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM and the end of the terminal end the work as Ctrl-C does, so that what is
+    unfinished is cleaned up. Under `nohup` a terminal's end is ignored, as ever.
+    """
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _next_step(error: Exception, no_space: str) -> str:
