@@ -3,14 +3,13 @@
 import pytest
 import trio
 
-import amqpstore_server.read_size
 import amqpstore_server.sockets
 from amqpstore import Run
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
-from tests.one_client import messages, one_client
+from tests.one_client import messages, one_client, still_clock, wait_for_reads
 
 ROUNDS = 10
 START_S = 100.0
@@ -39,24 +38,19 @@ async def publish(reading_s: float) -> None:
     block = messages()
     async with one_client() as (app, sock):
         sock.send(method_frame(1, consume.encode()))
-        assert app.sockets._look(60)
-        app._turn.round(app.committer, START_S - 1)
-        amqpstore_server.sockets._READING_S = reading_s
-        for number in range(ROUNDS + 1):
-            sock.send(block.take(1))
+        wait_for_reads(app, 1)
+        with still_clock(), pytest.MonkeyPatch.context() as patch:
+            assert app.sockets._look(0)
+            app._turn.round(app.committer, START_S - 1)
+            patch.setattr(amqpstore_server.sockets, "_READING_S", reading_s)
             (client,) = app.connections
-            reads = client.amqp.octets.recv_cnt + 1
-            while client.amqp.octets.recv_cnt < reads:
-                assert app.sockets._look(60)
+            for number in range(ROUNDS + 1):
+                sock.send(block.take(1))
+                wait_for_reads(app, 1)
+                reads = client.amqp.octets.recv_cnt + 1
+                assert app.sockets._look(0)
                 app._turn.round(app.committer, START_S + (number == ROUNDS))
-
-
-@pytest.fixture(autouse=True)
-def _no_round_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
-    # On a busy machine one read may take as long as that of a costly client, who has to wait.
-    monkeypatch.setattr(amqpstore_server.read_size, "_COSTLY_S", 60.0)
+                assert client.amqp.octets.recv_cnt == reads
 
 
 def test_a_busy_broker_delivers_what_some_rounds_bring_as_one_run(delivered: list[int]) -> None:

@@ -1,5 +1,6 @@
 """What clients define in one round of reads is one commit, before which none is answered."""
 
+import select
 import socket
 from collections.abc import Sequence
 
@@ -48,6 +49,8 @@ async def declares() -> list[tuple[int, bool]]:
         with still_clock():
             assert app.sockets._look(0)
             app._turn.round(app.committer, trio.current_time())
+        for sock in socks:
+            select.select([sock], [], [], 60)
         assert all(map(has_answers, socks))
         assert len(app.broker.vhost("/").queues) == CLIENTS + 1
         # Outside of a round a definition is durable on return.

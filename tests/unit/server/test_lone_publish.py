@@ -5,6 +5,7 @@ do. The rounds of a turn are run by this test, so trio's own calls are not count
 `test_call_counts` has the calls of many messages, without the app.
 """
 
+import select
 import socket
 
 import pytest
@@ -72,8 +73,9 @@ async def read_sizes(reads: int) -> list[int]:
 def confirm(app: App, sock: socket.socket) -> None:
     """Run the rounds of one publish: the read and its batch, then the end of its sync."""
     for _ in range(2):
-        assert app.sockets._look(1)
+        assert app.sockets._look(60)
         app._turn.round(app.committer, 0.0)
+    select.select([sock], [], [], 60)
     octets = sock.recv(4096, socket.MSG_DONTWAIT)
     (frame,) = frames.whole_frames(octets, 0, len(octets))
     assert frames.method_of(octets, frame) == wire.BASIC_ACK

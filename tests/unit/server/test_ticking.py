@@ -57,7 +57,7 @@ def test_a_deadline_that_is_met_late_was_none() -> None:
         now = trio.current_time()
         assert [is_late(now - late) for late in (0.0, 0.9, 3.0)] == [False, False, True]
 
-    trio.run(look)
+    trio.run(look, clock=trio.testing.MockClock())
 
 
 def pass_time(server: SimulatedServer, client: SimulatedClient, seconds: int, still: int) -> None:

@@ -94,7 +94,7 @@ def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(amqpstore_server.trimming, "_LEAST_BYTES", 100_000)
 
     async def ticks_until(app: App, is_so: Callable[[], bool]) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(app._tick)
                 while not is_so():

@@ -12,7 +12,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.turn import _GOES
-from tests.one_client import messages, one_client
+from tests.one_client import messages, one_client, wait_for_reads
 
 MESSAGES = 20
 
@@ -56,6 +56,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
 
             def read(octets: bytes, messages: int, consumers: int) -> None:
                 sock.send(octets)
+                wait_for_reads(app, 1)
                 while (queue.ready_count, len(queue.consumers)) != (messages, consumers):
                     assert app.sockets._look(60)
                     app._turn.round(app.committer, 1.0)
