@@ -36,7 +36,7 @@ class Threads:
 
     def join(self) -> None:
         """Raises: what the first of them raised."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         for thread in self._threads:
             thread.join(max(end - time.monotonic(), 0))
             assert not thread.is_alive(), "a thread waits for ever"
