@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 READ_BYTES = 65536
+PAUSE_S = 0.001
 
 
 def http(body: bytes, status: str = "200 OK", headers: Sequence[str] = ()) -> bytes:
@@ -20,15 +21,22 @@ class CannedServer:
 
     It answers each request with the next piece of `answers`, and those after the last one with the
     last. An empty one is no answer, and the connection stays. `then_closes`: after an answer, the
-    connection is closed. `pause_s`: after the head of an answer, each byte comes after a
-    pause.
+    connection is closed. `is_slow`: after the head of an answer, each byte comes by itself.
+    `is_given_up`: who asks does not wait for long.
     """
 
-    def __init__(self, *answers: bytes, then_closes: bool = False, pause_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *answers: bytes,
+        then_closes: bool = False,
+        is_slow: bool = False,
+        is_given_up: bool = False,
+    ) -> None:
         self.requests: list[bytes] = []
+        self.is_given_up = is_given_up
         self._answers = list(answers)
         self._then_closes = then_closes
-        self._pause_s = pause_s
+        self._is_slow = is_slow
         self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
@@ -68,7 +76,7 @@ class CannedServer:
             while request := _read_request(connection):
                 self.requests.append(request)
                 answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-                if self._pause_s:
+                if self._is_slow:
                     self._send_slowly(connection, answer)
                 else:
                     connection.sendall(answer)
@@ -80,7 +88,7 @@ class CannedServer:
         connection.sendall(head + end)
         for number in range(len(body)):
             connection.sendall(body[number : number + 1])
-            if self._closed.wait(self._pause_s):
+            if self._closed.wait(PAUSE_S):
                 return
 
 
