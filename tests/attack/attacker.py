@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import BODY, WireClient, frame, header, publish_method
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 MIB = 1 << 20
 
 
@@ -37,21 +37,26 @@ def descriptor_count(broker: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
 
 
-def push(client: WireClient, parts: Iterable[bytes], quiet_s: float = 3.0) -> int:
+def push(
+    client: WireClient, parts: Iterable[bytes], quiet_s: float = 3.0, least_bytes: int = 0
+) -> int:
     """Send until all is sent, the broker takes nothing for `quiet_s`, or it closes the socket.
 
+    Args: least_bytes, which the broker has to take, however slow this machine is.
     Returns the bytes that were sent.
     """
     sent = 0
     raw = client.socket
-    raw.settimeout(quiet_s)
+    before_s = raw.gettimeout()
     with contextlib.suppress(TimeoutError, ConnectionError):
         for part in parts:
             view = memoryview(part)
             while view:
+                raw.settimeout(WAIT_S if sent < least_bytes else quiet_s)
                 count = raw.send(view)
                 sent += count
                 view = view[count:]
+    raw.settimeout(before_s)
     return sent
 
 

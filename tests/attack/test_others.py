@@ -56,7 +56,7 @@ def attacked(broker: BrokerProcess, *arguments: str) -> dict[str, AttackResult]:
 
 
 def test_others_are_served_and_memory_is_given_back(broker: BrokerProcess) -> None:
-    short = ("--scale", "0.2", "--seconds", "0.3", "--rounds", "1")
+    short = ("--scale", "0.2", "--seconds", "1", "--rounds", "1")
     outcomes = attacked(broker, *short, "half-bodies", "random-bytes")
     for outcome in outcomes.values():
         assert outcome.ratio > 0
