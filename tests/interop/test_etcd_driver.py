@@ -25,7 +25,10 @@ from tests.etcd_process import PATIENT_S, EtcdCluster
 from tests.interop.relay import Relay
 from tests.waiting import wait_until
 
-LEASE_S = 1.0
+LEASE_S = 2.0
+"""Of a lease that ends: on a busy machine it lasts until it has been used."""
+
+LONG_S = 60.0
 numbers: Iterator[int] = count()
 
 
@@ -84,17 +87,21 @@ def client(etcd: EtcdCluster, prefix: str) -> Generator[EtcdClient]:
 class Driven:
     """A driver, and what it says."""
 
-    def __init__(self, settings: EtcdSettings, prefix: str, timeout_s: float) -> None:
+    def __init__(
+        self, settings: EtcdSettings, prefix: str, timeout_s: float, lease_s: float
+    ) -> None:
         self.heard = Heard()
         self.is_fit = True
         self.client = EtcdClient(settings, prefix, timeout_s=timeout_s)
-        self.driver = EtcdDriver(self.client, "A", self.heard, LEASE_S, lambda: self.is_fit)
+        self.driver = EtcdDriver(self.client, "A", self.heard, lease_s, lambda: self.is_fit)
         self.carry_out = self.driver.carry_out
 
 
 @contextmanager
-def driven(settings: EtcdSettings, prefix: str, timeout_s: float = PATIENT_S) -> Iterator[Driven]:
-    one = Driven(settings, prefix, timeout_s)
+def driven(
+    settings: EtcdSettings, prefix: str, timeout_s: float = PATIENT_S, lease_s: float = LONG_S
+) -> Iterator[Driven]:
+    one = Driven(settings, prefix, timeout_s, lease_s)
     try:
         yield one
     finally:
@@ -158,7 +165,7 @@ def test_what_is_asked_for_is_done_in_its_order(
 def test_a_lease_is_not_renewed_while_this_member_is_not_fit(
     etcd: EtcdCluster, client: EtcdClient, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with driven(etcd.settings, prefix) as one:
+    with driven(etcd.settings, prefix, lease_s=LEASE_S) as one:
         one.carry_out(Grant())
         lease = one.heard.next(0)[1]
         assert isinstance(lease, int)

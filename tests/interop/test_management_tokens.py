@@ -130,7 +130,7 @@ def test_a_token_is_also_the_password_of_basic_authentication(
 
 
 def test_a_token_ends_while_its_connection_stays(guest: ManagementClient, issuer: Issuer) -> None:
-    token = issuer.token(scope="broker.tag:management", lasts_s=2)
+    token = issuer.token(scope="broker.tag:management", lasts_s=5)
     with guest.with_token(token) as client:
         assert client.get("/whoami")["name"] == "anna"
         wait_until(lambda: client.request("GET", "/whoami").status_code == 401, "its end")

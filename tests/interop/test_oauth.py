@@ -148,7 +148,7 @@ def test_a_wrong_token_is_refused(broker: BrokerProcess, issuer: Issuer, ca: tru
 
 
 def test_an_expired_token_ends_the_connection(broker: BrokerProcess, issuer: Issuer) -> None:
-    with wire(broker, issuer.token(lasts_s=2)) as client:
+    with wire(broker, issuer.token(lasts_s=4)) as client:
         client.open_channel(2)
         assert client.expect_connection_close(320).reply_text.endswith("the token has expired")
     wait_until(lambda: 'event="token expired"' in broker.stderr)
@@ -156,12 +156,12 @@ def test_an_expired_token_ends_the_connection(broker: BrokerProcess, issuer: Iss
 
 def test_a_token_is_renewed(broker: BrokerProcess, issuer: Issuer) -> None:
     """On a connection that goes on; with other rights, which count from then on."""
-    with wire(broker, issuer.token(lasts_s=3), channels=2) as client:
+    with wire(broker, issuer.token(lasts_s=4), channels=2) as client:
         client.send(queue_declare(1, "q", bits=0b010))
         client.expect(QUEUE_DECLARE_OK, 1)
         client.send(basic_consume(2, "q", "c"))
         client.expect(BASIC_CONSUME_OK, 2)
-        until = time.monotonic() + 4
+        until = time.monotonic() + 5
         client.send(update_secret(issuer.token(scope="broker.write:*/*")))
         client.expect(BASIC_CANCEL, 2)  # the right to read has gone
         client.expect(UPDATE_SECRET_OK)

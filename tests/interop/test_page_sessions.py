@@ -122,7 +122,7 @@ def test_a_token_s_session_ends_with_the_token(
     keep_management_port(broker)
     url = management_url(broker)
     scope = f"{ALL_SCOPES} broker.tag:management"
-    short, long = issuer.token(scope=scope, lasts_s=2), issuer.token(scope=scope)
+    short, long = issuer.token(scope=scope, lasts_s=5), issuer.token(scope=scope)
     with PageVisitor(url, "", short) as brief, PageVisitor(url, "ignored", long) as visitor:
         assert "anna" in visitor.visit("/queues").text
         assert visitor.visit("/users").status_code == 401

@@ -182,7 +182,7 @@ def test_old_versions_are_refused(shared: BrokerProcess, files: TlsFiles) -> Non
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     assert is_greeted(shared, context)
     command = ["openssl", "s_client", "-tls1_1", "-connect", f"127.0.0.1:{shared.tls_port}"]
-    found = subprocess.run(command, input=b"", capture_output=True, timeout=30, check=False)
+    found = subprocess.run(command, input=b"", capture_output=True, timeout=60, check=False)
     assert found.returncode != 0
 
 
@@ -392,6 +392,17 @@ def test_a_handshake_that_never_ends_costs_nothing(shared: BrokerProcess, files:
     assert peak_bytes(shared) - before < 16 * MIB
 
 
+def _has_ended(sock: socket.socket) -> bool:
+    """Tell whether the broker has closed its side, behind what it has sent."""
+    sock.setblocking(False)
+    try:
+        while sock.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    return True
+
+
 def test_a_crowd_of_handshakes_keeps_nobody_out(shared: BrokerProcess, files: TlsFiles) -> None:
     """Hundreds that have the server sign, and then say nothing more."""
     before = forget_peak(shared)
@@ -408,10 +419,9 @@ def test_a_crowd_of_handshakes_keeps_nobody_out(shared: BrokerProcess, files: Tl
                 stranger = socket.create_connection(("127.0.0.1", shared.tls_port), 10)
                 stranger.sendall(outgoing.read())
                 strangers.append(stranger)
-            began = time.monotonic()
             assert old.ready("old") == 0
             assert is_greeted(shared, files.context())
-            assert time.monotonic() - began < 4
+            assert not any(map(_has_ended, strangers[-100:])), "it waited for their time to be over"
             assert peak_bytes(shared) - before < 64 * MIB
         finally:
             for stranger in strangers:
