@@ -22,8 +22,8 @@ READY_LINE = re.compile(
     r"^amqpstore (?P<version>\S+) ready: (?P<url>amqp://[^:/\s]+:(?P<port>\d+))"
     r"(?: amqps://[^:/\s]+:(?P<tls_port>\d+))? data (?P<data>.+)$"
 )
-START_TIMEOUT_S = 30.0
-EXIT_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
+EXIT_TIMEOUT_S = 60.0
 LOG_TAIL_LINES = 60
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def wait_until(

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 FRAME_END = 0xCE
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 # (class id, method id)
 CONNECTION_START = (10, 10)

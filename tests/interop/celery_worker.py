@@ -10,8 +10,8 @@ from tests.broker_process import REPOSITORY
 from tests.interop.celery_application import PREFIX_VARIABLE, URL_VARIABLE
 from tests.waiting import wait_until
 
-START_TIMEOUT_S = 30.0
-EXIT_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
+EXIT_TIMEOUT_S = 60.0
 LOG_TAIL_LINES = 40
 
 

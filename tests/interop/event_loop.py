@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import ParamSpec
 
-TEST_TIMEOUT_S = 40.0
-WAIT_S = 20.0
+TEST_TIMEOUT_S = 120.0
+WAIT_S = 60.0
 
 Arguments = ParamSpec("Arguments")
 

@@ -11,7 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 from pika.spec import Basic, BasicProperties
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 PERSISTENT = BasicProperties(delivery_mode=2)
 TRANSIENT = BasicProperties(delivery_mode=1)
 

@@ -142,7 +142,7 @@ def test_consume_binds_a_queue_of_its_own(url: str, channel: BlockingChannel, na
     ) as consumer:
         try:
             wait_until(channel, lambda: publish_reaches_a_queue(channel, name))
-            stdout, stderr = consumer.communicate(timeout=20)
+            stdout, stderr = consumer.communicate(timeout=60)
         finally:
             consumer.kill()
     assert stdout == b"EUR"

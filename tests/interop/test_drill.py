@@ -148,7 +148,7 @@ def test_a_drill_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> No
     ) as process:
         wait_until(lambda: bool(list(tmp_path.glob("*/store-1/STORE"))))
         process.terminate()
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in said
     assert list(tmp_path.iterdir()) == []

@@ -106,7 +106,7 @@ def test_every_answer_is_lost_once(broker: BrokerProcess, money: Money, killed: 
         Example(relay.url, money, ["--idle-s", "0.5", "--retry-s", "110"]) as example,
     ):
         for _ in REPLIES:
-            lost.get(timeout=20)
+            lost.get(timeout=60)
             if killed:
                 broker.start()
                 relay.target(broker.url)

@@ -22,7 +22,7 @@ PERSISTENT = pika.BasicProperties(
     headers={"tenant": "acme", "attempt": 3},
     correlation_id="c-1",
 )
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 def inspect(*arguments: str) -> dict[str, Any]:

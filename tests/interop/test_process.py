@@ -19,7 +19,7 @@ from tests.broker_process import (
 )
 from tests.interop.pika_client import connect
 
-RUN_TIMEOUT_S = 30.0
+RUN_TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")

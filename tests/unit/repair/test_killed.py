@@ -59,7 +59,7 @@ def kill() -> Iterator[Kill]:
 
         yield run
         stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.replicas import DIRECTORY, OPTIONS, Group, busy, log_files, tables_of
 from tests.waiting import wait_until
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def contents(disk: MemoryFiles) -> dict[int, bytes]:

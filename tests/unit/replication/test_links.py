@@ -13,7 +13,7 @@ from amqpstore_server.replication import links
 from amqpstore_server.replication.links import Link, Write
 from tests.waiting import wait_until
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Heard:

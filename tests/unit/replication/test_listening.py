@@ -25,7 +25,7 @@ from amqpstore_server.replication.settings import (
 from tests.etcd_process import free_port
 
 SECRET = bytes(range(32))
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Connections:

@@ -14,7 +14,7 @@ from amqpstore_server.replication.proxy import KnownLeader, Proxy
 from amqpstore_server.replication.proxy_header import ClientAddress, Door, encode_header
 
 MUCH = 64 << 20
-PATIENT_S = 30.0
+PATIENT_S = 60.0
 FIRST = KnownLeader("first", "1", 1)
 SECOND = KnownLeader("second", "2", 2)
 HEADER = encode_header(ClientAddress("192.0.2.1", 1, "192.0.2.2", 2, "amqp"))
