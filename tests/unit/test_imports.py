@@ -36,6 +36,7 @@ FLOORS = {
         "steps",
         "queues",
         "routing",
+        "publish_rights",
         "explaining",
         "transactions",
         "channels",

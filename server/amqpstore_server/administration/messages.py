@@ -10,7 +10,7 @@ connection's: it can be browsed, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,8 +20,9 @@ from amqpstore_server.administration.rendering import rendered
 from amqpstore_server.administration.work import ResultT, Work
 from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
+from amqpstore_server.broker.permissions import Rights
+from amqpstore_server.broker.publish_rights import PublishRights
 from amqpstore_server.broker.queues.browsing import MessagePosition, PageRequest, browse
 from amqpstore_server.broker.queues.kinds import ReplyQueue
 from amqpstore_server.broker.queues.queue import Queue
@@ -44,17 +45,13 @@ MAX_PAYLOAD_BYTES = 1 << 20
 _MAX_SCANNED = 10_000_000
 
 
-class Rights(Protocol):
-    """What an operator may do in a virtual host."""
-
-    def check(self, permission: str, kind: str, name: str) -> None:
-        """Raises: AccessRefusedError."""
-
-
 class _Everything:
     """The rights of somebody who may do everything."""
 
     def check(self, permission: str, kind: str, name: str) -> None:
+        pass
+
+    def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
         pass
 
 
@@ -150,7 +147,7 @@ class Messages:
         Raises: AdministrationError, AccessRefusedError.
         """
         self._rights.check("read", "queue", queue.name)
-        self._rights.check("write", "queue", target.name)
+        self._publish_rights(vhost).check_queue(target.name)
         self._check_usable(vhost, target)
         if not copies:
             self._check_usable(vhost, queue)
@@ -191,7 +188,7 @@ class Messages:
             where.queues,
             queue,
             _selection(asked),
-            Return(asked.to == "exchange", asked.max_replays, self._may_write),
+            Return(asked.to == "exchange", asked.max_replays, self._publish_rights(vhost)),
         )
         handled = yield from _readable(work)
         self._audit("dead letters replayed", vhost, queue, handled.count)
@@ -209,8 +206,8 @@ class Messages:
 
         Raises: AdministrationError (there is none), AccessRefusedError.
         """
-        for permission in ("read", "write"):
-            self._rights.check(permission, "queue", queue.name)
+        self._rights.check("read", "queue", queue.name)
+        self._publish_rights(vhost).check_queue(queue.name)
         queue.check_owner(None)
         queue.check_served(vhost)
         # Before that it cannot be undone.
@@ -224,12 +221,8 @@ class Messages:
         self._audit("purge undone", vhost, queue, count)
         return {"restored": count, "purges": queue.purges.rows()}
 
-    def _may_write(self, kind: str, name: str) -> bool:
-        try:
-            self._rights.check("write", kind, name)
-        except AccessRefusedError:
-            return False
-        return True
+    def _publish_rights(self, vhost: str) -> PublishRights:
+        return PublishRights(self._broker.vhosts[vhost].router, self._rights)
 
     def _check_usable(self, vhost: str, queue: Queue) -> None:
         """Make sure that messages may be put in a queue, and taken off it, by this broker's

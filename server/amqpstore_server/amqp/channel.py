@@ -123,15 +123,15 @@ class AmqpChannel:
 
     def _publish(self, parts: Iterable[tuple[PublishedPart | Publishes, Target]]) -> Iterator[None]:
         """Publish messages, in steps: others may have their turn after each."""
-        access = self._context.access
+        access, rights = self._context.access, self._topology.publish_rights
         broker = self._broker
         context = broker.vhost.context
         for part, target in parts:
             publish = target.publish
             is_replay = publish.exchange == REPLAY_EXCHANGE
-            access.check("write", "exchange", publish.exchange)
+            rights.check_exchange(publish.exchange)
             if is_replay:
-                self._topology.check_replay(publish.routing_key)
+                self._topology.check_history(publish.routing_key)
             flags = _FLAGS[publish.mandatory, publish.immediate]
             for envelope, messages in self._context.envelopes.messages(
                 part, target, broker.reply_to
@@ -140,7 +140,7 @@ class AmqpChannel:
                     yield from broker.replay(messages, flags)
                     continue
                 if access.has_topics:
-                    self._topology.check_topic("write", publish.exchange, *envelope.address[1])
+                    rights.check_keys(*envelope.address)
                 if len(envelope.address[1]) > _FEW_KEYS:
                     yield from broker.vhost.router.finding(envelope)
                 broker.publish(envelope, messages, flags)

@@ -13,6 +13,7 @@ from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.publish_column import ONE
+from amqpstore_server.broker.publish_rights import check_user_id
 from amqpstore_server.protocol.content import (
     REPLY_TO,
     BasicProperties,
@@ -161,14 +162,11 @@ class Envelopes:
         return known
 
     def _new(self, exchange: str, routing_key: str, raw: bytes, reply_to: str) -> ParsedEnvelope:
-        """Raises: PreconditionFailed (a wrong user-id or reply-to), PreconditionFailedError."""
+        """Raises: PreconditionFailedError (wrong user-id), PreconditionFailed (wrong reply-to)."""
         properties = decode_properties(raw)
-        is_foreign = properties.user_id not in (None, self._user)
-        if is_foreign and not self._may_impersonate(self._user):
-            raise PreconditionFailed(
-                f"user_id property set to '{properties.user_id}' but authenticated user was "
-                f"'{self._user}'"
-            )
+        is_foreign = check_user_id(
+            properties.user_id, self._user, lambda: self._may_impersonate(self._user)
+        )
         kept = raw
         if properties.reply_to == REPLY_TO:
             if not reply_to:

@@ -12,10 +12,9 @@ from amqpstore_server.amqp.arguments import plain, queue_arguments
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED
-from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.names import without_line_ends
 from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.publish_rights import PublishRights
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
@@ -31,6 +30,7 @@ _SERVER_NAMED = "amq.gen-"
 class Topology:
     """The methods of classes exchange and queue on one channel. `send` sends a method on it.
 
+    `publish_rights` are what its user may publish.
     Args: owner, the connection, which owns exclusive queues; log, that of the client; door, the one
     that it came through.
     """
@@ -44,6 +44,7 @@ class Topology:
         send: Callable[[methods.Method], None],
         door: str = "AMQP",
     ) -> None:
+        self.publish_rights = PublishRights(vhost.router, access)
         self._vhost = vhost
         self._access = access
         self._owner = owner
@@ -111,24 +112,21 @@ class Topology:
             raise NotFound("no previously declared queue")
         return name or self._last_queue
 
-    def check_topic(self, permission: str, exchange: str, *routing_keys: str) -> None:
-        """Make sure that the user may use this routing key with a topic exchange. Raises:
-        AccessRefusedError.
-        """
-        found = self._vhost.exchanges.get(exchange)
-        if found is not None and TopicExchange.type in (found.type, found.arguments.get(DELAYED)):
-            for key in routing_keys:
-                self._access.check_topic(permission, exchange, key)
-
-    def check_replay(self, name: str) -> None:
+    def check_history(self, name: str) -> None:
         """Make sure that the user may replay the history of a queue into other queues.
 
         Raises: AccessRefusedError, ResourceLockedError.
         """
-        self._access.check("read", "queue", name)
-        self._access.check("write", "exchange", DEFAULT_EXCHANGE)
+        self.publish_rights.check_history(name)
         if queue := self._vhost.existing_queue(name):
             queue.check_owner(self._owner)
+
+    def _check_topic(self, exchange: str, routing_key: str) -> None:
+        """Make sure that the user may bind to an exchange by a routing key. Raises:
+        AccessRefusedError.
+        """
+        if self._vhost.router.is_topic(exchange):
+            self._access.check_topic("read", exchange, routing_key)
 
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         vhost, access = self._vhost, self._access
@@ -187,7 +185,7 @@ class Topology:
         access = self._access
         access.check("write", "exchange", method.destination)
         access.check("read", "exchange", method.source)
-        self.check_topic("read", method.source, method.routing_key)
+        self._check_topic(method.source, method.routing_key)
         if not method.destination or not method.source:
             raise AccessRefused("operation not permitted on the default exchange")
         return self._vhost.exchanges.get(method.destination)
@@ -261,7 +259,7 @@ class Topology:
         routing_key = method.routing_key or ("" if method.queue else name)
         self._access.check("write", "queue", name)
         self._access.check("read", "exchange", method.exchange)
-        self.check_topic("read", method.exchange, routing_key)
+        self._check_topic(method.exchange, routing_key)
         if method.exchange == DEFAULT_EXCHANGE:
             raise AccessRefused("operation not permitted on the default exchange")
         return name, routing_key

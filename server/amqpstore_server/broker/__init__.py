@@ -10,7 +10,7 @@ The rooms. Each imports only those before it; a test holds their order:
 - `messages`: envelopes and death headers.
 - `exchanges`: one module per type, and their bindings.
 - `queues`: arrival, dispatch and removal of messages; `routing`: from exchanges to queues;
-  `explaining`: why a message would go there.
+  `publish_rights`: who may publish what; `explaining`: why a message would go there.
 - `transactions`: moves between queues, all at once or not at all.
 - `channels`: publish, get, ack and commit for one client.
 

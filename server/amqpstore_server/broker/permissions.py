@@ -42,6 +42,16 @@ class Granting(Protocol):
         """Tell whether it covers a name."""
 
 
+class Rights(Protocol):
+    """What somebody may do in a virtual host."""
+
+    def check(self, permission: str, kind: str, name: str) -> None:
+        """Raises: AccessRefusedError."""
+
+    def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
+        """Raises: AccessRefusedError."""
+
+
 class Access:
     """The permissions of `user` in `vhost`: `row` has the patterns, and `topic` those for routing
     keys by exchange.

@@ -16,6 +16,8 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
 )
 from amqpstore_server.broker.exchanges.base import Destination, Exchange
+from amqpstore_server.broker.exchanges.delayed import TYPE_ARGUMENT as DELAYED_TYPE
+from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
@@ -193,6 +195,14 @@ class Router:
     def has_exchange(self, name: str) -> bool:
         """Whether there is an exchange of that name."""
         return name == DEFAULT_EXCHANGE or name in self._exchanges
+
+    def is_topic(self, exchange_name: str) -> bool:
+        """Tell whether permissions may restrict the routing keys of an exchange: it has topics."""
+        exchange = self._exchanges.get(exchange_name)
+        return exchange is not None and TopicExchange.type in (
+            exchange.type,
+            exchange.arguments.get(DELAYED_TYPE),
+        )
 
     def route_of_key(self, exchange_name: str, routing_key: str) -> Route | None:
         """Return the route of all messages of the broker's own with this address; None if it

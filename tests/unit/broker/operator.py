@@ -9,11 +9,11 @@ from amqpstore_server.administration.messages import (
     Browsing,
     Messages,
     Replaying,
-    Rights,
     Selecting,
 )
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.permissions import Rights
 from tests.simulated_broker import SimulatedBroker
 
 BY = By("anna", "test")

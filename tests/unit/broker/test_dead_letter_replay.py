@@ -161,3 +161,83 @@ def test_a_full_queue_and_a_missing_permission_leave_a_letter_where_it_is(
     answer = operator.replays("letters", filter=ALL)
     assert (answer["replayed"], answer["left"]) == (1, {"a queue is full": 1})
     assert (broker.ready("orders"), broker.ready("letters")) == (["a"], ["b"])
+
+
+def forged(exchange: str, *keys: str, queue: str = "orders") -> dict[str, Any]:
+    """The headers of a letter that says it came by these routing keys."""
+    death = {"queue": queue, "reason": "expired", "exchange": exchange, "routing-keys": list(keys)}
+    return {"x-death": [{**death, "count": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        (forged("amq.direct", "x" * 300), "no message can be published as its x-death says"),
+        (forged("x" * 300, "k"), "no message can be published as its x-death says"),
+        (forged("in", *["k"] * 65), "it has more than 64 routing keys"),
+        (forged("gone", "k"), "no exchange 'gone' in vhost '/'"),
+        (forged("inner", "k"), "cannot publish to internal exchange 'inner' in vhost '/'"),
+        (
+            forged("in", "order.new", "secret"),
+            "write access to topic 'secret' in exchange 'in' in vhost '/' refused for user 'anna'",
+        ),
+    ],
+    ids=["long key", "long name", "many keys", "gone", "internal", "topic"],
+)
+def test_a_letter_that_may_not_be_published_stays_and_those_behind_it_go(
+    broker: SimulatedBroker, client: Client, headers: dict[str, Any], why: str
+) -> None:
+    broker.exchange("inner", "topic")
+    broker.vhost.exchanges["inner"].internal = True
+    broker.bind("inner", "audit", "#")
+    topics = {"in": {"write": "^order", "read": ".*"}}
+    row = {"configure": "", "write": ".*", "read": ".*", "topic": topics}
+    broker.broker.define_permissions("anna", "/", row)
+    client.publish("", "letters", "odd", headers=headers)
+    rejected(broker, client, "a")
+    anna = Operator(broker, broker.broker.access("anna", "/"))
+    answer = anna.replays("letters", filter=ALL, to="exchange")
+    assert answer == {"replayed": 1, "left": {why: 1}, "stopped": ""}
+    assert (broker.ready("letters"), broker.ready("orders")) == (["odd"], ["a"])
+    assert "odd" not in broker.ready("audit")
+
+
+def test_what_a_client_wrote_about_its_message_does_not_survive_a_death(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    """Otherwise the operator would publish it for the client to wherever that had no right to."""
+    broker.exchange("payments")
+    broker.queue("paid")
+    broker.bind("payments", "paid")
+    lie = {**forged("payments", "k")["x-death"][0], "reason": "rejected", "count": 4}
+    rejected(broker, client, "a", headers={"x-death": [lie]})
+    (headers,) = broker.headers("letters")
+    (death,) = headers["x-death"]
+    assert (death["count"], death["exchange"], death["routing-keys"]) == (5, "in", ["order.new"])
+    assert operator.replays("letters", filter=ALL, to="exchange")["replayed"] == 1
+    assert (broker.ready("paid"), broker.ready("orders")) == ([], ["a"])
+
+
+def test_deaths_since_the_publish_still_say_where_a_letter_came_from_first(
+    broker: SimulatedBroker, client: Client
+) -> None:
+    """As in RabbitMQ: a letter that is tried again by its queue's name had come through `in`."""
+    broker.queue("retry", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="orders")
+    broker.bind("dead", "retry")
+    rejected(broker, client, "a")
+    broker.pass_time(11)
+    assert client.get("orders") == "a"
+    client.reject("a")
+    broker.settle()
+    headers = broker.headers("retry")[-1]
+    assert headers["x-death"][0]["count"] == 2
+    assert headers["x-death"][0]["exchange"] == "in"
+
+
+def test_reasons_why_letters_stay_are_counted_by_a_bounded_number_of_names(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    for number in range(120):
+        client.publish("", "letters", "odd", headers=forged(f"gone {number}", "k"))
+    left = operator.replays("letters", filter=ALL, to="exchange")["left"]
+    assert (len(left), left["other reasons"]) == (101, 20)

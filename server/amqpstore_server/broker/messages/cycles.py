@@ -75,6 +75,20 @@ def mark_of(store_id: bytes) -> str:
     return hashlib.blake2b(store_id, digest_size=8, person=b"landmark").hexdigest()
 
 
+def deaths_since_publish(value: bytes | None, mark: str) -> int:
+    """Return how many of the first entries of x-death are deaths since the publish, by the value of
+    the header and the mark of the store.
+    """
+    if value is None or value[_MAX_BYTES:]:
+        return 0
+    return _known(value, mark)
+
+
+@lru_cache(maxsize=256)
+def _known(value: bytes, mark: str) -> int:
+    return _decoded(value, mark).deaths
+
+
 def landmark_after(
     value: bytes | None, mark: str, place: int, queue: str, reason: Reason, max_deaths: int
 ) -> tuple[Landmark, bytes]:

@@ -2,7 +2,8 @@
 
 They are those of RabbitMQ: x-death, newest first, one entry with a count for each queue and reason,
 and x-first-death-* and x-last-death-*. A client may publish them, too: their counts go on, but what
-they say happened before the publish, and makes no cycle (see `cycles`).
+they say happened before the publish, makes no cycle (see `cycles`), and where a message had come
+from it does not say any more once the message has died here in the same way.
 """
 
 from __future__ import annotations
@@ -72,6 +73,15 @@ class Death(NamedTuple):
         next_count = min(max(count, 0) + 1, _MAX_COUNT) if _is_number(count) else 1
         time = table.get("time") or Timestamp(now_s)
         return self._replace(table={**table, "count": Int64(next_count), "time": time})
+
+    def published_by(self, exchange: str, keys: Sequence[str]) -> Death:
+        """Return the entry with the exchange and the routing keys that the message was really
+        published with: a client that had written it could have named any.
+        """
+        table = decode_value(self.table) if isinstance(self.table, bytes) else self.table
+        assert isinstance(table, dict)  # an entry is one
+        origin: dict[str, Any] = {"exchange": exchange, "routing-keys": list(keys)}
+        return self._replace(table={**table, **origin})
 
 
 def deaths_of(value: bytes | None) -> list[Death]:

@@ -18,6 +18,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.messages.cycles import (
     LANDMARK_FIELD,
     Landmark,
+    deaths_since_publish,
     landmark_after,
     mark_of,
 )
@@ -291,18 +292,20 @@ class DeadLetters:
         }
         expiration = parts.pop("expiration", None)
         shown_keys = (envelope.routing_key, *more_keys(copies, ["CC"]))
+        before = deaths_of(headers.get(DEATHS_FIELD))
         deaths, place = one_more_death(
-            deaths_of(headers.get(DEATHS_FIELD)),
+            before,
             queue.name,
             reason,
             (envelope.exchange, shown_keys),
             None if expiration is None else decode_property("expiration", expiration),
             now_s,
         )
+        mark = headers.pop(LANDMARK_FIELD, None)
+        if place < len(before) and place >= deaths_since_publish(mark, self._mark):
+            deaths[0] = deaths[0].published_by(envelope.exchange, shown_keys)
         max_deaths = self._context.limits.max_deaths
-        landmark, marked = landmark_after(
-            headers.pop(LANDMARK_FIELD, None), self._mark, place, queue.name, reason, max_deaths
-        )
+        landmark, marked = landmark_after(mark, self._mark, place, queue.name, reason, max_deaths)
         deaths = deaths[:max_deaths]
         headers[DEATHS_FIELD] = encode_deaths(deaths)
         first, last = first_and_last(queue.name, reason, envelope.exchange)

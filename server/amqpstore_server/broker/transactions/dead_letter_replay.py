@@ -9,12 +9,17 @@ for ever. So does one that would arrive in the queue that it is in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Message
 from amqpstore.departures import Departure
-from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.errors import (
+    AccessRefusedError,
+    NotFoundError,
+    PreconditionFailedError,
+    ResourceExhaustedError,
+)
 from amqpstore_server.broker.messages.cycles import LANDMARK
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing import Route
@@ -37,6 +42,7 @@ from amqpstore_server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext
+    from amqpstore_server.broker.publish_rights import PublishRights
     from amqpstore_server.broker.queues.backlog import Taken
     from amqpstore_server.broker.queues.browsing import SeenMessage
     from amqpstore_server.broker.queues.queue import Queue
@@ -47,6 +53,10 @@ MAX_REPLAYS = 10
 
 _PIECE = 64
 """Letters in one transaction: each has properties of its own, and a route."""
+
+_MAX_KEYS = 64
+"""A letter with more routing keys is not routed: each takes time, and clients write x-death, too.
+"""
 
 _OF_DEATHS = (
     "x-death",
@@ -64,14 +74,13 @@ class _Left(Exception):  # noqa: N818 - it is no error
 
 
 class Return(NamedTuple):
-    """How letters go back: `through_exchange`, or straight to their queue. `may_write` tells
-    whether the operator may publish to an exchange or a queue; a letter that was replayed
-    `max_replays` times stays.
+    """How letters go back: `through_exchange`, or straight to their queue, as far as the operator
+    has `rights` to. A letter that was replayed `max_replays` times stays.
     """
 
     through_exchange: bool
     max_replays: int
-    may_write: Callable[[str, str], bool]
+    rights: PublishRights
 
 
 def replaying_dead_letters(
@@ -124,7 +133,7 @@ class _Letters:
         """Send a piece back, in one transaction."""
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
-            handled.left[UNREADABLE] += len(piece) - len(readable)
+            handled.leave(UNREADABLE, len(piece) - len(readable))
         found = [
             (one, [message])
             for taken, messages in take(self._queue, readable)
@@ -138,7 +147,7 @@ class _Letters:
                 try:
                     transaction.publish(self._plan(messages[0]))
                 except _Left as reason:
-                    handled.left[str(reason)] += 1
+                    handled.leave(str(reason))
                     staying.append((taken, messages))
                 else:
                     transaction.ack(self._queue, taken)
@@ -171,7 +180,10 @@ class _Letters:
             without_headers=_OF_DEATHS,
         )
         # Of what an envelope reads nothing is changed.
-        parsed = ParsedEnvelope(exchange, keys[0], raw, properties, tuple(keys[1:]))
+        try:
+            parsed = ParsedEnvelope(exchange, keys[0], raw, properties, tuple(keys[1:]))
+        except (ValueError, PreconditionFailedError):  # a client may have written anything there
+            raise _Left("no message can be published as its x-death says") from None
         route = self._routed(parsed) if self._how.through_exchange else self._to_queue(name)
         planned = plan(route, parsed, [Message(parsed, letter.body)])
         if not planned.accepted:
@@ -183,14 +195,25 @@ class _Letters:
         if target is None or not target.is_listed:
             raise _Left(f"no queue '{name}'")
         self._check(target)
-        if not self._how.may_write("queue", name):
-            raise _Left(f"no permission to write to queue '{name}'")
+        try:
+            self._how.rights.check_queue(name)
+        except AccessRefusedError:
+            raise _Left(f"no permission to write to queue '{name}'") from None
         return Route([target])
 
     def _routed(self, parsed: ParsedEnvelope) -> Route:
-        exchange = parsed.exchange
-        if not self._how.may_write("exchange", exchange):
-            raise _Left(f"no permission to write to exchange '{exchange}'")
+        exchange, keys = parsed.address
+        if len(keys) > _MAX_KEYS:
+            raise _Left(f"it has more than {_MAX_KEYS} routing keys")
+        rights = self._how.rights
+        try:
+            rights.check_exchange(exchange)
+        except AccessRefusedError:
+            raise _Left(f"no permission to write to exchange '{exchange}'") from None
+        try:
+            rights.check(exchange, keys)
+        except (AccessRefusedError, NotFoundError) as error:
+            raise _Left(str(error)) from None
         route = self._router.route(parsed)
         if not route.queues:
             raise _Left(f"exchange '{exchange}' routes it nowhere")

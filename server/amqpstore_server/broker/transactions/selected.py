@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue
 
 _PIECE_BYTES = 1 << 20
+_MAX_REASONS = 100
 
 _PATIENCE = 20_000
 """How many turns of others are waited for the disk, before this work waits for it alone."""
@@ -42,6 +43,7 @@ _IS_READ = 1 << 11 | 1 << 8
 
 DISK_FULL = "the disk is full"
 UNREADABLE = "cannot be read"
+OTHER_REASONS = "other reasons"
 GONE = "a queue was deleted, or has failed"
 
 Steps = Generator[None, None, None]
@@ -66,6 +68,14 @@ class Handled:
         self.count = 0
         self.left: Counter[str] = Counter()
         self.stopped = ""
+
+    def leave(self, reason: str, count: int = 1) -> None:
+        """Count messages that are left where they are. Reasons have names in them that clients
+        chose: of those there may be any number.
+        """
+        if len(self.left) >= _MAX_REASONS and reason not in self.left:
+            reason = OTHER_REASONS
+        self.left[reason] += count
 
 
 def selected(
@@ -185,7 +195,7 @@ def moving(
         yield from room(context)
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
-            handled.left[UNREADABLE] += len(piece) - len(readable)
+            handled.leave(UNREADABLE, len(piece) - len(readable))
         if queue.is_deleted or target.is_deleted or queue.is_set_aside or target.is_set_aside:
             handled.stopped = GONE
             break

@@ -23,6 +23,7 @@ from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.envelope import parse_envelope, visible
+from amqpstore_server.broker.publish_rights import check_user_id
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
@@ -113,8 +114,8 @@ async def publish(call: Call) -> Answer:
     """Publish a message; the answer comes once it is durable."""
     body = await call.body(PublishBody)
     exchange = exchange_in(call)
-    access = call.identity.access(call.vhost.name)
-    access.check("write", "exchange", exchange)
+    topology = topology_of(call)
+    topology.publish_rights.check_exchange(exchange)
     payload = _payload(body)
     _check_may_publish(call, len(payload))
     properties = _properties(body.properties)
@@ -127,8 +128,8 @@ async def publish(call: Call) -> Answer:
         raise bad_request(f"the routing key has more than {_MAX_SHORT_BYTES} bytes")
     envelope = parse_envelope(exchange, body.routing_key, raw, properties)
     if exchange == REPLAY_EXCHANGE:
-        topology_of(call).check_replay(body.routing_key)
-    topology_of(call).check_topic("write", exchange, *envelope.address[1])
+        topology.check_history(body.routing_key)
+    topology.publish_rights.check_keys(*envelope.address)
     if exchange and exchange not in call.vhost.exchanges:
         reason = f"no exchange '{exchange}' in vhost '{call.vhost.name}'"
         raise HttpError(404, "not_found", reason)
@@ -161,11 +162,8 @@ def _check_may_publish(call: Call, size: int) -> None:
 
 
 def _check_user_id(call: Call, properties: BasicProperties) -> None:
-    user = call.identity.user
-    if properties.user_id not in (None, user) and "impersonator" not in call.identity.own_tags:
-        raise bad_request(
-            f"user_id property set to '{properties.user_id}' but authenticated user was '{user}'"
-        )
+    tags = call.identity.own_tags
+    check_user_id(properties.user_id, call.identity.user, lambda: "impersonator" in tags)
     if properties.reply_to is not None and properties.reply_to.startswith("amq.rabbitmq.reply-to"):
         raise bad_request("there is no consumer for direct replies")
 
