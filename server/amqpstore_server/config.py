@@ -269,7 +269,12 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     ] = msgspec.field(default_factory=list)
     management_max_connections: Annotated[
         int,
-        key("connections to the management API; further ones are closed", ge=1, live=True),
+        key(
+            "connections to the management API; for further ones the oldest without a login "
+            "are closed",
+            ge=1,
+            live=True,
+        ),
     ] = 500
     management_max_body_bytes: Annotated[
         int,

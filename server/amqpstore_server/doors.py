@@ -87,10 +87,10 @@ class Doors:
         """Admit a client that has connected; None if it is refused. Args: host, its address."""
         peer = peer_of(host)
         if self._is_peer_full(peer):
-            self._note(host, now)
+            self.note(host, now)
             self._make_room(self._silent.get(peer, {}))
         elif self._is_full:
-            self._note(host, now)
+            self.note(host, now)
             self._make_room(max(self._silent.values(), key=len, default={}))
         if self._is_full or self._is_peer_full(peer):
             return None
@@ -140,7 +140,7 @@ class Doors:
             or len(self.visitors) + len(self.admission) >= self._places
         )
 
-    def _note(self, host: str, now: float) -> None:
+    def note(self, host: str, now: float) -> None:
         """Log that a client was disconnected, at a limited rate: clients must not fill the log."""
         self._turned_away += 1
         if now >= self._log_at:

@@ -149,6 +149,50 @@ def test_requests_that_never_end_keep_nobody_out(broker: BrokerProcess) -> None:
             serves_all(broker)
 
 
+def test_nobody_waits_for_the_time_of_requests_that_never_end(broker: BrokerProcess) -> None:
+    """The oldest of those without a login makes room; whoever has logged in stays, by a password or
+    a session of the pages.
+    """
+    with contextlib.ExitStack() as stack:
+        mine = http.client.HTTPConnection(urlsplit(url_of(broker)).netloc, timeout=60)
+        stack.callback(mine.close)
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        mine.request("POST", "/login", "user=guest&password=guest", form)
+        answer = mine.getresponse()
+        answer.read()
+        cookie = {"Cookie": str(answer.headers["set-cookie"]).split(";")[0]}
+        for _ in range(3):
+            for _ in range(MAX_CONNECTIONS):
+                client = stack.enter_context(connect(broker))
+                with contextlib.suppress(ConnectionError):
+                    client.sendall(b"GET /api/overview HTTP/1.1\r\n" + HOST + b"X-a: ")
+            assert is_served(broker)
+            mine.request("GET", "/queues", headers=cookie)
+            answer = mine.getresponse()
+            answer.read()
+            assert answer.status == 200
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+NO_WINDOW = b"\0\0\6\4\0\0\0\0\0" + b"\0\4\0\0\0\0"
+"""HTTP/2: the settings of a client that will take nothing of an answer."""
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
+def test_http_2_is_not_spoken(broker: BrokerProcess, files: TlsFiles, has_tls: bool) -> None:
+    """Nobody bounds what its streams cost, before a login too."""
+    with connect_with_tls(broker, files) if has_tls else connect(broker) as client:
+        client.sendall(PREFACE + NO_WINDOW)
+        assert answered(client).startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
+
+
+def test_who_asks_for_an_upgrade_to_http_2_is_answered_without(broker: BrokerProcess) -> None:
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    with connect(broker) as client:
+        client.sendall(b"GET /api/whoami HTTP/1.1\r\n" + HOST + LOGIN + upgrade + b"\r\n")
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+
+
 @pytest.mark.long
 def test_a_request_that_never_ends_is_closed_after_its_time(broker: BrokerProcess) -> None:
     with connect(broker) as header, connect(broker) as body:

@@ -29,6 +29,17 @@ from tests.waiting import wait_until
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 NOTHING = {"configure": "^$", "write": "^$", "read": "^$"}
+PLACES = {
+    "/x?y=%09": "/x?y=%09",
+    "//evil.example": "/",
+    "/\\evil.example": "/",
+    "/\t/evil.example": "/",
+    "/\x0b/evil": "/",
+    "/\r\nX-Injected: 1": "/",
+    "/\u20ac": "/",
+    "https://evil.example": "/",
+    "": "/",
+}
 FORM = re.compile(r'<form[^>]* action="([^"]*)"')
 
 
@@ -220,3 +231,33 @@ def test_nobody_is_shown_a_form_that_the_api_refuses(stopped_broker: BrokerProce
         "/act/PUT/api/users/:name",
         "/act/POST/api/store/check",
     }
+
+
+def test_who_logs_in_again_and_again_ends_own_sessions_only(tmp_path: Path) -> None:
+    sessions = "amqpstore_server.management.pages.sessions"
+    (tmp_path / "sitecustomize.py").write_text(f"import {sessions}\n{sessions}._MAX_SESSIONS = 4\n")
+    with managed(BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log"))) as broker:
+        broker.environment["PYTHONPATH"] = str(tmp_path)
+        broker.start()
+        url = management_url(broker)
+        with ManagementClient(url) as api, PageVisitor(url, "guest", "guest") as guest:
+            api.put("/users/u", {**PASSWORD, "tags": "management"})
+            with ExitStack() as stack:
+                others = [stack.enter_context(PageVisitor(url, "u")) for _ in range(6)]
+                seen = [one.session.get(f"{url}/queues", timeout=60) for one in (guest, *others)]
+    stays = [answer.url.endswith("/queues") for answer in seen]
+    assert stays == [True, *[False] * 3, *[True] * 3]
+
+
+def test_after_a_login_comes_a_page_of_this_site(tmp_path: Path) -> None:
+    """A browser leaves out tabs and ends of lines in an address, and then it begins with two
+    slashes: another site.
+    """
+    with managed(BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log"))) as broker:
+        broker.start()
+        url = management_url(broker)
+        for asked, expected in PLACES.items():
+            form = {"user": "guest", "password": "guest", "next": asked}
+            answer = requests.post(f"{url}/login", form, allow_redirects=False, timeout=60)
+            assert (answer.status_code, answer.headers["location"]) == (303, expected)
+        assert "Traceback" not in broker.stderr

@@ -46,9 +46,9 @@ _LARGE_BODIES = 4
 class ManagementApp:
     """The ASGI application of the door.
 
-    Args: on_logged_in, abort, called with the state of a connection, after each right login on it
-    and when it has to be closed at once; fail, called with an error that has to end the broker;
-    has_pages, whether it has the web pages, too.
+    Args: on_logged_in, abort, called with the state of a connection, after each right login on it,
+    or request of a session, and when it has to be closed at once; fail, called with an error that
+    has to end the broker; has_pages, whether it has the web pages, too.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ManagementApp:
         by_path: dict[str, dict[str, ApiRoute]] = {}
         for route in in_order(routes):
             by_path.setdefault(route.path, {})[route.method] = route
-        self._pages = PagesApp(context, self, self._logins) if has_pages else None
+        self._pages = PagesApp(context, self, self._logins, on_logged_in) if has_pages else None
         self._router = routing.Router(
             [routing.Route(path, _Endpoint(self, of_path)) for path, of_path in by_path.items()],
             redirect_slashes=False,

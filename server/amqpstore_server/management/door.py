@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,7 +85,8 @@ class ManagementDoor:
         ]
         self._config = _server_config()
         self._worker = WorkerContext(None)
-        self._streams: set[_Stream] = set()
+        self._streams: dict[_Stream, Visitor] = {}
+        """In the order in which they came."""
         self._error: BaseException | None = None
         self._failed = trio.Event()
         self._accepting = trio.CancelScope()
@@ -132,7 +134,7 @@ class ManagementDoor:
 
     async def _accept(self, listener: _Listener, clients: trio.Nursery) -> None:
         def admit(client: socket.socket, host: str) -> bool:
-            had_room = self._doors.has_room
+            had_room = self._doors.has_room and not self._is_full
             self._admit(client, host, listener, clients)
             return had_room
 
@@ -156,15 +158,33 @@ class ManagementDoor:
         except OSError:
             client.close()  # it closed before it was served
             return
-        is_full = len(self._streams) >= self._context.config().management_max_connections
-        visitor = None
-        if not is_full:
-            visitor = self._doors.enter(host, stream.close_now, trio.current_time())
+        now = trio.current_time()
+        if self._is_full:
+            self._doors.note(host, now)
+            self._make_room()
+        visitor = None if self._is_full else self._doors.enter(host, stream.close_now, now)
         if visitor is None:
-            client.close()
+            stream.close_now()
             return
-        self._streams.add(stream)
+        self._streams[stream] = visitor
         clients.start_soon(self._serve, stream, listener, visitor)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._streams) >= self._context.config().management_max_connections
+
+    def _make_room(self) -> None:
+        """Turn away the oldest of those that have not logged in, of the peer that has most of them:
+        whoever comes with a login is let in, however many there are.
+        """
+        strangers = [found for found in self._streams.items() if found[1].is_stranger]
+        if not strangers:
+            return
+        peer = Counter(visitor.peer for _, visitor in strangers).most_common(1)[0][0]
+        stream, visitor = next(found for found in strangers if found[1].peer == peer)
+        del self._streams[stream]
+        visitor.leave()
+        stream.close_now()
 
     async def _serve(self, stream: _Stream, listener: _Listener, visitor: Visitor) -> None:
         serving = trio.CancelScope()
@@ -189,7 +209,7 @@ class ManagementDoor:
         finally:
             stream.close_now()
             visitor.leave()
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             if not self._streams:
                 self._has_none.set()
 
@@ -281,7 +301,6 @@ def _server_config() -> ServerConfig:
     config.errorlog = _log
     config.include_server_header = False
     config.keep_alive_timeout = _IDLE_S
-    config.h2_max_concurrent_streams = 8
     # Parts of a body that wait to be read: a stranger may fill this.
     config.max_app_queue_size = 4
     return config

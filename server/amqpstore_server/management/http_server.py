@@ -5,6 +5,8 @@
 - The end of a connection that its client has closed while it was idle: hypercorn waits for the end
   of the time that it might have stayed idle, and so long it would count as one that is open.
 - That a broker which stood still has not read what its clients asked for: see `ticking`.
+- HTTP/2, which hypercorn would speak with whoever begins with it: what its streams may cost nobody
+  bounds, before a login too, and no browser uses it here, as ALPN is not offered.
 - The end of one that its client has closed without reading an answer, while its next request was
   there already: hypercorn waits for ever until that request has its turn.
 """
@@ -19,6 +21,7 @@ from typing import Any
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, LifespanState
@@ -74,6 +77,18 @@ class HttpServer(TCPServer):
 
     async def _read_data(self) -> None:
         """Read until the client, or this side, has closed the connection."""
+        found = self.protocol
+        self.protocol = _Http1(  # type: ignore[assignment] # it is asked for nothing else
+            found.app,
+            found.config,
+            found.context,
+            found.task_group,
+            found.state,
+            found.ssl,
+            found.client,
+            found.server,
+            found.send,
+        )
         with self._reading:
             await super()._read_data()
         self._is_over = True
@@ -98,3 +113,23 @@ class HttpServer(TCPServer):
         except ValueError:
             return data
         return _HEAD + code + b" " + phrase + data[_CODE.stop + 1 :]
+
+
+class _OtherProtocolError(Exception):
+    """A client has begun with HTTP/2."""
+
+
+class _Http1(H11Protocol):
+    """HTTP/1.1, and nothing else: who asks for an upgrade to HTTP/2 is answered without."""
+
+    async def handle(self, event: Event) -> None:
+        """Handle what has arrived."""
+        try:
+            await super().handle(event)
+        except _OtherProtocolError:
+            await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            await self.send(Closed())
+
+    async def _check_protocol(self, event: Any) -> None:
+        if event.method == b"PRI" and event.http_version == b"2.0":
+            raise _OtherProtocolError

@@ -14,8 +14,9 @@ import hashlib
 import hmac
 import logging
 import secrets
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 from starlette.responses import Response
@@ -28,6 +29,8 @@ from amqpstore_server.management.pages.kept_sessions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
 
     from amqpstore_server.management.context import ManagementContext
@@ -75,9 +78,18 @@ class WebSession:
 
 
 class Sessions:
-    """All sessions, by the digests of their cookies."""
+    """All sessions, by the digests of their cookies.
 
-    def __init__(self, context: ManagementContext, logins: HttpLogins) -> None:
+    Args: on_logged_in, called with the state of a connection on which a session was found.
+    """
+
+    def __init__(
+        self,
+        context: ManagementContext,
+        logins: HttpLogins,
+        on_logged_in: Callable[[Any], None] = lambda _state: None,
+    ) -> None:
+        self._on_logged_in = on_logged_in
         self._logins = logins
         self._users = context.users
         self._clock = context.broker.context.store.clock
@@ -98,6 +110,7 @@ class Sessions:
         basic = base64.b64encode(f"{user}:{secret}".encode()).decode()
         peer, has_tls = _way(request)
         identity = await self._logins.identity(f"Basic {basic}", peer, has_tls=has_tls, now=now)
+        self._on_logged_in(request.scope.get("state"))
         cookie = secrets.token_urlsafe(32)
         # Nothing waits between the check and this: it is the password that was checked.
         password = self._users.password_digest(identity.user, cookie) or b""
@@ -132,6 +145,7 @@ class Sessions:
         except HttpError:
             await self._end(cookie)
             return None
+        self._on_logged_in(request.scope.get("state"))
         session.ends_at_ms = now_ms + _IDLE_MS
         if session.written_ms < now_ms + _IDLE_MS // 2:
             await self._write()
@@ -159,12 +173,19 @@ class Sessions:
             await self._write()
 
     def _make_room(self) -> None:
+        """End sessions whose time is up, and if there are too many, the oldest of the user that has
+        most of them: one who logs in again and again ends nobody else's.
+        """
         now_ms = self._clock.wall_ms()
         for cookie, session in list(self._sessions.items()):
             if session.ends_at_ms <= now_ms:
                 del self._sessions[cookie]
         while len(self._sessions) >= _MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+            users = Counter(session.user for session in self._sessions.values())
+            ((busiest, _),) = users.most_common(1)
+            del self._sessions[
+                next(cookie for cookie, one in self._sessions.items() if one.user == busiest)
+            ]
 
     async def _write(self) -> None:
         """Write the sessions; without that, they end with the process."""

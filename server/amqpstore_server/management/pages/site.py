@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
@@ -23,7 +23,7 @@ from amqpstore_server.management.errors import HttpError, http_error_of, not_fou
 from amqpstore_server.management.guard import check_origin
 from amqpstore_server.management.pages import charts
 from amqpstore_server.management.pages.actions import act, fields_of
-from amqpstore_server.management.pages.address import PageAddress
+from amqpstore_server.management.pages.address import PageAddress, own_path
 from amqpstore_server.management.pages.api import PageApi
 from amqpstore_server.management.pages.choosing import KEPT_S, ColumnChoice, cookie_of
 from amqpstore_server.management.pages.columns import LISTS
@@ -69,12 +69,18 @@ _ENDED = PageNotice("warn", "Your session has ended, and what you sent since was
 
 
 class PagesApp:
-    """All pages. `api` answers what they ask."""
+    """All pages. `api` answers what they ask. Args: on_logged_in, as that of `ManagementApp`."""
 
-    def __init__(self, context: ManagementContext, api: ManagementApp, logins: HttpLogins) -> None:
+    def __init__(
+        self,
+        context: ManagementContext,
+        api: ManagementApp,
+        logins: HttpLogins,
+        on_logged_in: Callable[[Any], None],
+    ) -> None:
         self._context = context
         self._api = api
-        self._sessions = Sessions(context, logins)
+        self._sessions = Sessions(context, logins, on_logged_in)
         self._static = _static_files()
         routes = [
             Route("/login", _Handler(self._login), methods=["GET", "POST"]),
@@ -165,9 +171,7 @@ class PagesApp:
         # Of which host it is does not matter: it is a path of this site, or there is no such page.
         parts = urlsplit(request.headers.get("referer", ""))
         path = without_prefix(parts.path, self._public(request).prefix)
-        if not path.startswith("/") or path.startswith(("//", "/\\")):
-            return "/"
-        return f"{path}?{parts.query}" if parts.query else path
+        return own_path(f"{path}?{parts.query}" if parts.query else path)
 
     async def _unknown(self, request: Request) -> Response:
         session, identity = await self._logged_in(request)
@@ -195,9 +199,7 @@ class PagesApp:
             if error.status != 401 or error.reason not in ("Not_Authorized", "Login required"):
                 text = f"{error.reason}."
             return self._login_page(request, following, PageNotice("bad", text), 401)
-        # To a page of this site only.
-        is_own = following.startswith("/") and not following.startswith(("//", "/\\"))
-        answer.headers["location"] = public.prefix + (following if is_own else "/")
+        answer.headers["location"] = public.prefix + own_path(following)
         return answer
 
     def _login_page(
@@ -245,7 +247,7 @@ class PagesApp:
             typed = [one for one in fields if not one[0].startswith("password")]
             session.refused = RefusedForm(public.prefix + request.scope["path"], typed)
             following = ""
-        following = following or self._came_from(request)
+        following = own_path(following) if following else self._came_from(request)
         return Response(status_code=303, headers={"location": public.prefix + following})
 
     async def _export(self, request: Request) -> Response:
