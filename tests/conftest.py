@@ -5,6 +5,7 @@ tests against a broker that runs already, of whatever make. Tests that must rest
 broker are then skipped, as that process is not theirs.
 """
 
+import gc
 import os
 import re
 import shlex
@@ -134,6 +135,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 pytest_plugins = ["tests.sampling"]
+
+
+@pytest.fixture
+def no_garbage() -> Generator[None]:
+    """That of other tests is collected at any moment: whatever is timed then takes longer."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

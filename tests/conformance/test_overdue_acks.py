@@ -23,9 +23,10 @@ def test_an_overdue_ack_closes_the_channel(
         channel.basic_consume(
             name, lambda *found: got.append(found[3]), arguments=dict(of_consumer)
         )
-        wait_until(channel, lambda: bool(got))
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            wait_until(channel, lambda: bool(got))
             channel.start_consuming()
+        assert got == [b"m"]
         assert closed.value.reply_code == 406
         text = closed.value.reply_text
         assert "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out." in text

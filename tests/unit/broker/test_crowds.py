@@ -124,6 +124,7 @@ def test_a_single_active_consumer_that_was_full_is_served_again(
     assert (first.bodies("first"), second.got) == (["1", "2"], [])
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_many_priorities_cost_as_much_as_one(simulated: SimulatedBroker) -> None:
     """Each consumer has a priority of its own. Processor time counts: it is the same on a busy
     machine.
@@ -134,13 +135,17 @@ def test_many_priorities_cost_as_much_as_one(simulated: SimulatedBroker) -> None
         client = Client(simulated)
         for number, priority in enumerate(priorities[:-200]):
             client.consume(queue, str(number), priority=priority)
-        began_s = time.process_time()
+        began_s = time.thread_time()
         for number, priority in enumerate(priorities[-200:]):
             client.consume(queue, f"measured {number}", priority=priority)
-        return time.process_time() - began_s
+        return time.thread_time() - began_s
 
     count = 3000
-    assert cost_s("many", [*range(count)]) < 5 * cost_s("one", [0] * count)
+    many_s, one_s = (
+        min(cost_s(f"{name} {round_}", priorities) for round_ in range(3))
+        for name, priorities in (("many", [*range(count)]), ("one", [0] * count))
+    )
+    assert many_s < 5 * one_s
 
 
 @pytest.mark.parametrize("why", ["full", "paused", "shared"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Generator
 
 import pytest
 import trio
@@ -20,14 +18,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
     clock = StillClock()
     monkeypatch.setattr(amqpstore_server.holds, "time", clock)
     return clock
-
-
-@pytest.fixture
-def _no_garbage() -> Generator[None]:
-    """That of other tests is collected in whichever turn it happens to be."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def test_a_long_turn_is_known_by_its_work(
@@ -73,7 +63,7 @@ def test_the_start_is_no_hold(clock: StillClock) -> None:
     assert not work
 
 
-@pytest.mark.usefixtures("_no_garbage")
+@pytest.mark.usefixtures("no_garbage")
 def test_waiting_is_no_hold() -> None:
     async def run() -> LoopHolds:
         holds = LoopHolds({})
