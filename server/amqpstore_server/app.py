@@ -43,7 +43,7 @@ from amqpstore_server.config_values import (
 from amqpstore_server.definitions import Definitions, load
 from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.first_users import define_administrator, define_first
-from amqpstore_server.garbage import YoungCollector, keep_collections_short
+from amqpstore_server.garbage import WholeCollector, YoungCollector, keep_collections_short
 from amqpstore_server.holds import LoopHolds
 from amqpstore_server.listening import accept_clients, listen
 from amqpstore_server.login_checks import LoginChecks
@@ -253,6 +253,7 @@ class App:
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
         self._trimming = Trimming()
+        self._whole_collector = WholeCollector()
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._doors.limit(
             config.max_connections, config.max_connections_per_peer, config.accepts_per_s
@@ -546,8 +547,8 @@ class App:
             unfinished = [one.amqp for one in self.connections]
             most_bytes = self.reloader.config.connections_bytes
             held_bytes = self._alarms.free_unfinished(unfinished, most_bytes, trio.current_time())
-            held_bytes += CLIENT_BYTES * len(self.connections)
-            held_bytes += self.broker.context.store.held_bytes
+            held_bytes += CLIENT_BYTES * len(self.connections) + self.context.store.held_bytes
+            self._whole_collector.tick(trio.current_time(), is_serving=bool(self.connections))
             if self._trimming.is_due(held_bytes, trio.current_time()):
                 # Beside the event loop, which it could hold for some milliseconds.
                 await trio.to_thread.run_sync(trim)

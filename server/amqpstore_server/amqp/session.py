@@ -263,6 +263,8 @@ class Session:
                 channel.end(ChannelEvent.END)
                 self._tell_channel("closed", channel.number, {})
         finally:
+            # Its routes lead to exclusive queues, which know their owner.
+            self._simple_targets.forget()
             self._usage.close()
             context.access.on_change.discard(self._recheck_permissions)
             context.vhost.owned_queues.end(context)

@@ -52,6 +52,16 @@ class HttpServer(TCPServer):
         self._is_head_due = True
         """Whether the next answer has not begun: what a body begins with is no head."""
 
+    async def run(self) -> None:
+        """Serve until the connection ends."""
+        try:
+            await super().run()
+        finally:
+            # The protocol sends through this server, which has it: only a collection would free
+            # them, and it comes seldom. (What h11 refuses stays until then all the same, as its
+            # error refers to itself: it keeps little.)
+            vars(self).clear()
+
     async def protocol_send(self, event: Event) -> None:
         """Send what the protocol has made."""
         if isinstance(event, RawData):

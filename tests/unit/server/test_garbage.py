@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 import trio
 
-from amqpstore_server.garbage import _WORK_S, YoungCollector
+from amqpstore_server.garbage import _WHOLE_EACH_S, _WORK_S, WholeCollector, YoungCollector
 
 IN_FLIGHT = 50_000
 IN_A_TURN = 1_000
@@ -66,3 +66,54 @@ def test_each_is_of_all_generations_but_the_oldest() -> None:
         gc.callbacks.remove(note)
     # The first is that of the test.
     assert generations[1:6] == [1, 1, 1, 1, 1]
+
+
+class WholeWork:
+    """A collector of everything that has ticked for some minutes, and the processor time that each
+    collection takes.
+    """
+
+    def __init__(self, takes_s: float) -> None:
+        self._takes_s = takes_s
+        self._readings = 0
+        self.collector = WholeCollector(self._clock)
+
+    def _clock(self) -> float:
+        self._readings += 1
+        return self._readings // 2 * self._takes_s
+
+    def collections(self, minutes: int, *, is_serving: bool) -> int:
+        """Return how many there were after so many more minutes."""
+        before = self._readings
+        for now in range(60 * minutes):
+            self.collector.tick(before * 1e6 + now * _WHOLE_EACH_S / 60, is_serving=is_serving)
+        return (self._readings - before) // 2
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
+def test_everything_is_looked_at_once_a_minute_where_that_takes_little_time() -> None:
+    assert WholeWork(0.001).collections(5, is_serving=True) == 4
+
+
+@pytest.mark.usefixtures("frozen")
+def test_it_is_not_done_again_while_clients_are_served_if_it_took_long() -> None:
+    """It is done while nobody is, unless it takes longer than somebody who connects then would
+    wait.
+    """
+    work = WholeWork(0.05)
+    held = [Message() for _ in range(1000)]
+    assert work.collections(5, is_serving=True) == 1
+    assert work.collections(5, is_serving=False) >= 4
+    assert held
+    assert WholeWork(0.5).collections(5, is_serving=False) == 1
+
+
+def test_nothing_is_looked_at_in_somebody_elses_program() -> None:
+    assert WholeWork(0.001).collections(5, is_serving=False) == 0
