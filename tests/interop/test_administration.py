@@ -164,6 +164,49 @@ def test_the_same_commands_on_a_stopped_broker(operator: Operator) -> None:
             connect(broker, "guest", "guest")
 
 
+ASKED_OF_NOTHING = (
+    "exchanges explain none key",
+    "exchanges explain amq.topic key --vhost none",
+    "permissions list --user none",
+    "permissions list --vhost none",
+    "policies list --vhost none",
+    "policies list --operator --vhost none",
+    "policies clear none",
+    "users delete none",
+    "users set-limits none {}",
+    "vhosts delete none",
+    "vhosts set-limits none {}",
+    "messages browse none",
+    "messages undo-purge none",
+    "definitions export /dev/null --vhost none",
+    "connections list --user none",
+    "connections list --vhost none",
+    "connections close none",
+    "connections close --user none",
+    "connections close --vhost none",
+)
+
+
+def test_what_is_not_there_is_not_an_empty_list(operator: Operator) -> None:
+    """A script that mistypes a name would take it for one that has nothing."""
+
+    def ask_all() -> None:
+        for line in ASKED_OF_NOTHING:
+            code, found, err = operator.types(*line.split())
+            assert (code, found["kind"]) == (1, "NotFoundError"), line
+            assert "none'" in err, line
+        for line in ("exchanges explain amq.topic k", "permissions list --user guest"):
+            assert operator.types(*line.split())[0] == 0
+        assert operator.types("exchanges", "explain", "", "k")[0] == 0
+        assert operator.types("connections", "close", "--user", "guest")[0] == 0
+
+    with operator.broker() as broker:
+        broker.start()
+        ask_all()
+        broker.terminate()
+    ask_all()
+
+
 def test_what_is_exported_can_be_imported(operator: Operator) -> None:
     exported = operator.directory / "all.json"
     with operator.broker() as broker:

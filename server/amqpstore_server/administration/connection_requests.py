@@ -29,6 +29,8 @@ class ListConnections(OperatorRequest, tag="connections list"):
             if not count % _ROWS_AT_ONCE:
                 yield None
             rows.append(_row(one))
+        if not rows:
+            administration.check_names(self.user, self.vhost)
         return sorted(rows, key=lambda row: (row["vhost"], row["user"], row["name"]))
 
 
@@ -62,6 +64,9 @@ class CloseConnections(OperatorRequest, tag="connections close"):
         found = [one for one in chosen if one.is_served]
         if self.name and not found:
             raise MissingError(f"no open connection '{self.name}'")
+        if not found:
+            # Not before: the users of an authorization server are known by their connections.
+            administration.check_names(self.user, self.vhost)
         for one in found:
             # What a connection leaves unacked may be much.
             yield None

@@ -37,6 +37,7 @@ from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.explaining import Explanation, explain
 from amqpstore_server.broker.permissions import ALL, grants_any
 from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
 from amqpstore_server.broker.settings import PROTECTED
 from amqpstore_server.definitions import (
     Definitions,
@@ -403,6 +404,15 @@ class Administration:
         if vhost not in self.broker.vhosts:
             raise MissingError(f"no vhost '{vhost}'")
 
+    def check_names(self, user: str = "", vhost: str = "") -> None:
+        """Make sure that what a list is asked for is there, where it is named. Raises:
+        MissingError.
+        """
+        if user:
+            self._check_exists(user, must_exist=True)
+        if vhost:
+            self.check_vhost(vhost)
+
     # Policies.
 
     def policies(self, vhost: str = "", *, operator: bool = False) -> list[dict[str, Any]]:
@@ -461,12 +471,14 @@ class Administration:
         """Explain where a message would go, and why: see `explaining`.
 
         Args: properties, of the message, by their names, `headers` among them.
-        Raises: AdministrationError.
+        Raises: AdministrationError; MissingError, if there is no such exchange.
         """
         self.check_vhost(vhost)
         known = [name for name, _ in PROPERTY_TYPES]
         if unknown := [name for name in properties if name not in known]:
             raise AdministrationError(f"no property '{unknown[0]}': there are {', '.join(known)}")
+        if exchange != DEFAULT_EXCHANGE and exchange not in self.broker.vhosts[vhost].exchanges:
+            raise MissingError(f"no exchange '{exchange}' in vhost '{vhost}'")
         router = self.broker.vhosts[vhost].router
         try:
             return explain(router, exchange, routing_key, BasicProperties(**properties))

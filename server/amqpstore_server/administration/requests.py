@@ -146,6 +146,7 @@ class ListPermissions(OperatorRequest, tag="permissions list"):
 
     def done(self, administration: Administration, _by: By) -> Work[Any]:
         yield None
+        administration.check_names(self.user, self.vhost)
         return {
             "permissions": administration.permissions(self.user, self.vhost),
             "topic_permissions": administration.topic_permissions(self.user, self.vhost),
@@ -199,6 +200,7 @@ class ListPolicies(OperatorRequest, tag="policies list"):
 
     def done(self, administration: Administration, _by: By) -> Work[Any]:
         yield None
+        administration.check_names(vhost=self.vhost)
         return administration.policies(self.vhost, operator=self.operator)
 
 
