@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterable
 
+from amqpstore.errors import NotAStoreError
+
 MARKER = "STORE"
 """The marker: says that the directory is a store, its format version, and its id."""
 
@@ -76,7 +78,8 @@ def absolute_path(directory: str | os.PathLike[str]) -> str:
     """Return the absolute path of a directory that a caller names: files of a store are opened as
     long as it is open, whatever `os.chdir` does meanwhile.
 
-    Raises: TypeError, ValueError, if it is not the path of a directory.
+    Raises: TypeError, ValueError, if it is not the path of a directory; NotAStoreError, if it is
+    relative to a directory that was deleted.
     """
     path = os.fspath(directory)
     if not isinstance(path, str):
@@ -85,7 +88,11 @@ def absolute_path(directory: str | os.PathLike[str]) -> str:
         raise ValueError(f"a directory must have a name, without NUL, not {directory!r}")
     if path.startswith("file:"):
         raise ValueError(f"a directory must be a path, not a URL such as {path!r}")
-    return os.path.abspath(path)
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        reason = "its path begins at the current directory, which was deleted"
+        raise NotAStoreError(path, reason) from None
 
 
 def segment_name(number: int) -> str:

@@ -527,8 +527,13 @@ class OsFiles:
     def make_directory(self, path: str) -> None:
         parent = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(path):
-            self.make_directory(parent)
-            os.mkdir(path, 0o750)
+            try:
+                os.mkdir(path, 0o750)
+            except (FileNotFoundError, NotADirectoryError):
+                if os.path.isdir(parent):  # where the system makes directories itself, as in /proc
+                    raise
+                self.make_directory(parent)
+                os.mkdir(path, 0o750)
             ownership.give_directory(path)
         self.sync_directory(parent)
 

@@ -7,6 +7,7 @@ the marker away while it replaces files, and brings the new one last.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
@@ -63,6 +64,9 @@ class Marker(NamedTuple):
 _REPAIR_STATE = re.compile(rb'^ "state": "(applying|undoing)"', re.MULTILINE)
 """In the journal of a repair. Names of files are further to the right."""
 
+_NO_PLACE = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""What is wrong with a path, rather than with the disk or the rights of a user."""
+
 _TAIL_BYTES = 256
 """The state is the last line but one of a journal, which lists all files."""
 
@@ -108,6 +112,21 @@ def _tail(files: Files, path: str) -> bytes:
         return file.read(max(file.size() - _TAIL_BYTES, 0), _TAIL_BYTES)
     finally:
         file.close()
+
+
+def create_directory(files: Files, directory: str) -> None:
+    """Create the directory of a store, unless it exists.
+
+    Raises: NotAStoreError, if there can be no directory of this name; OSError.
+    """
+    try:
+        files.make_directory(directory)
+    except OSError as error:
+        if error.errno not in _NO_PLACE:
+            raise
+        where = f" at {error.filename}" if error.filename not in (None, directory) else ""
+        reason = f"it is not there, and cannot be created ({error.strerror}{where})"
+        raise NotAStoreError(directory, reason) from None
 
 
 def check_directory(files: Files, directory: str) -> None:

@@ -22,7 +22,7 @@ class Envelope:
     Args: exchange and routing key, at most 255 bytes of UTF-8 each; properties, raw bytes that the
     store keeps unchanged and never interprets, at most 1 GiB; persistent, whether the message must
     be in the log when its queue is durable.
-    Raises: ValueError, if one of them is too long.
+    Raises: ValueError, if one of them is too long, or not text that UTF-8 can encode; TypeError.
     """
 
     __slots__ = ("exchange", "head", "persistent", "properties", "routing_key")
@@ -34,7 +34,14 @@ class Envelope:
         self.routing_key = routing_key
         self.properties = properties
         self.persistent = persistent
-        self.head = encode_head(exchange, routing_key, properties)
+        try:
+            self.head = encode_head(exchange, routing_key, properties)
+        except (AttributeError, TypeError):
+            raise TypeError(
+                "an envelope needs an exchange and a routing key of type str, and properties of "
+                f"type bytes, not {exchange.__class__.__name__}, {routing_key.__class__.__name__} "
+                f"and {properties.__class__.__name__}"
+            ) from None
 
     def __repr__(self) -> str:
         persistent = "" if self.persistent else ", persistent=False"

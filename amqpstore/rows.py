@@ -32,7 +32,10 @@ _KEY_BYTES = struct.Struct(">H")
 
 def encode_row(table: str, key: bytes, value: Any) -> bytes:
     """Return a row's value as it is stored. Raises: TypeError, ValueError: it cannot be stored."""
-    packed: bytes = msgpack.packb(value)
+    try:
+        packed: bytes = msgpack.packb(value)
+    except OverflowError:
+        raise ValueError("a whole number in a row must fit into 64 bits") from None
     check_depth(packed, value)
     return HEAD.pack(CHECKSUMMED, _checksum(table, key, packed)) + packed
 

@@ -185,7 +185,7 @@ class Store(ClosableStore):
         check_options(options)
         files = files or OsFiles()
         marker.check_directory(files, directory)
-        files.make_directory(directory)
+        marker.create_directory(files, directory)
         with contextlib.ExitStack() as on_error:
             lock = lock_directory(files, directory)
             on_error.callback(lock.release)

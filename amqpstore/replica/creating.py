@@ -31,7 +31,7 @@ def create_follower(
     directory = absolute_path(directory)
     files = files or OsFiles()
     marker.check_directory(files, directory)
-    files.make_directory(directory)
+    marker.create_directory(files, directory)
     lock = lock_directory(files, directory)
     try:
         found = marker.read(files, directory)

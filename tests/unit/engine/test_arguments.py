@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from amqpstore import DurabilityError, Envelope, Message, Placement, Queue, SharedStore, Store
+from amqpstore import (
+    DurabilityError,
+    Envelope,
+    Message,
+    NotAStoreError,
+    Placement,
+    Queue,
+    SharedStore,
+    Store,
+)
 from amqpstore.log_batch import Batch
 from amqpstore.message import MAX_PROPERTIES_BYTES
 from amqpstore.records import MAX_COUNT
@@ -228,3 +237,58 @@ def test_a_batch_that_cannot_be_encoded_ends_the_store(
     store = disk.open()
     assert drain(store, queue_named(store, "q")) == []
     store.abandon()
+
+
+@pytest.mark.parametrize("wrong", [None, 5, 1.5, b"k", ["k"], {}])
+def test_an_envelope_has_names_of_text(wrong: Any) -> None:
+    kind = type(wrong).__name__
+    for names in ((wrong, "k"), ("", wrong)):
+        with pytest.raises(TypeError, match=f"type str, .*not .*{kind}"):
+            Envelope(*names)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "text", ["k"], {}])
+def test_an_envelope_has_properties_of_bytes(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=f"bytes, not str, str and {type(wrong).__name__}"):
+        Envelope("", "k", wrong)
+
+
+def test_a_definition_has_numbers_that_a_row_can_hold(disk: Disk) -> None:
+    def create(store: Store, _queue: Queue) -> None:
+        store.create_queue({"name": "x", "limit": 10**20})
+
+    check_refused(disk, create)
+
+
+def test_a_label_has_numbers_that_a_row_can_hold(disk: Disk) -> None:
+    def prepare(store: Store, queue: Queue) -> None:
+        with store.transaction() as transaction:
+            transaction.publish([queue], messages(b"bad"))
+            transaction.prepare(10**20)
+
+    check_refused(disk, prepare)
+
+
+@pytest.mark.parametrize("opened", [Store.open, SharedStore.open])
+@pytest.mark.parametrize("path", ["gone", "gone/x", "file/x", "x" * 300, "x/" * 3000, "/proc/x"])
+def test_where_no_directory_can_be_is_not_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, opened: Callable[[str], Any]
+) -> None:
+    """A link that leads nowhere, and what is below it or a file; a name that is too long."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotAStoreError, match=r"cannot be created .*Name a directory"):
+        opened(path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "gone"]
+
+
+@pytest.mark.parametrize("opened", [Store.open, SharedStore.open])
+def test_a_path_from_a_directory_that_was_deleted_is_not_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Callable[[str], Any]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    with pytest.raises(NotAStoreError, match="current directory, which was deleted"):
+        opened("store")
