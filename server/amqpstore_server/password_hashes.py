@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,17 @@ _MAX_MEMORY_KIB = 1 << 18
 _MAX_ROUNDS = 16
 _MAX_LANES = 16
 """A hash says what its check costs; one that costs more than this is refused."""
+
+
+_SALT_BYTES = 4
+
+
+def salted_sha256(password: bytes) -> bytes:
+    """Return the hash of a password in the form of RabbitMQ's definitions: a new salt, and the
+    SHA-256 of it and the password. Who has it can try passwords fast.
+    """
+    salt = os.urandom(_SALT_BYTES)
+    return salt + hashlib.sha256(salt + password).digest()
 
 
 def is_argon2(password_hash: bytes) -> bool:

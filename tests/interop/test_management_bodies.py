@@ -100,6 +100,11 @@ BODIES: dict[tuple[str, str], tuple[str, dict[str, Any], tuple[str, Any]]] = {
         ("routing_key", 5),
     ),
     ("POST", "/api/users/bulk-delete"): ("/users/bulk-delete", {"users": []}, ("users", "guest")),
+    ("POST", "/api/auth/hash_password"): (
+        "/auth/hash_password",
+        {"password": "secret"},
+        ("password", 5),
+    ),
     ("PUT", "/api/users/{user}"): (
         "/users/u",
         {"name": "", "password": "secret", "tags": "", "limits": {"max-channels": 7}},

@@ -1,5 +1,7 @@
 """Queues, exchanges, bindings and messages over HTTP: the answers are those of RabbitMQ 3.10."""
 
+import base64
+import hashlib
 import re
 from collections.abc import Generator
 from typing import Any
@@ -230,6 +232,37 @@ def test_clients_are_listed_and_closed(api: ManagementClient, managed_broker: An
     wait_until(lambda: api.get("/connections") == [])
 
 
+def test_a_quorum_queue_says_who_leads_it(api: ManagementClient) -> None:
+    for name, kind in (("led", "quorum"), ("plain", "classic")):
+        body = {"durable": True, "arguments": {"x-queue-type": kind}}
+        api.put(f"/queues/%2F/{name}", body)
+    (row,) = api.get("/queues/quorum/%2F/led/status")
+    node = api.get("/overview")["node"]
+    assert row == {"Node Name": node, "Raft State": "leader", "Membership": "voter"}
+    failed = api.expect(503, "GET", "/queues/quorum/%2F/plain/status")
+    assert failed == {"status": "failed", "reason": "classic_queue_not_supported"}
+    api.expect(404, "GET", "/queues/quorum/%2F/none/status")
+    api.expect(404, "GET", "/queues/quorum/none/led/status")
+    for name in ("led", "plain"):
+        api.delete(f"/queues/%2F/{name}")
+
+
+def test_the_hash_of_a_password_is_one_that_a_user_can_be_set_with(api: ManagementClient) -> None:
+    secret = "a/b %+"
+    by_path = api.get(f"/auth/hash_password/{quote(secret, safe='')}")["ok"]
+    by_body = api.post("/auth/hash_password", {"password": secret})["ok"]
+    assert by_path != by_body  # each has a salt of its own
+    for found in (by_path, by_body):
+        raw = base64.b64decode(found, validate=True)
+        assert raw[4:] == hashlib.sha256(raw[:4] + secret.encode()).digest()
+        api.put("/users/hashed", {"password_hash": found, "tags": "management"})
+        with ManagementClient(api.url, "hashed", secret) as theirs:
+            assert theirs.get("/whoami")["name"] == "hashed"
+            theirs.expect(401, "GET", "/auth/hash_password/x")
+        api.delete("/users/hashed")
+    api.expect(400, "POST", "/auth/hash_password", {"password": 5})
+
+
 def test_health_checks_say_what_is_wrong(api: ManagementClient, managed_broker: Any) -> None:
     for check in (
         "alarms",
@@ -238,6 +271,12 @@ def test_health_checks_say_what_is_wrong(api: ManagementClient, managed_broker: 
         "node-is-quorum-critical",
         "node-is-mirror-sync-critical",
         "is-in-service",
+        "metadata-store/initialized",
+        "metadata-store/initialized/with-data",
+        "quorum-queues-without-elected-leaders/all-vhosts/",
+        "quorum-queues-without-elected-leaders/all-vhosts/pattern/^a",
+        "quorum-queues-without-elected-leaders/vhost/%2F/",
+        "quorum-queues-without-elected-leaders/vhost/%2F/pattern/.*",
         "certificate-expiration/1/months",
         f"port-listener/{managed_broker.port}",
         "protocol-listener/amqp",
@@ -246,7 +285,13 @@ def test_health_checks_say_what_is_wrong(api: ManagementClient, managed_broker: 
         assert api.get(f"/health/checks/{check}")["status"] == "ok"
     assert api.expect(503, "GET", "/health/checks/port-listener/1")["missing"] == 1
     assert api.expect(503, "GET", "/health/checks/protocol-listener/mqtt")["missing"] == "mqtt"
-    for check in ("port-listener/x", "certificate-expiration/1/hours"):
+    leaders = "quorum-queues-without-elected-leaders"
+    api.expect(404, "GET", f"/health/checks/{leaders}/vhost/none")
+    for check in (
+        "port-listener/x",
+        "certificate-expiration/1/hours",
+        f"{leaders}/all-vhosts/pattern/%28",
+    ):
         api.expect(400, "GET", f"/health/checks/{check}")
     assert api.get("/aliveness-test/%2F") == {"status": "ok"}
     assert api.get("/queues/%2F/aliveness-test")["messages"] == 0

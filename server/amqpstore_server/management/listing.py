@@ -145,15 +145,20 @@ class ListQuery:
     def matches(self) -> Callable[[Any], bool]:
         """Return the function that tells whether a name is asked for. Raises: HttpError."""
         if self.use_regex and not _LITERAL.fullmatch(self.name):
-            if len(self.name) > _MAX_PATTERN:
-                raise bad_request(f"the expression has more than {_MAX_PATTERN} characters")
-            try:
-                pattern = Pattern(f"(?i){self.name}")
-            except PatternError as error:
-                raise bad_request(str(error)) from None
+            pattern = pattern_of(self.name, "(?i)")
             return lambda name: isinstance(name, str) and pattern.matches(name)
         wanted = self.name.lower()
         return lambda name: isinstance(name, str) and wanted in name.lower()
+
+
+def pattern_of(text: str, flags: str = "") -> Pattern:
+    """Return the regular expression that a request has. Raises: HttpError."""
+    if len(text) > _MAX_PATTERN:
+        raise bad_request(f"the expression has more than {_MAX_PATTERN} characters")
+    try:
+        return Pattern(f"{flags}{text}")
+    except PatternError as error:
+        raise bad_request(str(error)) from None
 
 
 def _number(query: QueryParams, name: str, default: int) -> int:

@@ -136,6 +136,18 @@ def _work(source: MetricsSource) -> Values:
     yield "rejected_messages_total", "Messages rejected", source.broker.counters().reject
     yield "requeued_messages_total", "Messages requeued", source.broker.counters().requeue
     yield "queues_set_aside", "Queues that have failed", len(source.broker.set_aside)
+    report = source.broker.context.store.recovery_report
+    yield (
+        "needs_repair",
+        "1 if a start has found damage, or missed something, that a repair settles",
+        bool(
+            report.damage
+            or report.lost
+            or report.orphaned
+            or report.shortfall
+            or report.passed_over
+        ),
+    )
     yield "metrics_left_out", "Series that the last answer had no room for", source.left_out
 
 

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from amqpstore_server.alarms import DISK, MEMORY, REPLICAS
+from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.resources import health
 from amqpstore_server.replication_figures import ReplicationFigures
 
@@ -37,14 +38,20 @@ class Asking:
         self.context = SimpleNamespace(
             alarms=alarms, metrics=metrics, node="amqpstore@here", stopping=trio.Event()
         )
-        self.vhost = None
+        self.vhost: Any = None
+        self.path: dict[str, str] = {}
+        self.identity: Any = None
 
     async def json(self, body: dict[str, Any], status: int = 200) -> tuple[int, dict[str, Any]]:
         return status, body
 
 
 def asked(check: Any, **state: Any) -> tuple[int, dict[str, Any]]:
-    answer: tuple[int, dict[str, Any]] = trio.run(check, Asking(**state))
+    return answer_to(Asking(**state), check)
+
+
+def answer_to(asking: Asking, check: Any) -> tuple[int, dict[str, Any]]:
+    answer: tuple[int, dict[str, Any]] = trio.run(check, asking)
     return answer
 
 
@@ -76,3 +83,39 @@ def test_a_leader_that_its_group_cannot_do_without(
     found, body = asked(health.quorum, figures=figures)
     assert found == status
     assert body.get("reason") != "single node cluster"
+
+
+def led(**path: str) -> tuple[int, dict[str, Any]]:
+    """Ask whether quorum queues have a leader: `a` and the classic `b` have failed, `c` has not."""
+    quorum = {"x-queue-type": "quorum"}
+    queues = {
+        name: SimpleNamespace(name=name, arguments=arguments, is_set_aside=is_set_aside)
+        for name, arguments, is_set_aside in (
+            ("a", quorum, True),
+            ("b", {}, True),
+            ("c", quorum, False),
+        )
+    }
+    vhosts = {name: SimpleNamespace(name=name, queues=queues) for name in ("v", "hidden")}
+    asking = Asking()
+    asking.path = path
+    asking.vhost = vhosts["v"]
+    asking.identity = SimpleNamespace(may_see=lambda name: name == "v")
+    asking.context.broker = SimpleNamespace(vhosts=vhosts)
+    return answer_to(asking, health.quorum_queues)
+
+
+def test_a_quorum_queue_that_is_not_served_has_no_leader() -> None:
+    for path in ({}, {"vhost": "v"}, {"pattern": "^a"}):
+        status, body = led(**path)
+        assert status == 503
+        assert body["queues"] == [{"name": "a", "virtual_host": "v", "type": "quorum"}]
+    assert led(pattern="[bc]") == (200, {"status": "ok"})
+    with pytest.raises(HttpError):
+        led(pattern="(")
+
+
+def test_a_broker_without_virtual_hosts_has_no_data() -> None:
+    asking = Asking()
+    asking.context.broker = SimpleNamespace(vhosts={})
+    assert answer_to(asking, health.metadata)[0] == 503

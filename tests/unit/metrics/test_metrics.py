@@ -9,6 +9,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from amqpstore.departures import Departure
+from amqpstore.evidence.shortfall import Shortfall
 from amqpstore.index import PagedFile
 from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
@@ -323,6 +324,25 @@ def test_many_objects_come_in_parts_of_one_family(
     text = b"".join(pieces).decode()
     assert text.count("# TYPE rabbitmq_detailed_queue_messages_ready gauge") == 1
     assert len(metered.samples(text)) == 3 * 10
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"damage": [("file", 0, 5, "of zeros")]},
+        {"lost": [(1, 2, 3)]},
+        {"orphaned": [1]},
+        {"shortfall": Shortfall(batches=1)},
+        {"passed_over": "an earlier start passed over what was missing"},
+    ],
+    ids=lambda found: next(iter(found)),
+)
+def test_what_only_a_repair_settles_is_told(metered: Metered, found: dict[str, Any]) -> None:
+    assert metered.samples()["amqpstore_needs_repair"] == 0
+    report = metered.server.store.recovery_report
+    for name, value in found.items():
+        setattr(report, name, value)
+    assert metered.samples()["amqpstore_needs_repair"] == 1
 
 
 def test_health_is_what_keeps_clients_away(metered: Metered) -> None:

@@ -13,9 +13,11 @@ from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import ClosedOutlet
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.messages.envelope import parse_envelope
+from amqpstore_server.broker.settings import QUORUM, is_quorum
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, bad_request
+from amqpstore_server.management.listing import pattern_of
 from amqpstore_server.management.node import protocol_names
 from amqpstore_server.management.routes import ApiRoute, Needs
 from amqpstore_server.management.topology import carry_out, topology_of
@@ -108,6 +110,36 @@ async def quorum(call: Call) -> Answer:
     return await _answer(call, reason)
 
 
+async def quorum_queues(call: Call) -> Answer:
+    """Tell whether somebody leads all quorum queues of a virtual host, or of all of them: who leads
+    the group leads each, but for those that are set aside.
+    """
+    pattern = pattern_of(call.path.get("pattern", ".*"))
+    vhosts = [call.vhost] if "vhost" in call.path else call.context.broker.vhosts.values()
+    found = [
+        {"name": queue.name, "virtual_host": vhost.name, "type": QUORUM}
+        for vhost in vhosts
+        if call.identity.may_see(vhost.name)
+        for queue in vhost.queues.values()
+        if queue.is_set_aside and is_quorum(queue.arguments) and pattern.matches(queue.name)
+    ]
+    if not found:
+        return await _answer(call)
+    return await _answer(call, "Detected quorum queues without an elected leader", queues=found)
+
+
+async def metadata_store(call: Call) -> Answer:
+    """Tell that the definitions are read: until then nobody answers."""
+    return await _answer(call)
+
+
+async def metadata(call: Call) -> Answer:
+    """Tell whether there is at least a virtual host."""
+    if call.context.broker.vhosts:
+        return await _answer(call)
+    return await _answer(call, "there are no virtual hosts")
+
+
 async def in_service(call: Call) -> Answer:
     """Tell whether the node serves clients and does not stop, as `/health/ready` does."""
     context = call.context
@@ -153,6 +185,8 @@ async def aliveness(call: Call) -> Answer:
 
 _CHECKS = "/api/health/checks/"
 _CRITICAL = "node-is-{}-critical"
+_LEADERS = "quorum-queues-without-elected-leaders"
+_METADATA = "metadata-store/initialized"
 
 
 def _check(
@@ -179,6 +213,15 @@ ROUTES = (
         _check(_CHECKS + _CRITICAL.format(kind), quorum, "Whether replicas can do without it")
         for kind in ("quorum", "mirror-sync")
     ),
+    *(
+        _check(
+            f"{_CHECKS}{_LEADERS}/{where}{pattern}", quorum_queues, "Whether they are led", needs
+        )
+        for where, needs in (("all-vhosts", Needs.MANAGEMENT), ("vhost/{vhost}", Needs.VHOST))
+        for pattern in ("", "/pattern/{pattern}")
+    ),
+    _check(_CHECKS + _METADATA, metadata_store, "Whether the definitions are read"),
+    _check(f"{_CHECKS}{_METADATA}/with-data", metadata, "Whether there is a virtual host"),
     _check(_CHECKS + "is-in-service", in_service, "Whether clients are served"),
     _check(_CHECKS + "ready-to-serve-clients", in_service, "Whether clients are served"),
     _check(_CHECKS + "below-node-connection-limit", connections, "Whether there is room"),

@@ -209,6 +209,19 @@ async def list_queues(call: Call) -> Answer:
     return await call.listed(queues_of(*vhosts), columns)
 
 
+async def quorum_status(call: Call) -> Answer:
+    """Return who leads a quorum queue: its log is that of all queues, so there are no numbers of
+    its own.
+    """
+    _, queue = queue_in(call)
+    if not is_quorum(queue.arguments):
+        reason = f"{CLASSIC}_queue_not_supported"
+        return await call.json({"status": "failed", "reason": reason}, 503)
+    state = "noproc" if queue.is_set_aside else "leader"
+    row = {"Node Name": call.context.node, "Raft State": state, "Membership": "voter"}
+    return await call.json([row])
+
+
 async def get_queue(call: Call) -> Answer:
     """Return a queue, with its consumers."""
     found = queue_in(call)
@@ -280,6 +293,14 @@ ROUTES = (
     ApiRoute("GET", "/api/queues/detailed", list_queues, "The queues", query=_QUERY),
     ApiRoute("GET", "/api/queues/{vhost}", list_queues, "Queues", Needs.VHOST, query=_QUERY),
     ApiRoute("GET", _ONE, get_queue, "A queue", Needs.VHOST, query=("columns", *_STATISTICS_QUERY)),
+    ApiRoute(
+        "GET",
+        "/api/queues/quorum/{vhost}/{queue}/status",
+        quorum_status,
+        "Who leads a quorum queue",
+        Needs.VHOST,
+        refusals=(503,),
+    ),
     ApiRoute(
         "PUT", _ONE, put_queue, "Declare a queue", Needs.VHOST, DeclareQueue, statuses=(201, 204)
     ),

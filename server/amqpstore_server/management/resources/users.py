@@ -15,7 +15,7 @@ from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
-from amqpstore_server.password_hashes import hash_and_algorithm
+from amqpstore_server.password_hashes import hash_and_algorithm, salted_sha256
 from amqpstore_server.users import tag_notes
 
 _SHA256 = "rabbit_password_hashing_sha256"
@@ -32,6 +32,12 @@ class UserBody(msgspec.Struct):
     password_hash: str | None = None
     hashing_algorithm: str = _SHA256
     limits: dict[str, int] | None = None
+
+
+class PasswordBody(msgspec.Struct):
+    """A password to hash."""
+
+    password: str
 
 
 class UserNames(msgspec.Struct):
@@ -54,6 +60,24 @@ class TopicPermissionBody(msgspec.Struct):
     exchange: str
     write: str
     read: str
+
+
+async def hash_password(call: Call) -> Answer:
+    """Return the hash of a password as RabbitMQ's definitions have it."""
+    return await _hashed(call, call.path["password"])
+
+
+async def hash_password_in_body(call: Call) -> Answer:
+    """Return the hash of the password in the body."""
+    return await _hashed(call, (await call.body(PasswordBody)).password)
+
+
+async def _hashed(call: Call, password: str) -> Answer:
+    try:
+        found = salted_sha256(password.encode())
+    except UnicodeEncodeError:
+        raise bad_request("a password must be text that UTF-8 can encode") from None
+    return await call.json({"ok": base64.b64encode(found).decode()})
 
 
 def user_row(call: Call, name: str) -> dict[str, Any]:
@@ -280,6 +304,21 @@ ROUTES = (
         statuses=(204,),
     ),
     ApiRoute("GET", _USER, get_user, "A user", _ADMINISTRATOR),
+    ApiRoute(
+        "GET",
+        "/api/auth/hash_password/{password}",
+        hash_password,
+        "The hash of a password for definitions; POST keeps it out of the logs of proxies",
+        _ADMINISTRATOR,
+    ),
+    ApiRoute(
+        "POST",
+        "/api/auth/hash_password",
+        hash_password_in_body,
+        "The hash of a password for definitions",
+        _ADMINISTRATOR,
+        PasswordBody,
+    ),
     ApiRoute("PUT", _USER, put_user, "Set a user", _ADMINISTRATOR, UserBody, statuses=(201, 204)),
     ApiRoute("DELETE", _USER, delete_user, "Delete a user", _ADMINISTRATOR, statuses=(204,)),
     ApiRoute(
