@@ -3,11 +3,13 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.interop.external_client import need
 
 CHROMIUM = "/usr/bin/chromium"
+
+expect.set_options(timeout=60_000)  # instead of five seconds
 
 
 @contextmanager
@@ -42,6 +44,6 @@ def log_in(page: Page, site: str, user: str = "guest", password: str = "guest") 
 def log_in_here(page: Page, user: str = "guest", password: str = "guest") -> None:
     page.fill("input[name=user]", user)
     page.fill("input[name=password]", password)
-    page.click("text=Log in >> visible=true >> nth=-1")
     # A page that is closed before it is there may hang the browser.
-    page.wait_for_load_state()
+    with page.expect_navigation():
+        page.click("text=Log in >> visible=true >> nth=-1")

@@ -52,7 +52,7 @@ def test_a_copy_is_of_one_commit(catalog: LmdbCatalog, data_directory: str) -> N
 
     writer = threading.Thread(target=write)
     writer.start()
-    seen = set()
+    seen: set[int] = set()
     count = 0
     try:
         while count < COPIES or len(seen) == 1:
