@@ -124,7 +124,8 @@ class Following:
     def tick(self, view: View | None, now: float) -> None:
         """Connect to the leader that etcd named last, each second until there is an answer."""
         if self.state is Stream.STREAMING:
-            # Beats come twice a second: whoever is silent for so long is gone, or leads no more.
+            # Beats come twice a second, and frames while it catches up: whoever is silent for so
+            # long is gone, or leads no more.
             if now - self._heard_at > self._timing.promise_s:
                 self.hang_up()
                 self._effects.append(ReadKeys())
@@ -267,16 +268,20 @@ class Following:
 
     # The stream.
 
+    def heard(self, link: int, now: float) -> None:
+        """Something has come on a connection, whatever it is: its leader is there."""
+        if link == self._link:
+            self._heard_at = now
+
     def snapshot(self, link: int, snapshot: DefinitionsSnapshot) -> None:
         """Take all definitions."""
         if self._is_stream(link, snapshot.term):
             self._definitions = snapshot.number
             self._effects.append(Restore(snapshot))
 
-    def piece(self, link: int, piece: StorePiece, now: float) -> None:
+    def piece(self, link: int, piece: StorePiece) -> None:
         """Take a part of a copy of the leader's store."""
         if self._is_at(Stream.COPYING, link, piece.term):
-            self._heard_at = now
             self.received_bytes, self.copy_bytes = piece.sent, piece.total
             self._effects.append(Receive(piece))
 
@@ -335,13 +340,12 @@ class Following:
     def beat(self, link: int, beat: Beat, now: float) -> None:
         """Promise not to stand for election for a while."""
         if self._is_stream(link, beat.term):
-            self._heard_at = now
             self.promised_until = max(self.promised_until, now + self._timing.promise_s)
             self._effects.append(Send(link, Promise(beat.term, beat.number)))
             self._commit(beat.committed)
 
     def progressed(self, link: int, now: float) -> None:
-        """A part of a large frame has come: neither side is to take the wait for silence."""
+        """A part of a frame has come: neither side is to take the wait for silence."""
         if link != self._link:
             return
         self._heard_at = now

@@ -401,6 +401,7 @@ class GroupMember:
 
     def _from_leader(self, link: int, frame: Frame, now: float) -> None:
         following = self.following
+        following.heard(link, now)
         match frame:
             case ShippedBatch():
                 following.batch(link, frame)
@@ -415,7 +416,7 @@ class GroupMember:
             case DefinitionsSnapshot():
                 following.snapshot(link, frame)
             case StorePiece():
-                following.piece(link, frame, now)
+                following.piece(link, frame)
             case StoreCopy():
                 following.copy(link, frame)
             case CaughtUp():

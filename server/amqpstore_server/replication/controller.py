@@ -41,6 +41,7 @@ from amqpstore_server.cluster.effects import (
 )
 from amqpstore_server.cluster.following import Stream
 from amqpstore_server.cluster.frames import (
+    Beat,
     Definition,
     Frame,
     Hello,
@@ -461,7 +462,7 @@ class Controller:
             return
         if self._encoded is None or self._encoded[0] is not frame:
             self._encoded = frame, encode(frame)
-        found.send(self._encoded[1])
+        found.send(self._encoded[1], is_urgent=isinstance(frame, Beat))
 
     def _hang_up(self, link: int) -> None:
         found = self._links.pop(link, None)

@@ -205,6 +205,7 @@ class DiskLane:
             self._close()
             self._answers.released(effect.term)
         elif isinstance(effect, Dial):
+            self._keep_rewritten(store)
             self._forget_stream()
             self._is_broken = False
             self._answers.flushed(effect)
@@ -344,6 +345,22 @@ class DiskLane:
                 raise
             except (StoreError, OSError) as error:
                 _log.error("background work is postponed", extra={"reason": str(error)})
+
+    def _keep_rewritten(self, store: FollowerStore) -> None:
+        """Keep what was received of the segment that is written anew, when a connection has ended:
+        a link that breaks sooner than a segment is sent would never bring the log any further.
+
+        Only if that makes the log longer, and takes nothing from it.
+        """
+        rewrite = self._rewrite
+        if rewrite is None or not self._rewritten or self._is_broken or self._discard_behind:
+            return
+        try:
+            self._adopt(store, rewrite)
+        except DurabilityError:
+            raise
+        except (StoreError, OSError) as error:
+            _log.warning("what was received is sent again", extra={"reason": str(error)})
 
     def _forget_stream(self) -> None:
         self._forget_rewrite()

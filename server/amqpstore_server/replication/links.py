@@ -34,7 +34,7 @@ the thread that writes: it is sent while the batch in it is written here.
 """
 _SEND_TIMEOUT_S = 5.0
 _PROGRESS_S = 0.2
-"""How often it is told that a large frame is on its way."""
+"""How often it is told that a frame is on its way."""
 _USER_TIMEOUT_MS = 10_000
 """What TCP waits for acknowledgements of a machine that is gone."""
 
@@ -48,7 +48,7 @@ class LinkEvents(Protocol):
     def received(self, link: int, frame: Frame) -> None: ...
 
     def progressed(self, link: int) -> None:
-        """A part of a large frame has come."""
+        """A part of a frame has come."""
 
     def disconnected(self, link: int, reason: str) -> None: ...
 
@@ -71,6 +71,10 @@ class Link:
         self._wake = threading.Condition(self._lock)
         self._queue: deque[tuple[bytes, bytes] | Callable[[Write], None]] = deque()
         self._queued_bytes = 0
+        self._urgent: tuple[bytes, bytes] | None = None
+        """The newest beat that is not sent yet: it takes the place of an older one."""
+        self._is_cut = False
+        """Whether the first frame that is queued was sent in part: nothing goes before its rest."""
         self._is_writing = False
         """Whether the writing thread has something in hand that is not sent yet."""
         self._is_ending = False
@@ -92,8 +96,12 @@ class Link:
         if is_last:
             self._socket.close()
 
-    def send(self, encoded: tuple[bytes, bytes]) -> None:
-        """Send a frame, as `encode` returns it, behind those before; never blocks."""
+    def send(self, encoded: tuple[bytes, bytes], *, is_urgent: bool = False) -> None:
+        """Send a frame, as `encode` returns it, behind those before; never blocks.
+
+        Args: is_urgent, it goes before all that waits, and a later one of its kind replaces it: a
+        sign of life is none if it comes seconds late, behind what a follower catches up with.
+        """
         with self._lock:
             if self._is_ending:
                 return
@@ -104,6 +112,11 @@ class Link:
                     return
                 encoded = (b"".join(encoded)[sent:], b"")
                 size -= sent
+                self._is_cut = sent > 0
+            elif is_urgent:
+                self._urgent = encoded
+                self._wake.notify()
+                return
             self._queued_bytes += size
             if self._queued_bytes > _MAX_QUEUED_BYTES:
                 self._queue.clear()
@@ -144,7 +157,7 @@ class Link:
                 if isinstance(item, tuple):
                     self._send(item)
                 else:
-                    item(lambda frame: self._send(encode(frame)))
+                    item(self._send_of_job)
         except OSError as error:
             self._events.disconnected(self.number, str(error))
         except Exception as error:  # noqa: BLE001 - it ends this link, and nothing else
@@ -159,15 +172,28 @@ class Link:
     def _next(self) -> tuple[bytes, bytes] | Callable[[Write], None] | None:
         with self._lock:
             self._is_writing = False
-            while not self._queue and not self._is_ending:
+            while not self._queue and not self._urgent and not self._is_ending:
                 self._wake.wait()
+            urgent = self._urgent
+            if urgent is not None and not self._is_cut:
+                self._urgent = None
+                self._is_writing = True
+                return urgent
             if not self._queue:
                 return None
             item = self._queue.popleft()
-            self._is_writing = True
+            self._is_writing, self._is_cut = True, False
             if isinstance(item, tuple):
                 self._queued_bytes -= len(item[0]) + len(item[1])
             return item
+
+    def _send_of_job(self, frame: Frame) -> None:
+        """Send one of the many frames of a job, behind a beat that waits."""
+        with self._lock:
+            urgent, self._urgent = self._urgent, None
+        if urgent is not None:
+            self._send(urgent)
+        self._send(encode(frame))
 
     def _send(self, encoded: tuple[bytes, bytes]) -> None:
         head, content = encoded
@@ -201,7 +227,8 @@ class Link:
         reader.receive(received)
         while (frame := reader.next_frame()) is not None:
             self._events.received(self.number, frame)
-        if reader.partial_bytes >= _PIECE_BYTES:
+        if reader.partial_bytes:
+            # Also of a small frame: a narrow link takes seconds for it.
             self._note_progress()
 
     def _note_progress(self) -> None:

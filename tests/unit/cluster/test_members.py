@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqpstore_server.cluster import leading
-from amqpstore_server.cluster.frames import Frame, ShippedBatch
+from amqpstore_server.cluster.frames import Beat, Frame, ShippedBatch, Welcome
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER
 from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
@@ -59,6 +59,33 @@ def test_a_batch_that_takes_long_to_arrive_costs_no_follower_its_place(group: Gr
     cut.progressed = lambda link: None  # type: ignore[method-assign]
     group.run(10.0)
     assert cut.name not in group.etcd.view().in_sync
+    assert group.invariants.violations == []
+
+
+def test_a_catch_up_takes_as_long_as_it_takes(group: Group) -> None:
+    """In small batches, none of which takes long: each is a sign of life."""
+    away = last_follower(group)
+    away.kill(with_power=True)
+    group.run(20.0)
+    welcomes = []
+    received = away.received
+
+    def count(link: int, frame: Frame) -> None:
+        welcomes.extend([link] if isinstance(frame, Welcome) else [])
+        # As one that has no beats: they come late on a link that is busy with the catch-up.
+        if not isinstance(frame, Beat):
+            received(link, frame)
+
+    away.received = count  # type: ignore[method-assign]
+    group.network.transfer_s = 0.03
+    lacking = len(group.leaders[0].disk.log) - len(away.disk.log)
+    assert lacking * group.network.transfer_s > 2 * TIMING.promise_s
+    away.restart()
+    group.run(lacking * group.network.transfer_s + 1.0)
+    away.received = received  # type: ignore[method-assign]
+    group.run(6.0)
+    assert len(welcomes) == 1
+    assert away.name in group.etcd.view().in_sync
     assert group.invariants.violations == []
 
 

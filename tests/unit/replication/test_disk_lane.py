@@ -226,6 +226,27 @@ def test_a_lost_connection_costs_what_was_missed(lane: Lane) -> None:
     lane.join()
 
 
+def test_a_catch_up_that_is_cut_off_goes_on_where_it_was(lane: Lane) -> None:
+    """In the middle of a segment, else links that break sooner than one is sent never end it."""
+    lane.join()
+    behind = lane.log.last().lsn
+    for number in range(4):
+        lane.publish(b"missed %d" % number)
+    reader = lane.group.reader()
+    place = reader.find(behind)
+    assert place is not None
+    missed = list(reader.sealed(place))
+    lane.put(Dial("leader", "127.0.0.1:1"))
+    assert lane.answers.next() == ("flushed", "leader")
+    lane.put(Persist(lane.group.term), lane.snapshot())
+    lane.put(*(lane.append(one, live=False) for one in missed[:3]))
+    lane.put(Dial("leader", "127.0.0.1:1"))
+    while (told := lane.answers.next()) != ("flushed", "leader"):
+        assert told in (("persisted", lane.group.term), ("synced", lane.group.term, 0))
+    assert lane.log.last().lsn == missed[2].lsn
+    lane.join()
+
+
 def test_what_was_never_committed_is_replaced(lane: Lane) -> None:
     lane.publish(b"committed")
     lane.join()

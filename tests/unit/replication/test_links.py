@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from amqpstore_server.cluster.codec import encode, read_follower, read_leader
-from amqpstore_server.cluster.frames import Ack, Frame, StorePiece
+from amqpstore_server.cluster.frames import Ack, Beat, Frame, StorePiece
 from amqpstore_server.replication import links
 from amqpstore_server.replication.links import Link, Write
 from tests.waiting import wait_until
@@ -136,6 +136,48 @@ def test_a_frame_waits_for_the_thread_that_writes(pair: Pair) -> None:
     may_go_on.set()
     expected = b"".join(encode(first) + encode(second))
     assert received_by(pair.peer, len(expected)) == expected
+
+
+def test_a_beat_goes_before_what_waits_and_between_the_frames_of_a_job(pair: Pair) -> None:
+    """A catch-up takes as long as it takes: beats behind it would come when nobody waits for them
+    any longer. Of several the newest one is enough.
+    """
+    writes, may_go_on = threading.Event(), threading.Event()
+    caught_up = [Ack(1, number) for number in range(3)]
+    beats, live = [Beat(1, number, 0) for number in range(2)], Ack(1, 9)
+
+    def job(write: Write) -> None:
+        write(caught_up[0])
+        writes.set()
+        may_go_on.wait(WAIT_S)
+        for one in caught_up[1:]:
+            write(one)
+
+    pair.link.work(job)
+    assert writes.wait(WAIT_S)
+    pair.link.send(encode(live))
+    for beat in beats:
+        pair.link.send(encode(beat), is_urgent=True)
+    may_go_on.set()
+    frames: list[Frame] = [caught_up[0], beats[1], *caught_up[1:], live]
+    expected = b"".join(b"".join(encode(one)) for one in frames)
+    assert received_by(pair.peer, len(expected)) == expected
+
+
+def test_a_beat_waits_for_the_rest_of_a_frame(pair: Pair) -> None:
+    head, content = encode(StorePiece(1, "a", 0, 1, 1, bytes(60_000)))
+    beat = encode(Beat(1, 1, 0))
+    count = 50
+    for _ in range(count):
+        pair.link.send((head, content))
+    pair.link.send(beat, is_urgent=True)
+    reader = read_leader(1 << 20)
+    reader.receive(received_by(pair.peer, count * (len(head) + len(content)) + sum(map(len, beat))))
+    frames = []
+    while (frame := reader.next_frame()) is not None:
+        frames.append(frame)
+    assert Beat(1, 1, 0) in frames[:-1]
+    assert len(frames) == count + 1
 
 
 def test_a_peer_that_does_not_read_loses_its_connection(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from amqpstore_server.cluster.frames import Frame, ShippedBatch
+from amqpstore_server.cluster.frames import Beat, Frame, ShippedBatch
 from amqpstore_tools.simulation.cluster.events import Events
 
 _PROGRESS_S = 0.2
@@ -92,10 +92,13 @@ class Network:
             found.is_broken = True
             self._events.after(self._random.uniform(0.2, 5.0), lambda: self.hang_up(link))
             return
-        at = max(found.next_at[other.name], self._events.now + self._delay())
-        if isinstance(frame, ShippedBatch):
-            at = self._transfer(link, other, at)
-        found.next_at[other.name] = at
+        at = self._events.now + self._delay()
+        if not isinstance(frame, Beat):
+            # A beat goes before all that waits to be sent.
+            at = max(found.next_at[other.name], at)
+            if isinstance(frame, ShippedBatch):
+                at = self._transfer(link, other, at)
+            found.next_at[other.name] = at
         self._events.after(
             at - self._events.now, lambda: self._reach(link, lambda: other.received(link, frame))
         )
@@ -103,12 +106,11 @@ class Network:
     def _transfer(self, link: int, receiver: NetworkEnd, begin: float) -> float:
         """Have a large frame arrive in parts, from a time on. Returns when it is whole."""
         end = begin + self.transfer_s
-        while begin < end:
+        while (begin := begin + _PROGRESS_S) < end:
             self._events.after(
                 begin - self._events.now,
                 lambda: self._reach(link, lambda: receiver.progressed(link)),
             )
-            begin += _PROGRESS_S
         return end
 
     def close(self, closer: NetworkEnd, link: int) -> None:
