@@ -17,6 +17,7 @@ and each change of the list of in-sync replicas.
 - `tenure`: a leader's key in etcd, and until when it holds
 - `in_sync`: the list of in-sync replicas, and whom a leader waits for
 - `progress`: a follower as its leader sees it
+- `slow_followers`: which followers hold the others up
 - `leading`: what a leader ships and commits, and whom it lets in
 - `member`: the one state machine of a process, over these three
 """

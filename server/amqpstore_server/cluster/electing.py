@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from math import inf
 
-from amqpstore_server.cluster.effects import Attempt, Effect, Grant, ReadKeys, Revoke
+from amqpstore_server.cluster.effects import Attempt, Effect, Grant, KeepAlive, ReadKeys, Revoke
 from amqpstore_server.cluster.keys import MemberIdentity, View, election
 from amqpstore_server.cluster.tenure import Leadership, Outcome
 from amqpstore_server.cluster.timing import Timing
@@ -56,7 +56,8 @@ class Electing:
         self._lease = 0
         self._revision = 0
         """That of a won election."""
-        self._asked_at = -inf
+        self._until = -inf
+        """Until when the lease is there for certain."""
         self._dead_at = inf
         """When the lease of a doubtful candidacy is gone, and with it the request."""
 
@@ -70,7 +71,7 @@ class Electing:
         self._go(Candidacy.GRANTING)
         self._view = view
         self._term = term
-        self._asked_at = now
+        self._until = now + self._timing.lease_s - self._timing.margin_s
         self._effects.append(Grant())
 
     def granted(self, lease: int, now: float) -> None:
@@ -106,6 +107,20 @@ class Electing:
         self._go(Candidacy.CONFIRMING if outcome == "done" else Candidacy.DOUBTFUL)
         self._revision = revision
         self._effects.append(ReadKeys())
+        self._keep()
+
+    def _keep(self) -> None:
+        """Renew the lease of a won election: where etcd is slow it would be over before the answers
+        to all requests are here. Not before it is won: a request must not outlive its lease.
+        """
+        if self.state is Candidacy.CONFIRMING:
+            self._effects.append(KeepAlive(self._lease))
+
+    def kept_alive(self, lease: int, asked_at: float) -> None:
+        """The lease was renewed by a request of that time."""
+        if lease == self._lease:
+            until = asked_at + self._timing.lease_s - self._timing.margin_s
+            self._until = max(self._until, until)
 
     def viewed(self, view: View, now: float) -> Leadership | None:
         """Return what was won, if the keys say so."""
@@ -115,9 +130,10 @@ class Electing:
             return None  # read before the election
         row = view.leader
         if row is not None and row.value["request"] == self._request:
+            if self.state is Candidacy.CONFIRMING and now > self._until - self._timing.lease_s / 2:
+                return None  # its lease is being renewed: it would be over soon after the beginning
             self._go(Candidacy.NONE)
-            until = self._asked_at + self._timing.lease_s - self._timing.margin_s
-            return Leadership(self._term, row, self._lease, until, view)
+            return Leadership(self._term, row, self._lease, self._until, view)
         if self.state is Candidacy.CONFIRMING:
             # It was won, and the lease is gone already.
             self._go(Candidacy.NONE)
@@ -129,3 +145,4 @@ class Electing:
         """Look again what a candidacy came to: a read may be lost as well."""
         if self.state in (Candidacy.CONFIRMING, Candidacy.DOUBTFUL):
             self._effects.append(ReadKeys())
+            self._keep()

@@ -128,6 +128,11 @@ class View(NamedTuple):
     def is_alive(self, member: str) -> bool:
         return alive_key(member) in self.rows
 
+    def is_adrift(self, member: str) -> bool:
+        """Whether a member runs and follows nobody, by its own word."""
+        row = self.rows.get(alive_key(member))
+        return row is not None and not row.value.get("follows", False)
+
 
 class MemberIdentity(NamedTuple):
     """Who a member is. `incarnation` is another one in each process; the others are kept beside the
@@ -187,6 +192,7 @@ def election(
         "member": identity.member,
         "incarnation": identity.incarnation,
         "term": term,
+        "retaken": own,
         "replicate": identity.replicate,
         "amqp": identity.amqp,
         "request": request,

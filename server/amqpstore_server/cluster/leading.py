@@ -1,4 +1,8 @@
-"""A leader: what it ships, what is committed, and until when it may serve."""
+"""A leader: what it ships, what is committed, and until when it may serve.
+
+Past 600 lines because it is one state machine: what was shipped, acked and promised decides
+together what is committed, who is in the list, and when another one is to lead.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ from amqpstore_server.cluster.in_sync import InSyncList
 from amqpstore_server.cluster.keys import MemberIdentity, View
 from amqpstore_server.cluster.progress import FollowerProgress
 from amqpstore_server.cluster.replica_log import ReplicaLog
+from amqpstore_server.cluster.slow_followers import SlowFollowers
 from amqpstore_server.cluster.tenure import Leadership, Outcome, Tenure
 from amqpstore_server.cluster.timing import Health, Timing
 
@@ -108,6 +113,11 @@ class Leader:
         self._committed_number = 0
         self._sealed: deque[_Sealed] = deque()
         self._unsynced: deque[_Sealed] = deque()
+        self._opened_at = now
+        self._viewed_at = now
+        self._slow = SlowFollowers(timing, now)
+        self._leaves_for = ""
+        """Why the member leaves the list that etcd is asked to drop."""
         self._stalled_since: float | None = None
         self._is_blocked = False
         self._handover: _Handover | None = None
@@ -159,6 +169,7 @@ class Leader:
     def opened(self, now: float) -> None:
         """The store is recovered, and clients are served."""
         self.is_open = True
+        self._opened_at = now
         self._seq = 1
         self._base_number = self._number = self._log.last().number
         self._commit(now)
@@ -244,10 +255,8 @@ class Leader:
             return
         is_known = hello.member in self._followers
         follower = self._followers.setdefault(hello.member, FollowerProgress(now))
-        if follower.link is not None:
-            self._names.pop(follower.link, None)
-            self._effects.append(HangUp(follower.link))
-        follower.link, follower.is_streaming = link, False
+        self._hang_up(follower)
+        follower.link, follower.spoke_at = link, now
         # One whose disk is full connects each second, and must not seem well because of that.
         follower.is_retrying = is_known and not follower.acked
         # It may have acked a batch that this leader's own disk has not yet, and is about to discard
@@ -301,7 +310,14 @@ class Leader:
             )
         )
 
-    def ready(self, link: int, ready: Ready) -> None:
+    def _hang_up(self, follower: FollowerProgress) -> None:
+        """End a follower's connection, if it has one. What it has acked stays true."""
+        if follower.link is not None:
+            self._names.pop(follower.link, None)
+            self._effects.append(HangUp(follower.link))
+        follower.link, follower.is_streaming = None, False
+
+    def ready(self, link: int, ready: Ready, now: float) -> None:
         """A follower wants what it lacks, and then all that comes."""
         follower = self._follower(link)
         if follower is None or follower.is_streaming or ready.term != self.term:
@@ -311,7 +327,9 @@ class Leader:
             is_waited_for = self._names[link] in self.waits_for
             self._effects.append(HangUp(link) if is_waited_for else SendCopy(link, ready.received))
             return
-        follower.is_streaming = True
+        follower.is_streaming, follower.spoke_at = True, now
+        # Its promise is asked for at once: nobody is waited for without one.
+        self._beat_at = now
         written = self._unsynced[0].number - 1 if self._unsynced else self._number
         self._effects.append(CatchUp(link, follower.common, written))
         for one in self._sealed:
@@ -325,15 +343,19 @@ class Leader:
         if follower is None or ack.term != self.term or ack.seq > self._seq:
             return
         follower.acked = max(follower.acked, ack.seq)
+        follower.spoke_at = now
         if follower.acked or not follower.is_retrying:
             follower.heard_at = now
+            if not ack.seq:
+                follower.received_at = now
         self._commit(now)
 
-    def promise(self, link: int, promise: Promise) -> None:
+    def promise(self, link: int, promise: Promise, now: float) -> None:
         """A follower will not stand for election for a while, counted from the beat."""
         follower = self._follower(link)
         sent = self._beats.get(promise.number)
         if follower is not None and sent is not None and promise.term == self.term:
+            follower.spoke_at = now
             until = sent + self._timing.promise_s - self._timing.margin_s
             follower.promised_until = max(follower.promised_until, until)
 
@@ -362,7 +384,8 @@ class Leader:
             return
         fence = self._tenure.fence
         for name in reversed(self.members):
-            if self._has_to_leave(name, now):
+            if reason := self._has_to_leave(name, now):
+                self._leaves_for = reason
                 self._list.drop(name, fence)
                 return
         for name, seq in self._list.newcomers():
@@ -374,29 +397,62 @@ class Leader:
                 return
 
     def _may_enter(self, name: str, follower: FollowerProgress, now: float) -> bool:
-        """Tell whether a follower is a voter, and at most a second behind."""
+        """Tell whether a follower is a voter, and at most a second behind.
+
+        While etcd does not answer nobody can enter the list, and where only promises hold, one who
+        has not promised yet would end this leader's term.
+        """
         if not follower.is_streaming or not self._view.is_voter(name):
+            return False
+        if now >= self._tenure.until or now >= follower.promised_until:
             return False
         behind = next((one.at for one in self._sealed if one.seq > follower.acked), now)
         # What is committed already is not among the sealed ones.
         return (
             follower.acked >= max(self.committed, 1)
             and now - behind < 1.0
-            and now >= follower.may_enter_at
+            # Who was dropped again and again is better than nobody.
+            and (now >= follower.may_enter_at or self._is_blocked)
         )
 
-    def _has_to_leave(self, name: str, now: float) -> bool:
-        """Tell whether a member of the list has lost data, is overdue, or no longer of the group.
+    def _has_to_leave(self, name: str, now: float) -> str:
+        """Return why a member has to leave the list; empty if it has not: it has lost data, is
+        overdue, silent or too slow, or no longer of the group.
 
         The list is never shrunk below the minimum: nothing is committed below it, and it would cost
         candidates. Only who has lost data leaves in any case.
         """
         if name == self._identity.member:
-            return False
+            return ""
         if name in self._followers and self._followers[name].has_lost:
-            return True
-        is_unwanted = self._is_overdue(name, now) or not self._view.is_voter(name)
-        return is_unwanted and len(self.members) > self._view.min_in_sync
+            return "its disk has lost data"
+        if len(self.members) <= self._view.min_in_sync:
+            return ""
+        if not self._view.is_voter(name):
+            return "it is not a voter of this group any longer"
+        if self._is_overdue(name, now):
+            return f"it has acked nothing for {self._timing.ack_timeout_s:g} s"
+        if self._is_silent(name, now):
+            return "nothing has come from it for some seconds"
+        if self._slow.includes(self._followers.get(name)):
+            return "it is slow: it lacks most of the time what the others have had for a while"
+        return ""
+
+    def _is_silent(self, name: str, now: float) -> bool:
+        """Tell whether nothing has come from a member for too long, or never in this term."""
+        follower = self._followers.get(name)
+        if follower is None:
+            return now - self._opened_at > self._timing.ack_timeout_s
+        return now - max(follower.spoke_at, self._opened_at) > self._timing.silent_s
+
+    def _look_for_slow(self, now: float) -> None:
+        others = [one for one in self.members if self._is_other(one)]
+        acked = [self._followers[one].acked if one in self._followers else 0 for one in others]
+        have = sorted([self._durable(), *acked], reverse=True)
+        least = self._view.min_in_sync
+        had = have[least - 1] if len(have) >= least else 0
+        lacked_s = next((now - one.at for one in self._sealed if one.seq > had), 0.0)
+        self._slow.look(now, had, lacked_s, self._followers, self.waits_for)
 
     def _is_overdue(self, name: str, now: float) -> bool:
         follower = self._followers.get(name)
@@ -405,7 +461,12 @@ class Leader:
         return oldest is not None and now - max(oldest, heard) > self._timing.ack_timeout_s
 
     def _is_gone(self, name: str, now: float) -> bool:
-        return not self._followers[name].is_streaming or self._is_overdue(name, now)
+        is_streaming = self._followers[name].is_streaming
+        return (
+            not is_streaming
+            or self._is_overdue(name, now)
+            or self._slow.includes(self._followers.get(name))
+        )
 
     def _dropped(self, name: str, now: float) -> None:
         """A follower has left the list. Hang up, so that it notices; if that happens often, let it
@@ -413,8 +474,10 @@ class Leader:
         """
         follower = self._followers.setdefault(name, FollowerProgress())
         follower.has_lost = False
-        if follower.link is not None:
-            self._effects.append(HangUp(follower.link))
+        follower.held_up_s = 0.0
+        self._hang_up(follower)
+        reason = self._leaves_for or "etcd says so"
+        self._effects.append(TellOperator(f"{name} has left the in-sync list: {reason}"))
         timing = self._timing
         recent = [at for at in follower.dropped_at if at > now - timing.drops_within_s]
         follower.dropped_at = [*recent, now]
@@ -429,6 +492,7 @@ class Leader:
         before = self.members
         done = self._list.attempted(request, outcome, revision)
         if done:
+            # Hung up now, so that they notice.
             for name in set(before) - set(self.members):
                 self._dropped(name, now)
             self._commit(now)
@@ -446,11 +510,10 @@ class Leader:
         if reason := self._tenure.viewed(view):
             self.deposed = Deposed(reason)
             return
-        self._view = view
+        self._view, self._viewed_at = view, now
         self._is_unsure = False
         self._list.viewed(view)
         self._commit(now)
-        self._give_way(view, now)
         if view.handover not in ("", self._identity.member):
             self.hand_over(view.handover, now)
 
@@ -494,8 +557,13 @@ class Leader:
             self._send_beat(now)
         self._tenure.tick(now)
         if self.is_open:
+            self._look_for_slow(now)
+            self._hang_up_on_the_silent(now)
             self._tend_list(now)
             self._look_for_stalls(now)
+            if reason := self._reason_to_give_way(now):
+                self.resign(reason)
+                return
             self._look_at_handover(now)
         if now >= self._read_at:
             # A watch may miss who left the list by a lost request that was carried out late.
@@ -511,13 +579,19 @@ class Leader:
                 beat = Beat(self.term, self._beat, self._committed_number)
                 self._effects.append(Send(follower.link, beat))
 
+    def _hang_up_on_the_silent(self, now: float) -> None:
+        """End connections on which no beat is answered: TCP takes much longer to notice."""
+        for follower in self._followers.values():
+            if follower.is_streaming and now - follower.spoke_at > self._timing.promise_s:
+                self._hang_up(follower)
+
     def _look_for_stalls(self, now: float) -> None:
         """Block publishers while nothing can be committed."""
         too_few = len(self.members) < self._view.min_in_sync
         late = bool(self._sealed) and now - self._sealed[0].at > self._timing.ack_timeout_s
         if too_few or late:
             if self._stalled_since is None:
-                self._stalled_since = now
+                self._stalled_since = self._sealed[0].at if late else now
             self._block(is_blocked=True)
         elif not self._sealed:
             self._stalled_since = None
@@ -529,14 +603,23 @@ class Leader:
             self._is_blocked = is_blocked
             self._effects.append(BlockPublishers(is_blocked))
 
-    def _give_way(self, view: View, now: float) -> None:
-        """Resign if others could commit, and this leader has not been able to for a while."""
-        if self._stalled_since is None or now - self._stalled_since < self._timing.stall_s:
-            return
-        others = [one for one in self.members if self._is_other(one) and view.is_alive(one)]
-        enough = len(others) >= max(view.min_in_sync - 1, 1)
-        if enough and not all(self._is_streaming(one) for one in others):
-            self.resign("the others are alive, and out of reach")
+    def _reason_to_give_way(self, now: float) -> str:
+        """Return why to resign, if others could commit and this leader has not been able to for a
+        while; empty if it has not to.
+
+        The key of a member that has died stays for some seconds, and is no reason: those count that
+        say that they follow nobody, as they do once they miss the beats.
+        """
+        view, timing = self._view, self._timing
+        if self._stalled_since is None or now - self._stalled_since < timing.stall_s:
+            return ""
+        if now - self._viewed_at > 2 * timing.read_every_s:
+            return ""  # etcd does not answer
+        others = [one for one in self.members if self._is_other(one) and view.is_adrift(one)]
+        out_of_reach = [one for one in others if not self._is_streaming(one)]
+        if len(out_of_reach) < max(view.min_in_sync - 1, 1):
+            return ""
+        return "the others are alive, and out of reach"
 
     def _is_other(self, name: str) -> bool:
         return name != self._identity.member

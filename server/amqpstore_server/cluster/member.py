@@ -86,6 +86,7 @@ class GroupMember:
         self._vacant_since: float | None = None
         self._read_at = now
         self._show_at = now
+        self._shown_follows = False
         self._has_reported = False
         self._stand_at = now
         """Not before that it stands for election."""
@@ -101,14 +102,20 @@ class GroupMember:
 
     def tick(self, now: float, health: Health) -> None:
         """Do what is due; to be called at least ten times a second."""
-        if now >= self._show_at and health.is_fit(now, self._timing):
+        follows = self._follows()
+        is_due = now >= self._show_at or follows is not self._shown_follows
+        if is_due and health.is_fit(now, self._timing):
             self._show_at = now + self._timing.alive_every_s
+            self._shown_follows = follows
             self.effects.append(ShowAlive(self._status()))
         if self.leader is not None:
             self.leader.tick(now, health)
             self._look_at_leader()
         elif self.role is Role.FOLLOWING:
             self._tick_follower(now, health)
+
+    def _follows(self) -> bool:
+        return self.leader is None and self.following.state is Stream.STREAMING
 
     def _status(self) -> dict[str, object]:
         following = self.following
@@ -119,6 +126,7 @@ class GroupMember:
             "role": self.role.name.lower(),
             "term": self.following.term,
             "position": self._log.last().lsn,
+            "follows": self._follows(),
             "damaged": self.identity.is_damaged,
             **({"copied": copied} if is_copying else {}),
         }
@@ -159,6 +167,8 @@ class GroupMember:
                 leader["member"] == identity.member
                 and leader["incarnation"] != identity.incarnation
                 and not identity.is_damaged
+                # One that dies soon after each election would keep the others from leading.
+                and (not leader.get("retaken", False) or view.in_sync == (identity.member,))
             )
         if now < self.following.promised_until or self._vacant_since is None:
             return False
@@ -200,6 +210,9 @@ class GroupMember:
         elif self._vacant_since is None:
             self._vacant_since = now
         self.following.viewed(view)
+        self._look_at_election(view, now)
+
+    def _look_at_election(self, view: View, now: float) -> None:
         won = self.electing.viewed(view, now)
         if won is not None and self.role is Role.FOLLOWING:
             self._lead(won, now)
@@ -266,6 +279,9 @@ class GroupMember:
         """Hear whether a lease was renewed, by a request that was sent at `asked_at`."""
         if self.leader is not None:
             self.leader.kept_alive(lease, asked_at, now, is_alive=is_alive)
+        elif is_alive and self._view is not None:
+            self.electing.kept_alive(lease, asked_at)
+            self._look_at_election(self._view, now)
 
     # The disk.
 
@@ -391,11 +407,11 @@ class GroupMember:
             case Hello():
                 leader.hello(link, frame, now)
             case Ready():
-                leader.ready(link, frame)
+                leader.ready(link, frame, now)
             case Ack():
                 leader.ack(link, frame, now)
             case Promise():
-                leader.promise(link, frame)
+                leader.promise(link, frame, now)
             case _:
                 pass
 

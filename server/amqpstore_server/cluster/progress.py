@@ -16,11 +16,14 @@ class FollowerProgress:
         "dropped_at",
         "has_lost",
         "heard_at",
+        "held_up_s",
         "is_retrying",
         "is_streaming",
         "link",
         "may_enter_at",
         "promised_until",
+        "received_at",
+        "spoke_at",
     )
 
     def __init__(self, heard_at: float = -inf) -> None:
@@ -35,6 +38,12 @@ class FollowerProgress:
         """
         self.heard_at = heard_at
         """When it last acked something, or a part of a frame, or connected for the first time."""
+        self.received_at = -inf
+        """When it last said that it is receiving something, with nothing on disk yet."""
+        self.spoke_at = heard_at
+        """When anything came from it: an ack, or the answer to a beat."""
+        self.held_up_s = 0.0
+        """For how long it has lately lacked what others had had for a while."""
         self.promised_until = -inf
         self.has_lost = False
         """Whether it came back with less than it had acked."""

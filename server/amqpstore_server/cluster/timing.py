@@ -20,6 +20,15 @@ class Timing(NamedTuple):
     """A follower that has not acked for so long, nor received a part of a large frame, while frames
     wait for it, leaves the list.
     """
+    slow_s: float = 0.25
+    """A follower holds the others up that lacks what enough of them have had for so long, and for
+    longer than they took themselves. If it does so for most of the time it leaves the list: each of
+    its acks may come in time, and all clients wait for it.
+    """
+    silent_s: float = 5.0
+    """A follower of which nothing has come for so long leaves the list, also when nothing waits for
+    its ack: those who count on the list count the living.
+    """
     turn_s: float = 0.3
     """Between the candidacies of two members that could both lead."""
     unfit_s: float = 3.0
@@ -51,6 +60,11 @@ class Timing(NamedTuple):
     first_wait_s: float = 10.0
     """What it waits for the first time; each further time twice as long."""
     longest_wait_s: float = 60.0
+
+    @property
+    def held_up_s(self) -> float:
+        """For how long in all a follower may hold others up: less than it may be silent."""
+        return 0.75 * self.ack_timeout_s
 
 
 class Health(NamedTuple):

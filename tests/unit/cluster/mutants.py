@@ -260,8 +260,8 @@ def compares_batches_by_position_only(patch: pytest.MonkeyPatch) -> None:
 def counts_promises_for_longer(patch: pytest.MonkeyPatch) -> None:
     promise = Leader.promise
 
-    def longer(self: Leader, link: int, frame: Promise) -> None:
-        promise(self, link, frame)
+    def longer(self: Leader, link: int, frame: Promise, now: float) -> None:
+        promise(self, link, frame, now)
         if (follower := self._follower(link)) is not None:
             follower.promised_until += 2.0
 

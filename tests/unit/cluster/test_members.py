@@ -11,7 +11,7 @@ from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
 from amqpstore_tools.simulation.cluster.etcd import keep_none
 from amqpstore_tools.simulation.cluster.history import Group
-from amqpstore_tools.simulation.cluster.machine import TIMING, SimulatedMachine
+from amqpstore_tools.simulation.cluster.machine import SYNC_S, TIMING, SimulatedMachine
 
 
 @pytest.fixture
@@ -86,6 +86,60 @@ def test_a_catch_up_takes_as_long_as_it_takes(group: Group) -> None:
     group.run(6.0)
     assert len(welcomes) == 1
     assert away.name in group.etcd.view().in_sync
+    assert group.invariants.violations == []
+
+
+def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:
+    """No ack of it is overdue, and nothing is confirmed sooner than it has it."""
+    slow = last_follower(group)
+    slow.sync_s = 1.0
+    group.run(3.0)
+    assert slow.name not in group.etcd.view().in_sync
+    assert f"{slow.name} has left the in-sync list: it is slow" in reports(group)
+    before = len(group.invariants.confirms)
+    group.run(10.0)
+    assert len(group.invariants.confirms) > before + 50
+    slow.sync_s = SYNC_S
+    group.run(8.0)
+    assert slow.name in group.etcd.view().in_sync
+    assert group.invariants.violations == []
+
+
+def test_who_is_as_slow_as_the_others_stays(group: Group) -> None:
+    before = group.etcd.view().changed(IN_SYNC)
+    for one in group.machines:
+        one.sync_s = 0.4
+    group.run(20.0)
+    assert group.etcd.view().changed(IN_SYNC) == before
+
+
+def test_who_has_died_leaves_the_list_although_nothing_is_published(group: Group) -> None:
+    """A list counts the living: else another one may be removed who is needed."""
+    dead = last_follower(group)
+    dead.kill(with_power=True)
+    group.events.run_until(group.events.now + 8.0)
+    assert dead.name not in group.etcd.view().in_sync
+
+
+def test_a_key_of_a_dead_member_is_no_reason_to_give_up(group: Group) -> None:
+    """B dies while C is away: A goes on serving consumers until one of them is back."""
+    (leader,) = group.leaders
+    second, third = (one for one in group.machines if one is not leader)
+    third.kill(with_power=True)
+    while third.name in group.etcd.view().in_sync:
+        assert group.events.now < 20.0
+        group.run(0.5)
+    group.run(1.0)
+    second.kill(with_power=True)
+    term, died_at = group.etcd.view().term, group.events.now
+    while group.events.now < died_at + 12.0:
+        group.run(0.5)
+        assert group.leaders == [leader]
+    third.restart()
+    before = len(group.invariants.confirms)
+    group.run(8.0)
+    assert len(group.invariants.confirms) > before
+    assert group.etcd.view().term == term
     assert group.invariants.violations == []
 
 

@@ -65,6 +65,24 @@ def is_killed_with_a_damaged_second(group: Group, leader: SimulatedMachine) -> N
     leader.kill(with_power=False)
 
 
+def dies_soon_after_each_election(group: Group, leader: SimulatedMachine) -> None:
+    """Its supervisor has it up again before its lease is over, each time."""
+
+    def look() -> None:
+        if leader.serves:
+            leader.kill(with_power=True)
+            group.events.after(1.0, leader.restart)
+        group.events.after(0.3, look)
+
+    look()
+
+
+def is_killed_while_etcd_is_slow(group: Group, leader: SimulatedMachine) -> None:
+    """A request takes 900 ms, which is less than the time that is allowed for it."""
+    group.etcd.least_s = group.etcd.slow_s = 0.45
+    leader.kill(with_power=False)
+
+
 def stops_in_order(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG001
     if leader.member is not None:
         leader.member.stop(leader.now)
@@ -72,6 +90,21 @@ def stops_in_order(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG
 
 def loses_a_follower(group: Group, leader: SimulatedMachine) -> None:
     _others(group, leader)[0].kill(with_power=False)
+
+
+def has_a_slow_follower(group: Group, leader: SimulatedMachine) -> None:
+    """Each sync takes a second: no ack is overdue, and all clients wait for it."""
+    _others(group, leader)[0].sync_s = 1.0
+
+
+def newcomer_comes_in_an_outage(group: Group, leader: SimulatedMachine) -> None:
+    """It is not in the list, and no change of that is possible."""
+    newcomer = _others(group, leader)[-1]
+    newcomer.kill(with_power=True)
+    group.run(6.0)
+    group.etcd.is_away = True
+    group.run(4.0)
+    newcomer.restart()
 
 
 def disk_of_a_follower_is_full(group: Group, leader: SimulatedMachine) -> None:

@@ -46,6 +46,8 @@ class GroupEtcd(ABC):
         """How often a request, or its answer, is lost."""
         self.slow_s = 0.02
         """What a request takes at most until it is carried out, and its answer to come back."""
+        self.least_s = 0.0005
+        """What each way takes at least: an etcd that is slow is so with each request."""
         self.hold: Callable[[EtcdTransaction], float] = keep_none
         """Says for how long a transaction is held back, in seconds: its answer is lost then."""
         self.changed: Callable[[str], None] = lambda _: None
@@ -297,7 +299,7 @@ class Etcd(GroupEtcd):
                 self._events.after(TIMEOUT_S, fail)
             else:
                 self._events.after(
-                    self._random.uniform(0.0005, self.slow_s), lambda: answer(result)
+                    self._random.uniform(self.least_s, self.slow_s), lambda: answer(result)
                 )
 
-        self._events.after(self._random.uniform(0.0005, self.slow_s), arrive)
+        self._events.after(self._random.uniform(self.least_s, self.slow_s), arrive)

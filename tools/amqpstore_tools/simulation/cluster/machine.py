@@ -123,6 +123,8 @@ class SimulatedMachine:
         self.is_recovery_stuck = False
         """Whether a store that is to be opened by a leader never is."""
         self.is_damaged = False
+        self.sync_s = SYNC_S
+        """What a sync takes about: a slow disk takes longer."""
         self.store_id = "store"
         self.disk = ReplicaDisk()
         self.member: GroupMember | None = None
@@ -430,7 +432,7 @@ class SimulatedMachine:
             self._obey()
             self._work(start)
 
-        self._events.after(self._random.uniform(0.2, 2.0) * SYNC_S, finished)
+        self._events.after(self._random.uniform(0.2, 2.0) * self.sync_s, finished)
 
     def _synced(self, term: int, seq: int) -> None:
         self._alone(self._starts, lambda one: one.synced(term, seq, self.now))
