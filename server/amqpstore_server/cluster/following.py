@@ -122,7 +122,7 @@ class Following:
     # The connection.
 
     def tick(self, view: View | None, now: float) -> None:
-        """Connect to the leader that etcd named last, each second until there is an answer."""
+        """Connect to the leader that etcd named last, each second until it is reached."""
         if self.state is Stream.STREAMING:
             # Beats come twice a second, and frames while it catches up: whoever is silent for so
             # long is gone, or leads no more.
@@ -138,7 +138,10 @@ class Following:
             self.hang_up()
         if not is_another and now < self._dial_at:
             return
-        if self.state in (Stream.DIALLED, Stream.GREETED):
+        is_greeted = self.state in (Stream.GREETED, Stream.VERIFYING)
+        if is_greeted and not is_another and now < self._dial_at + self._timing.greeting_s:
+            return
+        if is_greeted or self.state is Stream.DIALLED:
             # Nobody has answered, or somebody else leads by now.
             self.hang_up()
         if (

@@ -8,6 +8,7 @@ from enum import Enum
 from amqpstore_server.cluster.effects import (
     Effect,
     Exit,
+    HangUp,
     Open,
     Persist,
     ReadKeys,
@@ -399,6 +400,9 @@ class GroupMember:
         if self.leader is not None:
             self._from_follower(self.leader, link, frame, now)
             self._look_at_leader()
+        elif isinstance(frame, Hello):
+            # It leads no longer, or not yet: whoever follows waits for an answer.
+            self.effects.append(HangUp(link))
         elif self.role is Role.FOLLOWING:
             self._from_leader(link, frame, now)
 

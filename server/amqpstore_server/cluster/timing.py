@@ -49,6 +49,10 @@ class Timing(NamedTuple):
     nobody leads.
     """
     alive_every_s: float = 3.0
+    greeting_s: float = 10.0
+    """A follower that has connected waits this long for its welcome: the leader may have to look
+    for what both have in many segments, and each further connection would make it look again.
+    """
     copy_silence_s: float = 30.0
     """A follower that gets a copy of the store connects again when it has heard nothing for so
     long.

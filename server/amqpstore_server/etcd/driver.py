@@ -44,7 +44,7 @@ class EtcdAnswers(Protocol):
 
 class EtcdDriver:
     """Four threads: a watch, keep-alives, the key that shows that this member runs, and everything
-    else in the order it was asked for.
+    else in the order it was asked for, but for a read, before which a lease or a transaction goes.
 
     Keep-alives wait for nothing else: leadership must not be lost to a slow transaction. A read or
     a keep-alive without an answer is not reported: the member asks again.
@@ -65,7 +65,7 @@ class EtcdDriver:
         self._lease_s = lease_s
         self._is_fit = is_fit
         self._was_fit = True
-        self._requests = Lane("etcd requests", self._request, _is_same_read)
+        self._requests = Lane("etcd requests", self._request, _is_same_read, _is_waited_for)
         self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
         self._showing = Lane("etcd presence", Presence(client, member).show, lambda _, __: True)
         self._watching = Watching(client, answers.viewed)
@@ -142,6 +142,11 @@ class EtcdDriver:
 
 def _is_same_read(last: object, effect: object) -> bool:
     return isinstance(last, ReadKeys) and isinstance(effect, ReadKeys)
+
+
+def _is_waited_for(last: object, effect: object) -> bool:
+    """Tell whether a candidate waits for what would wait for a read. The read sees more then."""
+    return isinstance(last, ReadKeys) and isinstance(effect, Grant | Attempt)
 
 
 def _is_same_lease(last: KeepAlive, effect: KeepAlive) -> bool:

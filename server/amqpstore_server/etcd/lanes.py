@@ -13,15 +13,20 @@ Job = TypeVar("Job")
 class Lane(Generic[Job]):
     """One thread, and what waits for it.
 
-    Args: carry_out, called in the thread; may_skip, tells of a job whether it may be left out where
-    an equal one waits already, as the last.
+    Args: carry_out, called in the thread; may_skip, tells of the last job that waits, and of one
+    behind it, whether this may be left out; goes_before, whether it goes before that.
     """
 
     def __init__(
-        self, name: str, carry_out: Callable[[Job], None], may_skip: Callable[[Job, Job], bool]
+        self,
+        name: str,
+        carry_out: Callable[[Job], None],
+        may_skip: Callable[[Job, Job], bool],
+        goes_before: Callable[[Job, Job], bool] = lambda _, __: False,
     ) -> None:
         self._carry_out = carry_out
         self._may_skip = may_skip
+        self._goes_before = goes_before
         self._jobs: deque[Job] = deque()
         self._wake = threading.Condition()
         self.is_closed = False
@@ -33,7 +38,10 @@ class Lane(Generic[Job]):
         with self._wake:
             if self._jobs and self._may_skip(self._jobs[-1], job):
                 return
-            self._jobs.append(job)
+            if self._jobs and self._goes_before(self._jobs[-1], job):
+                self._jobs.insert(-1, job)
+            else:
+                self._jobs.append(job)
             self._wake.notify()
 
     def close(self) -> None:

@@ -115,6 +115,10 @@ class Controller:
         self._settings = settings
         self._directory = store.directory
         self._lock = threading.Lock()
+        self._looking_up = threading.Lock()
+        """Whoever looks for a follower's batches in the log: it reads whole segments, and two at a
+        time would take twice the processor from those who serve clients.
+        """
         self._secret: bytes | None = None
         self._links: dict[int, Link] = {}
         self._dialled: set[int] = set()
@@ -429,7 +433,9 @@ class Controller:
 
     def received(self, link: int, frame: Frame) -> None:
         if isinstance(frame, Hello):
-            self.log.look_up(frame.tail)
+            with self._looking_up:
+                if link in self._links:  # else it has connected again meanwhile
+                    self.log.look_up(frame.tail)
         if isinstance(frame, StorePiece):
             # Nothing more is read from the leader until there is room for it.
             self._lane.wait_for_room()

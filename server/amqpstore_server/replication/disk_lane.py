@@ -116,6 +116,7 @@ class DiskLane:
         self._reopen = reopen
         self._log = log
         self._answers = answers
+        self._newest_dial: Dial | None = None
         self._jobs: queue.SimpleQueue[DiskJob | None] = queue.SimpleQueue()
         self._is_broken = False
         """Whether the stream cannot go on: nothing more of it is written."""
@@ -143,6 +144,8 @@ class DiskLane:
         """Have an effect carried out behind those before; never blocks."""
         if isinstance(effect, Receive):
             self._note_waiting(len(effect.piece.content))
+        elif isinstance(effect, Dial):
+            self._newest_dial = effect
         self._jobs.put(effect)
 
     def wait_for_room(self) -> None:
@@ -208,7 +211,9 @@ class DiskLane:
             self._keep_rewritten(store)
             self._forget_stream()
             self._is_broken = False
-            self._answers.flushed(effect)
+            if effect is self._newest_dial:
+                # Those that waited for a disk that hung are not made up for, all at once.
+                self._answers.flushed(effect)
         elif isinstance(effect, Persist):
             self._persist(store, effect.term)
         elif not self._is_broken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqpstore_server.cluster import leading
-from amqpstore_server.cluster.frames import Beat, Frame, ShippedBatch, Welcome
+from amqpstore_server.cluster.frames import Beat, Frame, Hello, ShippedBatch, Welcome
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER
 from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
@@ -87,6 +87,28 @@ def test_a_catch_up_takes_as_long_as_it_takes(group: Group) -> None:
     assert len(welcomes) == 1
     assert away.name in group.etcd.view().in_sync
     assert group.invariants.violations == []
+
+
+def test_a_leader_that_takes_long_to_answer_is_asked_once(group: Group) -> None:
+    """It looks for what both have in many segments: each Hello would make it begin anew."""
+    (leader,) = group.leaders
+    away = last_follower(group)
+    away.kill(with_power=True)
+    group.run(6.0)
+    received, hellos = leader.received, []
+
+    def take_long(link: int, frame: Frame) -> None:
+        if isinstance(frame, Hello):
+            hellos.append(link)
+            group.events.after(5.0, lambda: received(link, frame))
+        else:
+            received(link, frame)
+
+    leader.received = take_long  # type: ignore[method-assign]
+    away.restart()
+    group.run(10.0)
+    assert len(hellos) == 1
+    assert away.name in group.etcd.view().in_sync
 
 
 def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:

@@ -15,7 +15,7 @@ class Held:
     def __init__(self) -> None:
         self.done: list[str] = []
         self._go_on = threading.Event()
-        self.lane: Lane[str] = Lane("held", self._carry_out, self._may_skip)
+        self.lane: Lane[str] = Lane("held", self._carry_out, self._may_skip, self._goes_before)
         self.lane.put("first")
         wait_until(lambda: self.done == ["first"])
 
@@ -26,6 +26,10 @@ class Held:
     @staticmethod
     def _may_skip(last: str, job: str) -> bool:
         return last == job == "read"
+
+    @staticmethod
+    def _goes_before(last: str, job: str) -> bool:
+        return last == "read" and job == "election"
 
     def put(self, *jobs: str) -> None:
         for job in jobs:
@@ -67,3 +71,11 @@ def test_what_waits_at_the_end_is_left_out(held: Held) -> None:
     held.let_go()
     closing.join()
     assert held.done == ["first"]
+
+
+def test_an_election_does_not_wait_for_a_read_and_the_read_sees_it(held: Held) -> None:
+    """Where each request takes a second a candidate has no time for others."""
+    held.put("transaction", "read", "election", "read", "election", "last")
+    held.let_go()
+    wait_until(lambda: held.done[-1] == "last")
+    assert held.done == ["first", "transaction", "election", "election", "read", "last"]

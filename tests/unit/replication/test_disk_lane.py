@@ -247,6 +247,19 @@ def test_a_catch_up_that_is_cut_off_goes_on_where_it_was(lane: Lane) -> None:
     lane.join()
 
 
+def test_only_the_last_of_the_dials_that_have_waited_is_made(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk hung, and somebody tried again each second meanwhile."""
+    goes_on = threading.Event()
+    monkeypatch.setattr(lane.answers, "persisted", lambda _term: goes_on.wait(WAIT_S))
+    lane.put(Persist(lane.group.term), *(Dial(str(number), "127.0.0.1:1") for number in range(5)))
+    goes_on.set()
+    assert lane.answers.next() == ("flushed", "4")
+    lane.put(FindReceived(lane.group.term))
+    assert lane.answers.next() == ("found received", lane.group.term)
+
+
 def test_what_was_never_committed_is_replaced(lane: Lane) -> None:
     lane.publish(b"committed")
     lane.join()
