@@ -21,7 +21,7 @@ from typing import Protocol
 
 import trio
 
-from amqpstore import DurabilityError, Store
+from amqpstore import DeposedError, DurabilityError, Store
 from amqpstore.durability import is_of_failed_disk
 
 _LOOK_S = 0.02
@@ -90,11 +90,18 @@ def cause_of(error: BaseException, failure: DurabilityError | None) -> BaseExcep
     one that raises anything: then it is `failure`, the error that has stopped the store.
     """
     leaves = [*_leaves(error)]
-    for one in leaves:
-        if isinstance(one, DurabilityError):
-            return one
-    of_disk = filter(is_of_failed_disk, leaves)
-    return failure or next(of_disk, leaves[0])
+    return min([*leaves, failure] if failure is not None else leaves, key=_rank)
+
+
+def _rank(error: BaseException) -> int:
+    """Return the place of an error among the causes. A leader whose disk fails may be deposed as
+    well, and must not follow on that disk.
+    """
+    if isinstance(error, DeposedError):
+        return 2
+    if isinstance(error, DurabilityError):
+        return 0
+    return 1 if is_of_failed_disk(error) else 3
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

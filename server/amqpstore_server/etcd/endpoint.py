@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPException
 
 import urllib3
@@ -225,7 +226,10 @@ class EndpointLines:
     def stop(self) -> None:
         """End the stream, in whatever thread it is read."""
         self._is_stopped = True
-        self._response.shutdown()
+        # It may have ended, and be closed, this moment: what is raised here would take the place of
+        # the error that ends the process, and of its exit code.
+        with suppress(OSError, RuntimeError):
+            self._response.shutdown()
 
     def close(self) -> None:
         self._response.close()

@@ -468,7 +468,7 @@ class Controller:
             return
         if self._encoded is None or self._encoded[0] is not frame:
             self._encoded = frame, encode(frame)
-        found.send(self._encoded[1], is_urgent=isinstance(frame, Beat))
+        found.send(self._encoded[1], is_urgent=frame.__class__ is Beat)
 
     def _hang_up(self, link: int) -> None:
         found = self._links.pop(link, None)

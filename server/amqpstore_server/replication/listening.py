@@ -8,8 +8,10 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Protocol
 
 from amqpstore_server.config_checks import host_and_port
@@ -27,8 +29,10 @@ from amqpstore_server.replication.tls_streams import TlsStream, context_of
 
 _log = logging.getLogger(__name__)
 
-_MAX_STRANGERS = 32
+MAX_STRANGERS = 32
 """Connections at a time that have not proved yet to be a member's."""
+_TOLD_S = 60.0
+"""How often it is logged that strangers are put out."""
 _CONNECT_TIMEOUT_S = 1.0
 _BACKLOG = 64
 _RETRY_S = 0.1
@@ -44,6 +48,47 @@ class MemberConnections(Protocol):
     def accepted(self, sock: MemberSocket, purpose: Purpose) -> None: ...
 
 
+class Strangers:
+    """The connections that have not proved yet to be a member's: a limited number of them.
+
+    One more puts out the oldest of the address that has the most: whoever opens many and is silent
+    keeps nobody out, as a member proves what it is at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.put_out = 0
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._addresses: dict[socket.socket, str] = {}
+        self._told_at = -inf
+
+    def enter(self, sock: socket.socket, address: str) -> None:
+        """Let a connection in, and another one go if there are too many."""
+        with self._lock:
+            if len(self._addresses) >= self._limit:
+                counts = Counter(self._addresses.values())
+                oldest = max(self._addresses, key=lambda one: counts[self._addresses[one]])
+                crowded = self._addresses.pop(oldest)
+                self.put_out += 1
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+                self._tell(crowded, counts[crowded])
+            self._addresses[sock] = address
+
+    def _tell(self, address: str, count: int) -> None:
+        if time.monotonic() >= self._told_at + _TOLD_S:
+            self._told_at = time.monotonic()
+            _log.warning(
+                "connections that do not prove to be a member's are put out",
+                extra={"peer": address, "connections": count, "put_out": self.put_out},
+            )
+
+    def leave(self, sock: socket.socket) -> None:
+        """Note that a connection is a member's, or closed."""
+        with self._lock:
+            self._addresses.pop(sock, None)
+
+
 class MemberListener:
     """Listens for other members. Args: connections, takes those that are.
 
@@ -54,7 +99,7 @@ class MemberListener:
         certificates = settings.certificates
         self._tls = context_of(certificates, is_listener=True) if certificates else None
         self._connections = connections
-        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
+        self._strangers = Strangers(MAX_STRANGERS)
         host, port = settings.replicate
         try:
             family, _, _, _, address = socket.getaddrinfo(
@@ -82,9 +127,7 @@ class MemberListener:
                     return
                 time.sleep(_RETRY_S)  # there is no descriptor
                 continue
-            if not self._strangers.acquire(blocking=False):
-                sock.close()
-                continue
+            self._strangers.enter(sock, address[0])
             peer = f"{address[0]}:{address[1]}"
             threading.Thread(
                 target=self._welcome, args=(sock, peer), name=f"member {peer}", daemon=True
@@ -108,7 +151,7 @@ class MemberListener:
             found.close()
             return
         finally:
-            self._strangers.release()
+            self._strangers.leave(sock)
         self._connections.accepted(found, purpose)
 
 

@@ -243,9 +243,9 @@ class MemberRuntime:
             self._directory, options=self._options, term=companion.term, companion=companion
         )
         try:
-            self._take_over(store)
-            controller.opened()
             with one_cause(store):
+                self._take_over(store)
+                controller.opened()
                 serve(
                     self._config,
                     store,

@@ -3,6 +3,7 @@
 Each is an error that says what is wrong, and the next endpoint is asked.
 """
 
+import errno
 import gzip
 import logging
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +20,7 @@ import pytest
 from amqpstore_server.cluster.keys import EtcdTransaction, Put
 from amqpstore_server.etcd import endpoint
 from amqpstore_server.etcd.client import EtcdClient
-from amqpstore_server.etcd.endpoint import MAX_ANSWER_BYTES
+from amqpstore_server.etcd.endpoint import MAX_ANSWER_BYTES, EndpointLines
 from amqpstore_server.etcd.errors import (
     CompactedError,
     EndpointError,
@@ -420,3 +422,18 @@ def test_a_value_that_somebody_has_put_by_hand_is_named(
         pytest.raises(EtcdUnavailableError, match=f"the key '{PREFIX}{key}' has the value"),
     ):
         one.read()
+
+
+def test_a_stream_that_has_ended_may_be_stopped_as_well() -> None:
+    """It is stopped by the thread that ends the process, which has another error to report."""
+
+    class Ended:
+        def __init__(self, error: Exception) -> None:
+            self._error = error
+
+        def shutdown(self) -> None:
+            raise self._error
+
+    for error in (OSError(errno.EBADF, "closed"), RuntimeError("released to the pool")):
+        ended: Any = Ended(error)
+        EndpointLines("http://127.0.0.1:1", ended).stop()

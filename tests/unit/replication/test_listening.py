@@ -16,7 +16,12 @@ from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.replication.handshake import HandshakeError, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
-from amqpstore_server.replication.listening import MemberDialer, MemberListener
+from amqpstore_server.replication.listening import (
+    MAX_STRANGERS,
+    MemberDialer,
+    MemberListener,
+    Strangers,
+)
 from amqpstore_server.replication.settings import (
     ClusterSettings,
     MemberCertificates,
@@ -150,3 +155,36 @@ def test_a_certificate_of_another_ca_is_refused(
 def test_an_address_that_is_taken_is_named(settings: ClusterSettings) -> None:
     with socket.create_server(settings.replicate), pytest.raises(ConfigError, match="cluster_repl"):
         MemberListener(settings, Connections())
+
+
+def test_silent_strangers_keep_no_member_out(
+    settings: ClusterSettings, connections: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They come again as long as they like: the oldest of the address with the most goes."""
+    strangers = [socket.create_connection(settings.replicate) for _ in range(3 * MAX_STRANGERS)]
+    MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM).close()
+    connections.sockets.get(timeout=WAIT_S).close()
+    assert [one.message for one in caplog.records].count(
+        "connections that do not prove to be a member's are put out"
+    ) == 1
+    for one in strangers:
+        one.close()
+
+
+def test_the_crowd_goes_first() -> None:
+    """Not whoever was there before, from an address of its own."""
+    strangers = Strangers(3)
+    pairs = [socket.socketpair() for _ in range(4)]
+    for (ours, _), host in zip(
+        pairs, ("10.0.0.1", "10.0.0.9", "10.0.0.9", "10.0.0.9"), strict=True
+    ):
+        strangers.enter(ours, host)
+    assert strangers.put_out == 1
+    (_, first), (_, second), *_ = pairs
+    assert second.recv(1) == b""
+    first.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        first.recv(1)
+    for pair in pairs:
+        for one in pair:
+            one.close()

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from amqpstore import DamageError, DurabilityError, StoreClosedError
+from amqpstore import DamageError, DeposedError, DurabilityError, StoreClosedError
 from amqpstore_server import app
 from amqpstore_server.logs import streams
 from amqpstore_server.stopping import cause_of
@@ -18,6 +18,7 @@ from amqpstore_tools.verbs import serve
 STOPPED = StoreClosedError("the store has stopped after an error")
 FAILED = DurabilityError("/segments/1", OSError(errno.EIO, os.strerror(errno.EIO)))
 UNREADABLE = OSError(errno.EIO, os.strerror(errno.EIO), "/segments/2")
+DEPOSED = DeposedError("/data", "another member leads")
 OTHER = ValueError("something else")
 
 
@@ -34,6 +35,12 @@ OTHER = ValueError("something else")
         (BaseExceptionGroup("", [OTHER, UNREADABLE]), None, UNREADABLE),
         (BaseExceptionGroup("", [OTHER, BrokenPipeError(errno.EPIPE, "")]), None, OTHER),
         (STOPPED, None, STOPPED),
+        # A leader's disk has failed, and it leads no longer: it does not follow on that disk.
+        (BaseExceptionGroup("", [DEPOSED, FAILED]), None, FAILED),
+        (DEPOSED, FAILED, FAILED),
+        (BaseExceptionGroup("", [DEPOSED, UNREADABLE]), None, UNREADABLE),
+        (BaseExceptionGroup("", [STOPPED, DEPOSED]), None, DEPOSED),
+        (STOPPED, DEPOSED, DEPOSED),
     ],
 )
 def test_a_failed_disk_is_the_cause(
