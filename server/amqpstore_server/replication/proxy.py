@@ -3,6 +3,9 @@
 TLS of clients is between them and the leader, whose certificate they see. Nothing is kept but what
 is read at once: a side that does not read holds the other one back. What one side has ended, the
 other side still answers.
+
+Whether this process lives, and whether clients should come here, it answers itself: an orchestrator
+that hears the leader's answer, or none during a failover, would restart members that are well.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ _MAX_CLIENTS = 4096
 _DIALS = 16
 _LOOK_S = 0.1
 _ACCEPT_AGAIN_S = 1.0
+_REQUEST_S = 10.0
+"""How long a client of the management API may take to begin its request."""
+_REQUEST_BYTES = 4096
+_LIVE, _READY = b"/health/live", b"/health/ready"
 
 
 class KnownLeader(NamedTuple):
@@ -59,7 +66,7 @@ class Proxy:
         self._leader = leader
         self._connect = connect
         self._dials = trio.CapacityLimiter(_DIALS)
-        self._passing: dict[trio.CancelScope, KnownLeader] = {}
+        self._passing: dict[trio.CancelScope, KnownLeader | None] = {}
         self._is_unreachable = False
 
     async def run(self, doors: Sequence[tuple[Door, socket.socket]]) -> None:
@@ -80,7 +87,8 @@ class Proxy:
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
                 leader = self._leader()
-                if leader is None or len(self._passing) >= _MAX_CLIENTS:
+                is_wanted = leader is not None or door == "http"
+                if not is_wanted or len(self._passing) >= _MAX_CLIENTS:
                     client.close()
                     continue
                 scope = trio.CancelScope()
@@ -95,7 +103,7 @@ class Proxy:
             leader = self._leader()
             if leader is not None:
                 for scope, former in list(self._passing.items()):
-                    if former != leader:
+                    if former not in (leader, None):
                         scope.cancel()
             await trio.sleep(_LOOK_S)
 
@@ -104,24 +112,41 @@ class Proxy:
         door: Door,
         client: trio.socket.SocketType,
         address: tuple[str, int],
-        to: KnownLeader,
+        to: KnownLeader | None,
         scope: trio.CancelScope,
     ) -> None:
         try:
             with client, scope, suppress(OSError):
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
+                first = await _first_line(client) if door == "http" else b""
+                if (answer := self._health(first)) or to is None:
+                    await _send(client, memoryview(answer))
+                    return
                 there = client.getsockname()
                 known = ClientAddress(address[0], address[1], there[0], there[1], door)
                 connection = await self._dial(to)
                 if connection is not None:
                     with connection:
-                        await _send(connection, memoryview(encode_header(known)))
+                        await _send(connection, memoryview(encode_header(known) + first))
                         async with trio.open_nursery() as ways:
                             ways.start_soon(_copy, client, connection, scope)
                             ways.start_soon(_copy, connection, client, scope)
         finally:
             del self._passing[scope]
+
+    def _health(self, request: bytes) -> bytes:
+        """Return the answer to a request about this process; empty if it is about another thing."""
+        method, _, rest = request.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method != b"GET" or path not in (_LIVE, _READY):
+            return b""
+        if path == _LIVE or self._leader() is not None:
+            return _http_answer(b"200 OK", b'{"status": "ok"}')
+        return _http_answer(
+            b"503 Service Unavailable",
+            b'{"status": "failed", "reason": "nobody leads, as far as this member knows"}',
+        )
 
     async def _dial(self, to: KnownLeader) -> trio.socket.SocketType | None:
         is_abandoned = False
@@ -168,3 +193,22 @@ async def _copy(
 async def _send(sink: trio.socket.SocketType, content: memoryview) -> None:
     while content:
         content = content[await sink.send(content) :]
+
+
+async def _first_line(client: trio.socket.SocketType) -> bytes:
+    """Return the beginning of a request, with its first line, if it comes soon."""
+    received = b""
+    with trio.move_on_after(_REQUEST_S):
+        while b"\n" not in received and len(received) < _REQUEST_BYTES:
+            piece = await client.recv(_REQUEST_BYTES)
+            if not piece:
+                break
+            received += piece
+    return received
+
+
+def _http_answer(status: bytes, body: bytes) -> bytes:
+    return (
+        b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+        b"Connection: close\r\n\r\n%s" % (status, len(body), body)
+    )

@@ -27,7 +27,7 @@ class Place:
         self.leader: KnownLeader | None = FIRST
         self.doors = ProxiedDoors()
         self.accepted = self.doors.open("amqp")
-        self.port = 0
+        self.port = self.http_port = 0
         self.dialled: list[str] = []
         self._server = socket.create_server(("127.0.0.1", 0))
 
@@ -86,11 +86,11 @@ async def received(connection: ProxiedSocket, size: int) -> bytes:
 async def running() -> AsyncGenerator[Place]:
     place = Place()
     proxy = Proxy(lambda: place.leader, place.connect)
-    (listener,) = await listen([("127.0.0.1", 0)])
-    place.port = listener.getsockname()[1]
+    listener, of_http = await listen([("127.0.0.1", 0), ("127.0.0.1", 0)])
+    place.port, place.http_port = (one.getsockname()[1] for one in (listener, of_http))
     with trio.fail_after(PATIENT_S):
         async with trio.open_nursery() as nursery:
-            doors: list[tuple[Door, socket.socket]] = [("amqp", listener)]
+            doors: list[tuple[Door, socket.socket]] = [("amqp", listener), ("http", of_http)]
             nursery.start_soon(proxy.run, doors)
             yield place
             nursery.cancel_scope.cancel()
@@ -180,6 +180,50 @@ async def test_without_a_leader_that_answers_nobody_is_let_in(place: Place) -> N
         client = await place.client()
         assert await client.receive_some() == b""
         await client.aclose()
+
+
+async def asked(place: Place, path: str) -> tuple[bytes, bytes]:
+    """The status line and the body with which a follower answers itself."""
+    client = await trio.open_tcp_stream("127.0.0.1", place.http_port)
+    await client.send_all(f"GET {path} HT".encode())
+    await client.send_all(b"TP/1.1\r\nHost: a\r\n\r\n")
+    answer = b""
+    while piece := await client.receive_some():
+        answer += piece
+    await client.aclose()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.partition(b"\r\n")[0], body
+
+
+@proxied
+async def test_a_follower_answers_itself_whether_it_lives_and_is_ready(place: Place) -> None:
+    """Without a leader too: whoever restarts what does not answer would do so in each failover."""
+    ok = (b"HTTP/1.1 200 OK", b'{"status": "ok"}')
+    assert await asked(place, "/health/live") == ok
+    assert await asked(place, "/health/ready?from=kubelet") == ok
+    place.leader = None
+    assert await asked(place, "/health/live") == ok
+    status, body = await asked(place, "/health/ready")
+    assert status == b"HTTP/1.1 503 Service Unavailable"
+    assert b"nobody leads" in body
+    assert await asked(place, "/health/leader") == (b"", b"")
+    assert place.dialled == []
+
+
+@proxied
+async def test_other_requests_are_passed_on_whole(place: Place) -> None:
+    accepted = place.doors.open("http")
+    request = b"GET /health/leader HTTP/1.1\r\nHost: a\r\n\r\n"
+    client = await trio.open_tcp_stream("127.0.0.1", place.http_port)
+    await client.send_all(request[:7])
+    await client.send_all(request[7:])
+    await trio.lowlevel.wait_readable(accepted)
+    there, _ = accepted.accept()
+    assert isinstance(there, ProxiedSocket)
+    assert await received(there, len(request)) == request
+    there.close()
+    accepted.close()
+    await client.aclose()
 
 
 @proxied
