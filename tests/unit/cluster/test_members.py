@@ -34,6 +34,15 @@ def reports(group: Group) -> str:
     return "\n".join(text for one in group.machines for text in one.reports)
 
 
+def test_another_member_leads_within_five_seconds_after_a_leader_has_died(group: Group) -> None:
+    """In virtual time: how long a real group takes depends on its machines, too."""
+    (died,) = group.leaders
+    died.kill(with_power=False)
+    group.run(5.0)
+    assert group.leaders
+    assert died not in group.leaders
+
+
 def test_an_observer_follows_and_is_not_waited_for(group: Group) -> None:
     observer = last_follower(group)
     group.etcd.set_member(observer.name, sync=False)
