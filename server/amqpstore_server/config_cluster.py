@@ -162,8 +162,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         float,
         key(
             "a follower that acks nothing for this long, nor receives more of a large batch, while "
-            "something waits for it, leaves the list of replicas; until then publishers wait for "
-            "their confirms",
+            "something waits for it, leaves the list of replicas, and so does one for which the "
+            "others have waited most of this time; until then publishers wait for their confirms",
             ge=0.5,
             le=60,
         ),

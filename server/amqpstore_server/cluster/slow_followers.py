@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from amqpstore_server.cluster.progress import FollowerProgress
 from amqpstore_server.cluster.timing import Timing
 
-_FORGIVEN = 8
+_FORGIVEN = 2
 """How many times as long as it has held others up a follower has to keep up, to be as before."""
 
 

@@ -161,6 +161,9 @@ class MemberDialer:
     def __init__(self, settings: ClusterSettings) -> None:
         certificates = settings.certificates
         self._tls = context_of(certificates, is_listener=False) if certificates else None
+        self._lock = threading.Lock()
+        self._under_way: set[tuple[str, Purpose]] = set()
+        """Whom threads dial at the moment: looking up a name has no time limit."""
 
     def dial(
         self,
@@ -169,7 +172,14 @@ class MemberDialer:
         connected: Callable[[MemberSocket], None],
         purpose: Purpose = Purpose.STREAM,
     ) -> None:
-        """Connect in a thread; `connected` is called there, or never."""
+        """Connect in a thread; `connected` is called there, or never. There is one thread for each
+        address, however often it is dialled.
+        """
+        dialled = (address, purpose)
+        with self._lock:
+            if dialled in self._under_way:
+                return
+            self._under_way.add(dialled)
 
         def run() -> None:
             try:
@@ -178,10 +188,16 @@ class MemberDialer:
                 _log.info(
                     "the leader cannot be reached", extra={"peer": address, "reason": str(error)}
                 )
+                self._ended(dialled)
             else:
+                self._ended(dialled)
                 connected(sock)
 
         threading.Thread(target=run, name=f"dial {address}", daemon=True).start()
+
+    def _ended(self, dialled: tuple[str, Purpose]) -> None:
+        with self._lock:
+            self._under_way.discard(dialled)
 
     def connect(self, address: str, secret: bytes, purpose: Purpose) -> MemberSocket:
         """Return a connection to a member that has proved to be one.

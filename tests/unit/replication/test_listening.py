@@ -3,9 +3,11 @@
 import queue
 import socket
 import ssl
+import threading
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trustme
@@ -28,6 +30,7 @@ from amqpstore_server.replication.settings import (
     cluster_settings,
 )
 from tests.etcd_process import free_port
+from tests.waiting import wait_until
 
 SECRET = bytes(range(32))
 WAIT_S = 60.0
@@ -188,3 +191,26 @@ def test_the_crowd_goes_first() -> None:
     for pair in pairs:
         for one in pair:
             one.close()
+
+
+def test_an_address_is_dialled_by_one_thread_at_a_time(
+    settings: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is looked up for as long as the resolver likes, and it is dialled each second."""
+    dialler, goes_on = MemberDialer(settings), threading.Event()
+    attempts: list[str] = []
+
+    def hang(address: str, _secret: bytes, _purpose: Purpose) -> NoReturn:
+        attempts.append(address)
+        goes_on.wait(WAIT_S)
+        raise OSError("the name is not known")
+
+    monkeypatch.setattr(dialler, "connect", hang)
+    for _ in range(5):
+        dialler.dial("nowhere:1", SECRET, lambda _: None)
+    dialler.dial("elsewhere:1", SECRET, lambda _: None)
+    goes_on.set()
+    wait_until(lambda: not dialler._under_way)
+    assert sorted(attempts) == ["elsewhere:1", "nowhere:1"]
+    dialler.dial("nowhere:1", SECRET, lambda _: None)
+    wait_until(lambda: len(attempts) == 3)

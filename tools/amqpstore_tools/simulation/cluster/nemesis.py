@@ -28,10 +28,11 @@ class Story(Enum):
     TWO_LEADERS = "a deposed leader knows nothing of it, and followers come to it"
     CUT_OFF = "a leader is cut off from everybody but its clients"
     LOST_LINKS = "followers connect again and again while the leader's disk hangs"
+    SLOW_WORLD = "a disk, the links or etcd are slow, or a leader dies soon after each election"
     LATE_RESIGNATION = "a leader resigns, and is started again before etcd has heard of it"
 
 
-_MIXED = tuple(one for one in Story if one is not Story.LATE_RESIGNATION)
+_MIXED = tuple(one for one in Story if one not in (Story.LATE_RESIGNATION, Story.SLOW_WORLD))
 """The stories that are told among other faults. One more would make another history of each seed,
 and some of these are the examples of what was found.
 """
@@ -143,6 +144,8 @@ class Nemesis:
                 self._events.after(self._random.uniform(3.0, 8.0), self._mend_story)
             case Story.LOST_LINKS:
                 self._lost_links(machine)
+            case Story.SLOW_WORLD:
+                self._slow_world(machine)
             case Story.LATE_RESIGNATION:
                 self._late_resignation(machine)
 
@@ -262,6 +265,38 @@ class Nemesis:
 
         self._events.after(random.uniform(0.2, 0.5), lose_links)
         self._events.after(random.uniform(0.5, 2.5), go_on)
+
+    def _slow_world(self, machine: SimulatedMachine) -> None:
+        """All takes long: a second for each sync of one machine, or for each request of etcd, or
+        seconds for what a follower catches up with. Meanwhile a leader dies soon after each
+        election, or a newcomer comes while etcd is away.
+        """
+        random, follower = self._random, self._random.choice(self._machines)
+        match random.randrange(3):
+            case 0:
+                follower.sync_s = random.uniform(0.2, 1.0)
+            case 1:
+                self._etcd.least_s = self._etcd.slow_s = random.uniform(0.2, 0.45)
+            case _:
+                self._network.transfer_s = random.uniform(0.02, 0.2)
+        if random.random() < 0.5:
+            self._die_again_and_again(machine, self._events.now + 12.0)
+        else:
+            self._kill(follower)
+            self._etcd.is_away = random.random() < 0.5
+        self._events.after(16.0, self._hurry)
+
+    def _die_again_and_again(self, machine: SimulatedMachine, until: float) -> None:
+        if machine.serves:
+            machine.kill(with_power=self._random.random() < 0.5)
+            self._events.after(self._random.uniform(0.5, 2.0), machine.restart)
+        if self._events.now < until:
+            again = self._random.uniform(0.1, 1.0)
+            self._events.after(again, lambda: self._die_again_and_again(machine, until))
+
+    def _hurry(self) -> None:
+        self._group.hurry()
+        self._etcd.is_away = False
 
     def _late_resignation(self, machine: SimulatedMachine) -> None:
         """A leader stops in order, and a supervisor starts it again at once. Its resignation is on
