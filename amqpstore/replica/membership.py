@@ -15,19 +15,35 @@ from amqpstore.filenames import MEMBER, NEW_MEMBER
 from amqpstore.files import Files
 from amqpstore.replacing import replace_file
 
-_TEXT = "amqpstore member\nmember: {member}\netcd-cluster: {cluster}\n"
+_HEAD = "amqpstore member\nmember: {member}\netcd-cluster: {cluster}\n"
 _PATTERN = re.compile(
     r"amqpstore member\nmember: ([0-9a-f]{16})\netcd-cluster: (0|[1-9][0-9]{0,19})\n"
+    # What a later version adds is not read here, and is no damage.
+    r"((?:[a-z][a-z-]{0,39}: [ -~]{0,200}\n)*)"
 )
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
+_GROUP = re.compile(r"[0-9a-f]{32}")
+_MAX_BYTES = 4096
 
 
 class Membership(NamedTuple):
     """Which member a directory is of: 16 hexadecimal digits, and the id of the etcd cluster that
     its group is kept in; 0 if it has not heard of one yet.
+
+    The others tell how far the group had come when the file was written: see FORMAT.md.
     """
 
     member: str
     cluster: int = 0
+    group: str = ""
+    revision: int = 0
+    term: int = 0
+    floor: int = 0
+    generation: int = 0
+    confirmed: int = 0
+
+
+_LINES = ("etcd-revision", "term", "floor", "generation", "confirmed")
 
 
 def read_membership(files: Files, directory: str) -> Membership | None:
@@ -37,20 +53,29 @@ def read_membership(files: Files, directory: str) -> Membership | None:
         return None
     file = files.open(path)
     try:
-        text = file.read(0, 4096).decode("utf-8", "replace")
+        text = file.read(0, _MAX_BYTES + 1).decode("utf-8", "replace")
     finally:
         file.close()
     found = _PATTERN.fullmatch(text)
     if found is None:
         raise DamageError(path, 0, "it does not name a member")
-    return Membership(found[1], int(found[2]))
+    lines = dict(line.split(": ", 1) for line in found[3].splitlines())
+    group = lines.get("group", "")
+    numbers = [lines.get(name, "0") for name in _LINES]
+    if (group and not _GROUP.fullmatch(group)) or not all(map(_NUMBER.fullmatch, numbers)):
+        raise DamageError(path, 0, "it does not say how far its group had come")
+    return Membership(found[1], int(found[2]), group, *map(int, numbers))
 
 
 def write_membership(files: Files, directory: str, membership: Membership) -> None:
     """Write the file, or replace it. Durable on return. Raises: ValueError, OSError."""
-    text = _TEXT.format(member=membership.member, cluster=membership.cluster)
-    if not _PATTERN.fullmatch(text):
+    member, cluster, group, *numbers = membership
+    text = _HEAD.format(member=member, cluster=cluster)
+    if not _PATTERN.fullmatch(text) or (group and not _GROUP.fullmatch(group)):
         raise ValueError(f"{membership} is not a member of a group")
+    if group:
+        text += f"group: {group}\n"
+    text += "".join(f"{name}: {one}\n" for name, one in zip(_LINES, numbers, strict=True) if one)
     replace_file(files, directory, MEMBER, text.encode())
 
 

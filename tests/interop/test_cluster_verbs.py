@@ -170,8 +170,9 @@ def test_a_store_becomes_a_group_with_nothing_changed_but_the_file_member(
     assert view.store_id in (tmp_path / "a" / "STORE").read_text()
     assert len(view.secret) == 32
     assert read_membership(OsFiles(), operator.data("a")) == Membership(
-        said["member"], view.cluster
+        said["member"], view.cluster, view.group_id
     )
+    assert len(view.group_id) == 32
     assert [one.read_bytes() for one in segments] == content
     with pytest.raises(MembershipError):
         Store.open(operator.data("a"))
@@ -221,7 +222,8 @@ def test_a_directory_of_another_etcd_is_not_founded_by_mistake(
     assert not client.read().rows
     assert operator.json(0, "init", "--from-leader", "--yes")["member"] == member
     assert client.read().in_sync == (member,)
-    assert read_membership(OsFiles(), operator.data("a")) == Membership(member, cluster)
+    found = Membership(member, cluster, client.read().group_id)
+    assert read_membership(OsFiles(), operator.data("a")) == found
     assert "already" in operator.run(5, "init", "--from-leader", "--yes")
 
 

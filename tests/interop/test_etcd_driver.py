@@ -16,7 +16,7 @@ from amqpstore_server.cluster.effects import (
     Revoke,
     ShowAlive,
 )
-from amqpstore_server.cluster.keys import Compare, EtcdTransaction, Put, View
+from amqpstore_server.cluster.keys import Compare, EtcdTransaction, Put, View, alive_key
 from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.driver import EtcdDriver
@@ -38,9 +38,13 @@ class Heard:
     def __init__(self) -> None:
         self.answers: list[tuple[object, ...]] = []
         self.views: list[View] = []
+        self.objections: list[str] = []
 
     def viewed(self, view: View) -> None:
         self.views.append(view)
+
+    def is_another(self, reason: str) -> None:
+        self.objections.append(reason)
 
     def granted(self, lease: int) -> None:
         self.answers.append(("granted", lease))
@@ -93,7 +97,7 @@ class Driven:
         self.heard = Heard()
         self.is_fit = True
         self.client = EtcdClient(settings, prefix, timeout_s=timeout_s)
-        self.driver = EtcdDriver(self.client, "A", self.heard, lease_s, lambda: self.is_fit)
+        self.driver = EtcdDriver(self.client, self.heard, lease_s, lambda: self.is_fit)
         self.carry_out = self.driver.carry_out
 
 
@@ -259,7 +263,7 @@ def test_a_revision_that_is_compacted_before_the_watch_begins_is_read_anew(
 
     heard = Compacting()
     with EtcdClient(etcd.settings, prefix, timeout_s=PATIENT_S) as other:
-        driver = EtcdDriver(other, "A", heard, LEASE_S, lambda: True)
+        driver = EtcdDriver(other, heard, LEASE_S, lambda: True)
         wait_until(lambda: heard.sees("r3"))
         assert client.attempt(put("last")).outcome == "done"
         wait_until(lambda: heard.sees("last"))
@@ -316,7 +320,7 @@ def test_a_member_shows_that_it_runs(
     with driven(etcd.settings, prefix) as one:
 
         def shows(position: int) -> bool:
-            one.carry_out(ShowAlive({"position": position}))
+            one.carry_out(ShowAlive(alive_key("A"), {"position": position}))
             return shown() == {"position": position}
 
         wait_until(lambda: shows(1))
@@ -327,6 +331,6 @@ def test_a_member_shows_that_it_runs(
         wait_until(lambda: shown() is None)
         wait_until(lambda: shows(2))
         etcd.kill()
-        one.carry_out(ShowAlive({"position": 3}))
+        one.carry_out(ShowAlive(alive_key("A"), {"position": 3}))
         etcd.start()
         wait_until(lambda: shows(3))

@@ -69,7 +69,7 @@ class _Way:
         self._events = events
         settings = EtcdSettings(tuple(f"http://127.0.0.1:{one.port}" for one in self.relays))
         self.client = EtcdClient(settings, PREFIX)
-        self.driver = EtcdDriver(self.client, name, self, TIMING.lease_s, lambda: True)
+        self.driver = EtcdDriver(self.client, self, TIMING.lease_s, lambda: True)
         self.reader: Callable[[View], None] = lambda _: None
         self.grants: list[tuple[Callable[[int], None], Callable[[], None]]] = []
         self.attempts: dict[str, Callable[[Outcome, int], None]] = {}
@@ -97,6 +97,9 @@ class _Way:
 
     def viewed(self, view: View) -> None:
         self._hand_in(lambda: self.reader(view._replace(cluster=CLUSTER)))
+
+    def is_another(self, reason: str) -> None:
+        raise AssertionError(reason)
 
     def granted(self, lease: int) -> None:
         self._hand_in(lambda: self.grants.pop(0)[0](lease))
@@ -217,8 +220,8 @@ class RealEtcd(GroupEtcd):
     def revoke(self, member: str, lease: int) -> None:
         self._ways[member].driver.carry_out(Revoke(lease))
 
-    def show_alive(self, member: str, value: Any) -> None:
-        self._ways[member].driver.carry_out(ShowAlive(value))
+    def show_alive(self, member: str, key: str, value: Any) -> None:
+        self._ways[member].driver.carry_out(ShowAlive(key, value))
 
     def attempt(
         self, member: str, transaction: EtcdTransaction, answer: Callable[[Outcome, int], None]

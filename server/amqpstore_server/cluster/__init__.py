@@ -11,6 +11,8 @@ and each change of the list of in-sync replicas.
 - `frames`: what members send each other
 - `codec`: frames on the wire
 - `effects`: what a member asks of its driver
+- `notes`: what a member has seen of its group, and by what it knows an etcd again
+- `registering`: which process is that of a member
 - `replica_log`: what a member knows of its log on disk
 - `following`: a follower's stream and promises
 - `electing`: a candidacy

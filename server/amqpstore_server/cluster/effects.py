@@ -20,6 +20,7 @@ from amqpstore_server.cluster.frames import (
     StorePiece,
 )
 from amqpstore_server.cluster.keys import EtcdTransaction
+from amqpstore_server.cluster.notes import Notes
 
 # etcd.
 
@@ -51,8 +52,9 @@ class Revoke(NamedTuple):
 
 
 class ShowAlive(NamedTuple):
-    """Put the key `alive/<id>` under a lease of 10 s; nobody waits for it."""
+    """Put a key below `alive/` under a lease of 10 s; nobody waits for it."""
 
+    key: str
     value: Mapping[str, Any]
 
 
@@ -98,6 +100,17 @@ class SendCopy(NamedTuple):
 
     link: int
     received: tuple[ReceivedFile, ...]
+
+
+# The file MEMBER.
+
+
+class WriteNotes(NamedTuple):
+    """Write what the member has seen into MEMBER: answered by `GroupMember.noted` once it is
+    durable. Nothing else waits for it.
+    """
+
+    notes: Notes
 
 
 # The disk.
@@ -225,4 +238,4 @@ StreamEffect: TypeAlias = (
 )
 DiskEffect: TypeAlias = Dial | Persist | Open | StreamEffect
 BrokerEffect: TypeAlias = Committed | BlockPublishers | StepDown | Exit | TellOperator
-Effect: TypeAlias = EtcdEffect | LinkEffect | DiskEffect | BrokerEffect
+Effect: TypeAlias = EtcdEffect | LinkEffect | DiskEffect | BrokerEffect | WriteNotes

@@ -28,10 +28,14 @@ from amqpstore_server.cluster.effects import (
     TellOperator,
 )
 from amqpstore_server.cluster.frames import (
+    CLAIM_PROTOCOL,
+    FOUNDED_PROTOCOL,
     PROTOCOL,
+    START,
     Ack,
     Beat,
     CaughtUp,
+    Claim,
     Definition,
     DefinitionsSnapshot,
     Hello,
@@ -100,6 +104,11 @@ class Following:
         self._log = log
         self._timing = timing
         self._effects = effects
+        self.claim = Claim(0, START)
+        """Which process of its member this is, and what it knows to be confirmed."""
+        self.withheld = ""
+        """Why it does not follow the leader that there is: that lacks what was confirmed."""
+        self._leader_protocol = FOUNDED_PROTOCOL
         self._link: int | None = None
         self._welcome: Welcome | None = None
         self._join = Join.STREAM
@@ -149,7 +158,10 @@ class Following:
             and leader is not None
             and leader["member"] != self._identity.member
         ):
+            if is_another:
+                self.withheld = ""
             self._dialled = leader["request"]
+            self._leader_protocol = int(leader.get("protocol", FOUNDED_PROTOCOL))
             self._dial_at = now + self._timing.read_every_s
             self._go(Stream.DIALLED)
             self._effects.append(Dial(str(leader["member"]), str(leader["replicate"])))
@@ -170,6 +182,8 @@ class Following:
             self.term,
             self._log.tail(),
         )
+        if self._leader_protocol >= CLAIM_PROTOCOL:
+            self._effects.append(Send(link, self.claim))
         self._effects.append(Send(link, hello))
 
     def disconnected(self, link: int) -> None:
@@ -226,11 +240,38 @@ class Following:
         same = (named.get("member"), named.get("incarnation"), named.get("term"))
         if same != (welcome.member, welcome.incarnation, welcome.term):
             self.hang_up()
+        elif reason := self._missing(welcome, view):
+            self._withhold(reason)
         elif self._join is Join.COPY:
             self._persist(welcome)
         else:
             self._go(Stream.DISCARDING)
             self._effects.append(Discard(welcome.common))
+
+    def _missing(self, welcome: Welcome, view: View) -> str:
+        """Return what the leader lacks of what is known to be confirmed; empty if it may have all
+        of it.
+        """
+        confirmed = self.claim.confirmed
+        if welcome.join is Join.REPLACE:
+            kept = welcome.common
+        else:
+            # What was compacted away cannot be compared: the leader must be as far, by its word.
+            kept = view.floor if view.floor != START else confirmed
+        if confirmed.number <= kept.number:
+            return ""
+        return (
+            f"batch {confirmed.number} of term {confirmed.term} is here and known to be confirmed, "
+            f"and the leader {welcome.member} has no more than batch {kept.number} in common"
+        )
+
+    def _withhold(self, reason: str) -> None:
+        """Stay out, and keep every byte: a person has to say which history holds."""
+        self.withheld = (
+            f"{reason}: this member stays out and keeps what it has. Decide which history holds: "
+            "`amqpstore cluster force-leader`"
+        )
+        self.hang_up()
 
     def discarded(self) -> None:
         """What was behind the common position is in quarantine."""
@@ -331,6 +372,14 @@ class Following:
         if self._seq not in (0, caught_up.seq):
             self._object(f"{caught_up.seq} as its last frame behind {self._seq}")
             return
+        if self.claim.confirmed.number > self._number:
+            # Nothing is there to be kept: the own log has lost it, and the leader never had it.
+            self._withhold(
+                f"batch {self.claim.confirmed.number} is known to be confirmed, and the leader's "
+                f"log ends with batch {self._number}"
+            )
+            return
+        self.withheld = ""
         self._seq = caught_up.seq
         self._effects.append(Sync(caught_up.term, caught_up.seq))
         self._commit(caught_up.committed)

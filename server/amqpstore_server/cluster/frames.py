@@ -12,8 +12,13 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 
-PROTOCOL = 1
-"""The version of these frames. A leader sends the one that etcd has for the group."""
+PROTOCOL = 2
+"""The version of these frames. A leader sends the one that etcd has for the group; its key in etcd
+names the one that it takes. Version 2 adds `Claim`.
+"""
+FOUNDED_PROTOCOL = 1
+"""What the members of a new group have to speak at least."""
+CLAIM_PROTOCOL = 2
 MAX_TERM = (1 << 19) - 1
 """Terms up to this keep LSNs positive in 64 signed bits."""
 MAX_TAIL = 4096
@@ -98,6 +103,15 @@ class Hello(_Frame, frozen=True, tag=1):
     """The highest version that it speaks."""
     term: Term
     tail: Annotated[tuple[HeldBatch, ...], Meta(max_length=MAX_TAIL)]
+
+
+class Claim(_Frame, frozen=True, tag=15):
+    """Sent before a Hello to a leader that takes it: which process of its member the follower is,
+    and up to where it knows that everything was confirmed.
+    """
+
+    generation: Count
+    confirmed: ReplicaPosition
 
 
 class Refused(_Frame, frozen=True, tag=2):
@@ -222,7 +236,7 @@ class Promise(_Frame, frozen=True, tag=13):
     number: Count
 
 
-FromFollower: TypeAlias = Hello | Ready | Ack | Promise
+FromFollower: TypeAlias = Claim | Hello | Ready | Ack | Promise
 FromLeader: TypeAlias = (
     Refused
     | Welcome

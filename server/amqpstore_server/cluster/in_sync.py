@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from amqpstore_server.cluster.effects import Attempt, Effect
-from amqpstore_server.cluster.keys import IN_SYNC, View, list_change
+from amqpstore_server.cluster.keys import IN_SYNC, FloorChange, View, list_change
 from amqpstore_server.cluster.tenure import Outcome
 
 
@@ -60,6 +60,8 @@ class InSyncList:
         self._offered: dict[str, int] = {}
         """Members that were offered, with the revision of the list that a lost request compares."""
         self._change: _Change | None = None
+        self.floor: FloorChange | None = None
+        """What the next change says of how far everything is confirmed."""
 
     @property
     def waits_for(self) -> frozenset[str]:
@@ -100,7 +102,9 @@ class InSyncList:
 
     def _ask_for(self, members: tuple[str, ...], fence: int) -> None:
         self._change = _Change(self._make_request(), members)
-        transaction = list_change(fence, self._revision, members, self._term, self._change.request)
+        transaction = list_change(
+            fence, self._revision, members, self._term, self._change.request, self.floor
+        )
         self._effects.append(Attempt(transaction))
 
     def attempted(self, request: str, outcome: Outcome, revision: int) -> bool | None:

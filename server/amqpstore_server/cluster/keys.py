@@ -15,13 +15,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from amqpstore_server.cluster.frames import PROTOCOL, START, ReplicaPosition
+
 GROUP = "group"
 STATE = "state"
 LEADER = "leader"
 IN_SYNC = "in_sync"
 HANDOVER = "handover"
 SECRET = "secret"  # noqa: S105 (the name of a key)
+FLOOR = "floor"
+"""Up to where everything is confirmed, as of a second ago: who has less does not stand."""
+FORCED = "forced"
+"""The last decision of a person on which history holds."""
 _MEMBERS = "members/"
+_ALIVE = "alive/"
+_DECIDED = (GROUP, STATE, IN_SYNC, FORCED)
 
 
 def member_key(member: str) -> str:
@@ -31,7 +39,31 @@ def member_key(member: str) -> str:
 
 def alive_key(member: str) -> str:
     """Return the key with which a member shows that it runs, for people and for elections."""
-    return f"alive/{member}"
+    return f"{_ALIVE}{member}"
+
+
+def outsider_key(member: str, incarnation: str) -> str:
+    """Return the key with which a process shows itself that is not, or no longer, the one of its
+    member.
+    """
+    return f"{_ALIVE}{member}/{incarnation}"
+
+
+def generation_key(member: str) -> str:
+    """Return the key that names the last process of a member."""
+    return f"generations/{member}"
+
+
+class Generation(NamedTuple):
+    """The last process of a member: which start it was, and its incarnation.
+
+    `is_proven`: whether its data directory is the one that the process before it had, or has caught
+    up with a leader since. An older copy is neither, and does not stand for election.
+    """
+
+    number: int
+    incarnation: str
+    is_proven: bool
 
 
 class EtcdRow(NamedTuple):
@@ -90,6 +122,44 @@ class View(NamedTuple):
         """The id of the group's store, as in its marker; empty before the group is founded."""
         row = self.rows.get(GROUP)
         return str(row.value.get("store_id", "")) if row else ""
+
+    @property
+    def group_id(self) -> str:
+        """What tells this group from any other, and from one that was founded in its place; empty
+        in a group that an older version has founded.
+        """
+        row = self.rows.get(GROUP)
+        return str(row.value.get("id", "")) if row else ""
+
+    @property
+    def floor(self) -> ReplicaPosition:
+        """Up to here everything was confirmed; `START` if no leader has said so yet."""
+        row = self.rows.get(FLOOR)
+        return ReplicaPosition(int(row.value["term"]), int(row.value["number"])) if row else START
+
+    @property
+    def forced_term(self) -> int:
+        """The term whose history holds by the decision of a person; 0 if there was none."""
+        row = self.rows.get(FORCED)
+        return int(row.value["term"]) if row else 0
+
+    @property
+    def decided_at(self) -> int:
+        """The revision of the last change of who leads and who counts."""
+        return max(self.changed(key) for key in _DECIDED)
+
+    def generation(self, member: str) -> Generation | None:
+        """Return the last process of a member; None if it never had one that counts them."""
+        row = self.rows.get(generation_key(member))
+        if row is None:
+            return None
+        value = row.value
+        return Generation(int(value["number"]), str(value["incarnation"]), bool(value["proven"]))
+
+    def shown(self, member: str) -> Mapping[str, Any]:
+        """Return what a member shows of itself; nothing if it does not run."""
+        row = self.rows.get(alive_key(member))
+        return row.value if row else {}
 
     @property
     def secret(self) -> bytes:
@@ -195,6 +265,7 @@ def election(
         "retaken": own,
         "replicate": identity.replicate,
         "amqp": identity.amqp,
+        "protocol": PROTOCOL,
         "request": request,
     }
     return EtcdTransaction(
@@ -204,6 +275,9 @@ def election(
             # The list is compared in the transaction that decides: an older copy of it may still
             # name a member that the leader has gone on without.
             Compare(IN_SYNC, view.changed(IN_SYNC)),
+            # What the candidate was measured by: the floor, and that it is its member's process.
+            Compare(FLOOR, view.changed(FLOOR)),
+            Compare(generation_key(identity.member), view.changed(generation_key(identity.member))),
         ),
         (
             Put(LEADER, value, lease),
@@ -225,15 +299,90 @@ def _succession(view: View, member: str) -> tuple[str, ...]:
     return (member, *(without if len(without) + 1 >= view.min_in_sync else others))
 
 
+class FloorChange(NamedTuple):
+    """How far everything is confirmed, and the revision of what says so in etcd until now: without
+    comparing that, a request that is carried out late would lower it again.
+    """
+
+    position: ReplicaPosition
+    revision: int
+
+
 def list_change(
-    fence: int, list_revision: int, members: tuple[str, ...], term: int, request: str
+    fence: int,
+    list_revision: int,
+    members: tuple[str, ...],
+    term: int,
+    request: str,
+    floor: FloorChange | None = None,
 ) -> EtcdTransaction:
-    """Return the transaction with which the leader grows or shrinks the in-sync list."""
+    """Return the transaction with which the leader grows or shrinks the in-sync list, and says how
+    far everything is confirmed.
+    """
+    compares, puts = _floor_change(floor, request) if floor is not None else ((), ())
+    change = Put(IN_SYNC, {"members": list(members), "term": term, "request": request})
     return EtcdTransaction(
-        (Compare(LEADER, fence), Compare(IN_SYNC, list_revision)),
-        (Put(IN_SYNC, {"members": list(members), "term": term, "request": request}),),
+        (Compare(LEADER, fence), Compare(IN_SYNC, list_revision), *compares),
+        (change, *puts),
         request=request,
     )
+
+
+def floor_change(fence: int, floor: FloorChange, request: str) -> EtcdTransaction:
+    """Return the transaction with which the leader says how far everything is confirmed."""
+    compares, puts = _floor_change(floor, request)
+    return EtcdTransaction((Compare(LEADER, fence), *compares), puts, request=request)
+
+
+def _floor_change(floor: FloorChange, request: str) -> tuple[tuple[Compare, ...], tuple[Put, ...]]:
+    (term, number), revision = floor
+    put = Put(FLOOR, {"term": term, "number": number, "request": request})
+    return (Compare(FLOOR, revision),), (put,)
+
+
+def naming(fence: int, view: View, group_id: str, request: str) -> EtcdTransaction:
+    """Return the transaction with which a leader gives an id to a group that has none: an older
+    version has founded it.
+    """
+    return EtcdTransaction(
+        (Compare(LEADER, fence), Compare(GROUP, view.changed(GROUP))),
+        (Put(GROUP, {**view.rows[GROUP].value, "id": group_id, "request": request}),),
+        request=request,
+    )
+
+
+def registration(view: View, member: str, generation: Generation, request: str) -> EtcdTransaction:
+    """Return the transaction with which a process becomes the one of its member."""
+    key = generation_key(member)
+    return EtcdTransaction(
+        (Compare(key, view.changed(key)), Compare(GROUP, view.changed(GROUP))),
+        (generation_put(member, generation, request),),
+        request=request,
+    )
+
+
+def proof(fence: int, view: View, member: str, request: str) -> EtcdTransaction | None:
+    """Return the transaction with which a leader says that a member has caught up, whatever copy
+    of its directory it began with; None if nobody doubts it.
+    """
+    found = view.generation(member)
+    if found is None or found.is_proven:
+        return None
+    return EtcdTransaction(
+        (
+            Compare(LEADER, fence),
+            Compare(generation_key(member), view.changed(generation_key(member))),
+        ),
+        (generation_put(member, found._replace(is_proven=True), request),),
+        request=request,
+    )
+
+
+def generation_put(member: str, generation: Generation, request: str) -> Put:
+    """Return what names the last process of a member."""
+    number, incarnation, is_proven = generation
+    value = {"number": number, "incarnation": incarnation, "proven": is_proven, "request": request}
+    return Put(generation_key(member), value)
 
 
 def regain(

@@ -7,11 +7,12 @@ together what is committed, who is in the list, and when another one is to lead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
 from amqpstore_server.cluster.effects import (
+    Attempt,
     BlockPublishers,
     CatchUp,
     CheckpointUpTo,
@@ -28,6 +29,7 @@ from amqpstore_server.cluster.frames import (
     Ack,
     Beat,
     CaughtUp,
+    Claim,
     Definition,
     Hello,
     Join,
@@ -40,7 +42,16 @@ from amqpstore_server.cluster.frames import (
     Welcome,
 )
 from amqpstore_server.cluster.in_sync import InSyncList
-from amqpstore_server.cluster.keys import MemberIdentity, View
+from amqpstore_server.cluster.keys import (
+    FLOOR,
+    EtcdTransaction,
+    FloorChange,
+    MemberIdentity,
+    View,
+    floor_change,
+    naming,
+    proof,
+)
 from amqpstore_server.cluster.progress import FollowerProgress
 from amqpstore_server.cluster.replica_log import ReplicaLog
 from amqpstore_server.cluster.slow_followers import SlowFollowers
@@ -102,13 +113,22 @@ class Leader:
         self._list = InSyncList(identity.member, won.term, won.view, effects, make_request)
         self._followers: dict[str, FollowerProgress] = {}
         self._names: dict[int, str] = {}
+        self._claims: dict[int, Claim] = {}
+        self.withheld: dict[str, str] = {}
+        """The members that stay out because this leader lacks what they know to be confirmed."""
+        self._make_request = make_request
+        self._asked = ""
+        """The request under way that changes neither the list nor the leader's key."""
+        self._ask_at = now
+        self._floor = FloorChange(won.view.floor, won.view.changed(FLOOR))
+        """What is in etcd of how far everything is confirmed."""
         self._waiting: list[tuple[int, Hello]] = []
         self._is_unsure = False
         """Whether a request has failed, or its answer was lost, and etcd was not read since."""
         self._read_at = now
         self._seq = 0
         self._number = 0
-        self._base_number = 0
+        self._base = START
         """The last batch of the log when the term began: committed with the frame 1."""
         self._committed_number = 0
         self._sealed: deque[_Sealed] = deque()
@@ -147,6 +167,14 @@ class Leader:
         """Until when the key in etcd is there for certain."""
         return self._tenure.until
 
+    @property
+    def confirmed(self) -> ReplicaPosition:
+        """Up to where everything is confirmed; `START` if nothing is by this leader yet."""
+        if not self.committed:
+            return START
+        number = self._committed_number
+        return ReplicaPosition(self.term, number) if number > self._base.number else self._base
+
     def may_serve(self, now: float) -> bool:
         """Tell whether nobody else can lead yet: by the lease, or by the promises of all
         candidates.
@@ -171,7 +199,8 @@ class Leader:
         self.is_open = True
         self._opened_at = now
         self._seq = 1
-        self._base_number = self._number = self._log.last().number
+        self._base = self._log.last()
+        self._number = self._base.number
         self._commit(now)
         waiting, self._waiting = self._waiting, []
         for link, hello in waiting:
@@ -228,7 +257,7 @@ class Leader:
         if durable <= self.committed:
             return
         self.committed = durable
-        self._committed_number = max(self._committed_number, self._base_number)
+        self._committed_number = max(self._committed_number, self._base.number)
         while self._sealed and self._sealed[0].seq <= durable:
             self._committed_number = self._sealed.popleft().number
         self._stalled_since = None
@@ -241,13 +270,17 @@ class Leader:
 
     # Followers.
 
+    def claim(self, link: int, claim: Claim) -> None:
+        """A follower says which process it is, and what it knows to be confirmed."""
+        self._claims[link] = claim
+
     def hello(self, link: int, hello: Hello, now: float) -> None:
         """A follower has connected."""
         if hello.term > self.term:
             # It follows somebody who was elected later, so this leader has been deposed.
             self._effects += (HangUp(link), ReadKeys())
             return
-        if reason := self._refusal(hello):
+        if reason := self._refusal(hello, self._claims.get(link)):
             self._effects += (Send(link, Refused(reason)), HangUp(link), ReadKeys())
             return
         if not self.is_open:
@@ -267,6 +300,8 @@ class Leader:
         if hello.member in self.members and common.number < self._committed_number:
             self._expel(hello.member, common)
         follower.common = common
+        follower.generation = claim.generation if (claim := self._claims.get(link)) else 0
+        self._look_at_claim(hello, claim, common)
         last = hello.tail[0].position if hello.tail else START
         join = Join.STREAM if common == last else Join.REPLACE
         if not self._log.keeps_behind(common):
@@ -281,7 +316,26 @@ class Leader:
         )
         self._effects.append(Send(link, welcome))
 
-    def _refusal(self, hello: Hello) -> str:
+    def _look_at_claim(self, hello: Hello, claim: Claim | None, common: ReplicaPosition) -> None:
+        """Say that a member knows more to be confirmed than this log has. It finds that out
+        itself, and stays out.
+        """
+        name = hello.member
+        last = hello.tail[0].position if hello.tail else START
+        kept = common.number if common != last else self._log.last().number
+        if claim is None or common == START or claim.confirmed.number <= kept:
+            self.withheld.pop(name, None)
+            return
+        text = (
+            f"{name} knows batch {claim.confirmed.number} of term {claim.confirmed.term} to be "
+            f"confirmed, and this leader has no more than batch {kept} in common with it: {name} "
+            "stays out. Decide which history holds: `amqpstore cluster force-leader`"
+        )
+        if self.withheld.get(name) != text:
+            self.withheld[name] = text
+            self._effects.append(TellOperator(text))
+
+    def _refusal(self, hello: Hello, claim: Claim | None) -> str:
         """Return why a member cannot follow; empty if it can."""
         if hello.store_id != self._identity.store_id:
             return (
@@ -295,6 +349,12 @@ class Leader:
             )
         if not self._view.has_member(hello.member):
             return f"{hello.member} is not a member of this group: let it join first"
+        registered = self._view.generation(hello.member)
+        if claim is not None and registered is not None and claim.generation < registered.number:
+            return (
+                f"another process with the MEMBER of {hello.member} was started since, as its "
+                f"generation {registered.number}, and this is {claim.generation}: stop one of them"
+            )
         return ""
 
     def _expel(self, name: str, common: ReplicaPosition) -> None:
@@ -367,6 +427,7 @@ class Leader:
         if name is not None:
             self._followers[name].link = None
             self._followers[name].is_streaming = False
+        self._claims.pop(link, None)
         self._waiting = [one for one in self._waiting if one[0] != link]
 
     def _follower(self, link: int) -> FollowerProgress | None:
@@ -382,6 +443,7 @@ class Leader:
                 self._list.wait_for(name, self._seq)
         if self._list.is_changing or self._is_unsure:
             return
+        self._list.floor = self._next_floor() if not self._asked else None
         fence = self._tenure.fence
         for name in reversed(self.members):
             if reason := self._has_to_leave(name, now):
@@ -395,6 +457,42 @@ class Leader:
             if self._followers[name].acked >= seq:
                 self._list.offer(name, fence)
                 return
+
+    def _tend_group(self, now: float) -> None:
+        """Ask etcd for what the group should know besides the list: one thing at a time, and at
+        most once a second.
+        """
+        if self._asked or self._is_unsure or now < self._ask_at:
+            return
+        fence, request = self._tenure.fence, self._make_request()
+        transaction = next(filter(None, self._proofs(fence, request)), None)
+        if transaction is None and not self._view.group_id and self._view.store_id:
+            transaction = naming(fence, self._view, request, request)
+        if transaction is None and (floor := self._next_floor()) and not self._list.is_changing:
+            transaction = floor_change(fence, floor, request)
+        if transaction is not None:
+            self._ask_at = now + self._timing.note_every_s
+            self._asked = request
+            self._effects.append(Attempt(transaction))
+
+    def _next_floor(self) -> FloorChange | None:
+        """Return what etcd is to say of how far everything is confirmed; None if it does."""
+        is_there = self.confirmed <= self._floor.position
+        return None if is_there else FloorChange(self.confirmed, self._floor.revision)
+
+    def _proofs(self, fence: int, request: str) -> Iterator[EtcdTransaction | None]:
+        """Yield what tells that members have caught up that came with a copy of their directory."""
+        for name in self.members:
+            follower = self._followers.get(name)
+            if follower is None or not follower.is_streaming or follower.has_lost:
+                continue
+            registered = self._view.generation(name)
+            if (
+                registered is not None
+                and registered.number == follower.generation
+                and follower.acked >= max(self.committed, 1)
+            ):
+                yield proof(fence, self._view, name, request)
 
     def _may_enter(self, name: str, follower: FollowerProgress, now: float) -> bool:
         """Tell whether a follower is a voter, and at most a second behind.
@@ -490,8 +588,15 @@ class Leader:
     def attempted(self, request: str, outcome: Outcome, revision: int, now: float) -> None:
         """Hear what became of a transaction; `revision` is that of etcd after it."""
         before = self.members
+        if request == self._asked:
+            # A read tells what became of it.
+            self._asked = ""
+            self._look(now)
+            return
         done = self._list.attempted(request, outcome, revision)
         if done:
+            if self._list.floor is not None:
+                self._floor = self._list.floor._replace(revision=revision)
             # Hung up now, so that they notice.
             for name in set(before) - set(self.members):
                 self._dropped(name, now)
@@ -512,10 +617,26 @@ class Leader:
             return
         self._view, self._viewed_at = view, now
         self._is_unsure = False
+        self._floor = FloorChange(view.floor, view.changed(FLOOR))
         self._list.viewed(view)
+        self._hang_up_on_replaced(view)
         self._commit(now)
         if view.handover not in ("", self._identity.member):
             self.hand_over(view.handover, now)
+
+    def _hang_up_on_replaced(self, view: View) -> None:
+        """Count no ack of a process that is not that of its member any longer."""
+        for name, follower in self._followers.items():
+            registered = view.generation(name)
+            if (
+                follower.link is not None
+                and follower.generation
+                and registered is not None
+                and follower.generation < registered.number
+            ):
+                self._effects.append(HangUp(follower.link))
+                self.disconnected(follower.link)
+                follower.acked = 0
 
     def granted(self, lease: int) -> None:
         """There is a new lease, to regain the leader's key with."""
@@ -560,6 +681,7 @@ class Leader:
             self._look_for_slow(now)
             self._hang_up_on_the_silent(now)
             self._tend_list(now)
+            self._tend_group(now)
             self._look_for_stalls(now)
             if reason := self._reason_to_give_way(now):
                 self.resign(reason)

@@ -1,9 +1,14 @@
-"""One member of a group: follows, stands for election, leads, and follows again."""
+"""One member of a group: follows, stands for election, leads, and follows again.
+
+Past 600 lines because everything that a driver tells a member, and all that a member asks of it,
+goes through this one door.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 
 from amqpstore_server.cluster.effects import (
     Effect,
@@ -16,6 +21,7 @@ from amqpstore_server.cluster.effects import (
     ShowAlive,
     StepDown,
     TellOperator,
+    WriteNotes,
 )
 from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following, Stream
@@ -23,6 +29,7 @@ from amqpstore_server.cluster.frames import (
     Ack,
     Beat,
     CaughtUp,
+    Claim,
     Definition,
     DefinitionsSnapshot,
     Frame,
@@ -37,11 +44,16 @@ from amqpstore_server.cluster.frames import (
     StorePiece,
     Welcome,
 )
-from amqpstore_server.cluster.keys import MemberIdentity, View
+from amqpstore_server.cluster.keys import MemberIdentity, View, alive_key, outsider_key
 from amqpstore_server.cluster.leading import Leader
+from amqpstore_server.cluster.notes import Notes, objection, objection_of_others
+from amqpstore_server.cluster.registering import Registered, Registering
 from amqpstore_server.cluster.replica_log import ReplicaLog
 from amqpstore_server.cluster.tenure import Leadership, Outcome
 from amqpstore_server.cluster.timing import Health, Timing
+
+_SURE = 3
+"""So many answers in a row are not an older one that was overtaken."""
 
 
 class Role(Enum):
@@ -63,7 +75,8 @@ class GroupMember:
     """The state machine of one process. `effects` is what the driver has to carry out, in order; it
     empties the list.
 
-    Args: term, the highest durable one. make_request returns another string each time.
+    Args: term, the highest durable one. make_request returns another string each time. notes, what
+    the file MEMBER has.
     """
 
     def __init__(
@@ -74,6 +87,7 @@ class GroupMember:
         now: float,
         make_request: Callable[[], str],
         timing: Timing | None = None,
+        notes: Notes | None = None,
     ) -> None:
         self.effects: list[Effect] = []
         self.role = Role.FOLLOWING
@@ -88,11 +102,20 @@ class GroupMember:
         self._read_at = now
         self._show_at = now
         self._shown_follows = False
-        self._has_reported = False
+        self._noted = self.notes = notes or Notes()
+        self._note_at = now
+        self.proves_itself = True
+        """Whether it stands only if it is not older than the group. Without, it is as members of
+        versions that knew no floor are.
+        """
+        self._waits: dict[str, str] = {}
+        self._etcd_says = ""
+        self._objections = 0
         self._stand_at = now
         """Not before that it stands for election."""
         self.following = Following(identity, term, log, self._timing, self.effects)
         self.electing = Electing(identity, self._timing, self.effects, make_request)
+        self.registering = Registering(identity, self.notes.generation, self.effects, make_request)
 
     def _go(self, role: Role) -> None:
         if role not in NEXT[self.role]:
@@ -105,10 +128,11 @@ class GroupMember:
         """Do what is due; to be called at least ten times a second."""
         follows = self._follows()
         is_due = now >= self._show_at or follows is not self._shown_follows
-        if is_due and health.is_fit(now, self._timing):
+        if is_due and health.is_fit(now, self._timing) and self._may_show():
             self._show_at = now + self._timing.alive_every_s
             self._shown_follows = follows
-            self.effects.append(ShowAlive(self._status()))
+            self.effects.append(ShowAlive(self._alive_key(), self._status()))
+        self._take_notes(now)
         if self.leader is not None:
             self.leader.tick(now, health)
             self._look_at_leader()
@@ -118,17 +142,87 @@ class GroupMember:
     def _follows(self) -> bool:
         return self.leader is None and self.following.state is Stream.STREAMING
 
+    # What is noted in MEMBER, and told to people.
+
+    def _take_notes(self, now: float) -> None:
+        """Have MEMBER written anew, if there is something new: at once for what changes seldom."""
+        confirmed = self._log.confirmed()
+        if self.leader is not None:
+            confirmed = max(confirmed, self.leader.confirmed)
+        self.notes = self.notes._replace(
+            confirmed=max(self.notes.confirmed, confirmed),
+            generation=self.registering.generation,
+        )
+        moves = self.notes._replace(floor=self._noted.floor, confirmed=self._noted.confirmed)
+        is_due = now >= self._note_at or moves != self._noted
+        if self.notes != self._noted and is_due:
+            self._note_at = now + self._timing.note_every_s
+            self._noted = self.notes
+            self.effects.append(WriteNotes(self.notes))
+
+    def noted(self, notes: Notes) -> None:
+        """Notes are durable in MEMBER."""
+        self.registering.noted(notes.generation)
+
+    @property
+    def waits(self) -> str:
+        """Why this member stays out or does not lead, for people; empty if nothing is wrong."""
+        return "; ".join(self._waits.values())
+
+    @property
+    def is_etcd_refused(self) -> bool:
+        """Whether the etcd that answers is not used."""
+        return bool(self._etcd_says)
+
+    @property
+    def waiting(self) -> int:
+        """How many processes say that they stay out or do not lead, or are known to by the
+        leader.
+        """
+        rows = self._view.rows if self._view is not None else {}
+        shown = {
+            key
+            for key, row in rows.items()
+            if key.startswith(alive_key("")) and "waits" in row.value
+        }
+        known = self.leader.withheld if self.leader is not None else {}
+        return len(shown | {alive_key(name) for name in known})
+
+    def _wait(self, what: str, reason: str) -> None:
+        """Say why this member does not do something, when that has changed."""
+        if self._waits.get(what, "") == reason:
+            return
+        if not reason:
+            del self._waits[what]
+            return
+        self._waits[what] = reason
+        self.effects.append(TellOperator(reason))
+        self._show_at = -inf
+
+    def _may_show(self) -> bool:
+        """Tell whether it is known which process is that of this member."""
+        return self._view is not None or bool(self._etcd_says)
+
+    def _alive_key(self) -> str:
+        member, incarnation = self.identity.member, self.identity.incarnation
+        is_outsider = self.registering.is_outsider
+        return outsider_key(member, incarnation) if is_outsider else alive_key(member)
+
     def _status(self) -> dict[str, object]:
         following = self.following
         is_copying = self.leader is None and following.state is Stream.COPYING
         copied = {"bytes": following.received_bytes, "of": following.copy_bytes}
         return {
             "incarnation": self.identity.incarnation,
+            "replicate": self.identity.replicate,
             "role": self.role.name.lower(),
             "term": self.following.term,
             "position": self._log.last().lsn,
             "follows": self._follows(),
             "damaged": self.identity.is_damaged,
+            "generation": self.registering.generation,
+            "seen": self.notes.shown(),
+            **({"waits": self.waits} if self.waits else {}),
             **({"copied": copied} if is_copying else {}),
         }
 
@@ -138,7 +232,9 @@ class GroupMember:
                 self._read_at = now + self._timing.turn_s
                 self.electing.tick()
             return
-        self.following.tick(self._view, now)
+        if self._may_follow():
+            self.following.tick(self._view, now)
+            self._wait("history", self.following.withheld)
         if now >= self._read_at:
             self.changed()
             is_led = self._view is not None and self._view.leader is not None
@@ -155,10 +251,43 @@ class GroupMember:
         """A watch says that the keys have changed, or that it has lost its place: read them."""
         self.effects.append(ReadKeys())
 
+    def _may_follow(self) -> bool:
+        """Tell whether this is its member's process; one of no member has the leader say so."""
+        is_member = self._view is not None and self._view.has_member(self.identity.member)
+        return self.registering.state is Registered.YES or not is_member
+
+    def _lacks(self, view: View) -> str:
+        """Return why this member may be older than the group; empty if it is not."""
+        last = self._log.last()
+        for position, whence in (
+            (view.floor, "as etcd says"),
+            (self.notes.binding(view), "as its MEMBER says"),
+        ):
+            if last.number < position.number or last.term < position.term:
+                return (
+                    f"this member's log ends with batch {last.number} of term {last.term}, and "
+                    f"batch {position.number} of term {position.term} is confirmed, {whence}: it "
+                    "does not stand for election, and waits for somebody to catch up from. If "
+                    "nobody has that batch any more: `amqpstore cluster force-leader`"
+                )
+        return ""
+
+    def _is_proven(self, view: View) -> bool:
+        """Tell whether this member is not older than the group; it says so if it is."""
+        if self.registering.state is not Registered.YES or not self.registering.is_proven:
+            return False
+        reason = self._lacks(view)
+        self._wait("log", reason)
+        return not reason
+
     def _may_stand(self, view: View, now: float) -> bool:
         """Tell whether this member may lead, nobody has its promise, and its turn has come."""
         identity = self.identity
         if identity.member not in view.in_sync or now < self._stand_at:
+            return False
+        if self._objections or self._etcd_says:
+            return False
+        if self.proves_itself and not self._is_proven(view):
             return False
         if view.leader is not None:
             # The key of an incarnation of its own that is gone: it made no promise to anybody else
@@ -194,17 +323,33 @@ class GroupMember:
 
     # Answers of etcd.
 
-    def viewed(self, view: View, now: float) -> None:
-        """Take over what a linearizable read has returned."""
-        if not self._is_authority(view):
-            return
+    def viewed(self, view: View, now: float) -> bool:
+        """Take over what a linearizable read has returned. Returns whether it is the newest, and of
+        the etcd of this group.
+        """
         if self._view is not None and view.revision < self._view.revision:
-            return  # an older answer that was overtaken
+            return False  # an older answer that was overtaken
+        if reason := self._objection(view):
+            self._objections += 1
+            if self._objections >= _SURE:
+                self.etcd_is_another(reason)
+            return False
+        self._objections = 0
+        self.etcd_is_another("")
         self._view = view
+        self.notes = self.notes.seen(view)
+        self.registering.viewed(view, self._log.last())
+        self._wait("process", self.registering.objection)
+        self._take_notes(now)
         if self.leader is not None:
             self.leader.viewed(view, now)
+            if self.registering.is_outsider and self.leader.deposed is None:
+                self.leader.resign("another process of this member was started")
             self._look_at_leader()
-            return
+            return True
+        self.following.claim = Claim(self.registering.generation, self.notes.binding(view))
+        if self.registering.is_outsider:
+            self.following.hang_up()
         if view.leader is not None:
             self._vacant_since = None
             self.following.has_resigned = False
@@ -212,28 +357,36 @@ class GroupMember:
             self._vacant_since = now
         self.following.viewed(view)
         self._look_at_election(view, now)
+        return True
 
     def _look_at_election(self, view: View, now: float) -> None:
         won = self.electing.viewed(view, now)
         if won is not None and self.role is Role.FOLLOWING:
             self._lead(won, now)
 
-    def _is_authority(self, view: View) -> bool:
-        """Tell whether an etcd decides about this group: not another one, nor one that has
-        forgotten a term.
-        """
+    def _objection(self, view: View) -> str:
+        """Return why an etcd does not decide about this group; empty if it does."""
         cluster = self.identity.cluster
-        if view.cluster != cluster and not self._has_reported:
-            self._has_reported = True
-            self.effects.append(
-                TellOperator(
-                    f"etcd cluster {view.cluster:x} answers, and this member belongs to "
-                    f"{cluster:x}: it was made anew, or restored from a backup, and decides "
-                    "nothing here"
-                )
+        if view.cluster != cluster:
+            return (
+                f"etcd cluster {view.cluster:x} answers, and this member belongs to {cluster:x}: "
+                "it was made anew, or restored from a backup"
             )
         term = self.leader.term if self.leader is not None else self.following.term
-        return view.cluster == cluster and view.term >= term
+        notes = self.notes._replace(term=max(self.notes.term, term))
+        return objection(notes, view) or objection_of_others(view, self.identity.member)
+
+    def etcd_is_another(self, reason: str) -> None:
+        """An etcd answers that is not the one of this group, or an older state of it; with an empty
+        reason, it is the right one again.
+        """
+        self._etcd_says = reason
+        self._wait(
+            "etcd",
+            reason
+            and f"etcd is not used: {reason}. A leader goes on as long as its followers are there, "
+            "and nobody is elected. See `When somebody comes back older` in the manual",
+        )
 
     def _lead(self, won: Leadership, now: float) -> None:
         self._go(Role.OPENING)
@@ -266,6 +419,8 @@ class GroupMember:
 
     def attempted(self, request: str, outcome: Outcome, revision: int, now: float) -> None:
         """Hear what became of a transaction."""
+        if self.registering.attempted(request, outcome):
+            return
         if self.leader is not None:
             self.leader.attempted(request, outcome, revision, now)
             self._look_at_leader()
@@ -364,6 +519,7 @@ class GroupMember:
         if self.leader is None or self.leader.deposed is None:
             return
         reason, is_unfit = self.leader.deposed
+        self.notes = self.notes._replace(confirmed=max(self.notes.confirmed, self.leader.confirmed))
         self.effects.append(Exit(reason) if is_unfit else StepDown(reason))
         self._go(Role.CLOSING)
         self.leader = None
@@ -373,8 +529,9 @@ class GroupMember:
         if self.role is Role.CLOSING:
             self._go(Role.FOLLOWING)
             self._vacant_since = None
-            term = self.following.term
+            term, claim = self.following.term, self.following.claim
             self.following = Following(self.identity, term, self._log, self._timing, self.effects)
+            self.following.claim = claim
             self._read_at = now
 
     # Connections.
@@ -416,6 +573,8 @@ class GroupMember:
                 leader.ack(link, frame, now)
             case Promise():
                 leader.promise(link, frame, now)
+            case Claim():
+                leader.claim(link, frame)
             case _:
                 pass
 

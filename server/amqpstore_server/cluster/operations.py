@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amqpstore_server.cluster.frames import PROTOCOL
+from amqpstore_server.cluster.frames import FOUNDED_PROTOCOL, ReplicaPosition
 from amqpstore_server.cluster.keys import (
+    FLOOR,
+    FORCED,
     GROUP,
     HANDOVER,
     IN_SYNC,
@@ -22,6 +24,8 @@ from amqpstore_server.cluster.keys import (
     Put,
     View,
     alive_key,
+    generation_key,
+    generation_put,
     member_key,
 )
 
@@ -34,23 +38,39 @@ def founding(
     value: Mapping[str, Any],
     term: int,
     secret: bytes,
+    group_id: str,
     request: str,
+    former: View | None = None,
 ) -> EtcdTransaction:
     """Return the transaction that makes a store a group of one member, if there is no such group.
 
-    Args: value, of the member's key; term, the highest one that the store knows.
+    Args: value, of the member's key; term, the highest one that the store knows; group_id, by which
+    members know the group again; former, the keys of an older state of it that nobody leads, which
+    go.
     """
-    group = {"store_id": store_id, "protocol": PROTOCOL, "min_in_sync": 1, "request": request}
+    group = {
+        "store_id": store_id,
+        "id": group_id,
+        "protocol": FOUNDED_PROTOCOL,
+        "min_in_sync": 1,
+        "request": request,
+    }
+    puts = (
+        Put(GROUP, group),
+        Put(SECRET, {"secret": secret.hex()}),
+        Put(STATE, {"term": term, "leader": member, "request": request}),
+        Put(IN_SYNC, {"members": [member], "term": term, "request": request}),
+        Put(member_key(member), value),
+    )
+    put = {one.key for one in puts}
     return EtcdTransaction(
-        tuple(Compare(key, 0) for key in (GROUP, STATE, LEADER, IN_SYNC, SECRET)),
-        (
-            Put(GROUP, group),
-            Put(SECRET, {"secret": secret.hex()}),
-            Put(STATE, {"term": term, "leader": member, "request": request}),
-            Put(IN_SYNC, {"members": [member], "term": term, "request": request}),
-            Put(member_key(member), value),
+        tuple(
+            Compare(key, former.changed(key) if former is not None and key != LEADER else 0)
+            for key in (GROUP, STATE, LEADER, IN_SYNC, SECRET)
         ),
-        request=request,
+        puts,
+        tuple(key for key in former.rows if key not in put) if former is not None else (),
+        request,
     )
 
 
@@ -80,7 +100,7 @@ def removal(view: View, member: str, request: str) -> EtcdTransaction:
             Compare(IN_SYNC, view.changed(IN_SYNC)),
             Compare(LEADER, view.changed(LEADER)),
         ],
-        deletes=(member_key(member), alive_key(member)),
+        deletes=(member_key(member), alive_key(member), generation_key(member)),
     )
 
 
@@ -124,25 +144,57 @@ def switching(view: View, to: str, lease: int, request: str) -> EtcdTransaction:
 
 def forced_succession(view: View, member: str, request: str) -> EtcdTransaction:
     """Return the transaction that makes one member the only candidate, while nobody leads: a person
-    says that all others of the list are gone for good, and with them what only they had.
+    says that its history holds, and that what only others had is lost.
 
     It begins a term that nobody leads: a leader that has only lost its lease cannot regain its key
-    then, nor change the list, and nobody follows it.
+    then, nor change the list, and nobody follows it. No member has seen a higher one, so all of
+    them believe in this decision, whatever they know of before.
     """
-    term = view.term + 1
+    term = 1 + max(view.term, *(_seen_term(view, one) for one in view.members))
+    floor = ReplicaPosition.of_lsn(int(view.shown(member).get("position", 0)))
+    generation = view.generation(member)
     return EtcdTransaction(
         (
             Compare(LEADER, 0),
             Compare(STATE, view.changed(STATE)),
             Compare(IN_SYNC, view.changed(IN_SYNC)),
             Compare(member_key(member), view.changed(member_key(member))),
+            Compare(generation_key(member), view.changed(generation_key(member))),
         ),
         (
             Put(STATE, {"term": term, "leader": member, "request": request}),
             Put(IN_SYNC, {"members": [member], "term": term, "request": request}),
+            Put(FLOOR, {"term": floor.term, "number": floor.number, "request": request}),
+            _forced(term, member, request),
+            *(
+                [generation_put(member, generation._replace(is_proven=True), request)]
+                if generation is not None
+                else []
+            ),
         ),
         request=request,
     )
+
+
+def forced_history(view: View, request: str) -> EtcdTransaction:
+    """Return the transaction with which a person says that the history of the leader holds: who
+    stays out because he has more discards that.
+    """
+    leader = str(view.leader.value["member"]) if view.leader is not None else ""
+    return EtcdTransaction(
+        (Compare(LEADER, view.changed(LEADER)), Compare(STATE, view.changed(STATE))),
+        (_forced(view.term, leader, request),),
+        request=request,
+    )
+
+
+def _forced(term: int, member: str, request: str) -> Put:
+    return Put(FORCED, {"term": term, "member": member, "request": request})
+
+
+def _seen_term(view: View, member: str) -> int:
+    seen = view.shown(member).get("seen", {})
+    return int(seen.get("term", 0)) if isinstance(seen, Mapping) else 0
 
 
 def disbanding(view: View, request: str) -> EtcdTransaction:

@@ -14,6 +14,7 @@ class FollowerProgress:
         "acked",
         "common",
         "dropped_at",
+        "generation",
         "has_lost",
         "heard_at",
         "held_up_s",
@@ -30,6 +31,8 @@ class FollowerProgress:
         self.link: int | None = None
         self.common = START
         """Behind it the follower lacks all, or has to replace it."""
+        self.generation = 0
+        """Which process of its member it is; 0 if it does not say."""
         self.is_streaming = False
         self.acked = 0
         self.is_retrying = False

@@ -26,3 +26,6 @@ class ReplicaLog(Protocol):
 
     def checkpoint(self) -> int:
         """Return the number of the last batch that a checkpoint covers; 0 if there is none."""
+
+    def confirmed(self) -> ReplicaPosition:
+        """Return up to where the log is known to be confirmed, since it was opened."""

@@ -53,6 +53,10 @@ class Timing(NamedTuple):
     """A follower that has connected waits this long for its welcome: the leader may have to look
     for what both have in many segments, and each further connection would make it look again.
     """
+    note_every_s: float = 1.0
+    """How often a member notes in MEMBER what it has seen, and a leader in etcd what is confirmed,
+    while that moves.
+    """
     copy_silence_s: float = 30.0
     """A follower that gets a copy of the store connects again when it has heard nothing for so
     long.

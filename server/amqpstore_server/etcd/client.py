@@ -15,7 +15,7 @@ from math import ceil
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from amqpstore_server.cluster.keys import EtcdTransaction, View, alive_key
+from amqpstore_server.cluster.keys import FLOOR, EtcdTransaction, View, alive_key
 from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.etcd import messages
 from amqpstore_server.etcd.endpoint import Endpoint, EndpointLines
@@ -82,6 +82,8 @@ class EtcdClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoints = [Endpoint(url, settings, timeout_s) for url in settings.endpoints]
+        self._settings = settings
+        self._timeout_s = timeout_s
         self._prefix = prefix
         self._identity = IdentityCheck(known or EtcdIdentity())
         self._clock = clock
@@ -108,6 +110,17 @@ class EtcdClient:
     def identity(self) -> EtcdIdentity:
         """Which etcd it is: to be known to the next process."""
         return self._identity.known
+
+    @property
+    def objection(self) -> str:
+        """Why the etcd that answers is not the one that is known; empty if it is, or none does."""
+        return self._identity.objection
+
+    def stranger(self) -> EtcdClient:
+        """Return another client, that knows nothing of this etcd and takes any."""
+        return EtcdClient(
+            self._settings, self._prefix, timeout_s=self._timeout_s, clock=self._clock
+        )
 
     # Requests.
 
@@ -295,14 +308,17 @@ class EtcdWatch:
         prefix: str,
         revision: int,
     ) -> None:
-        self._alive = (prefix + alive_key("")).encode()
+        # Neither the keys that show who runs nor the floor, which moves all the time: members read
+        # each second anyway.
+        self._quiet = ((prefix + alive_key("")).encode(), (prefix + FLOOR).encode())
         self._url = url
         self._lines = lines
         self._identity = identity
         self._revision = revision
 
     def changes(self) -> Iterator[int]:
-        """Yield etcd's revision at each change, but for changes of keys that only show who runs.
+        """Yield etcd's revision at each change, but for changes of keys that only show who runs, or
+        how far.
 
         Ends when etcd ends it, or is silent for too long: then the keys are to be read, as after
         an error.
@@ -321,7 +337,7 @@ class EtcdWatch:
             if said.result is None or said.result.canceled:
                 reason = f"the watch ended: {messages.excerpt(line)}"
                 raise EndpointError(self._url, reason, may_happen=False)
-            if any(not one.kv.key.startswith(self._alive) for one in said.result.events):
+            if any(not one.kv.key.startswith(self._quiet) for one in said.result.events):
                 yield said.result.header.revision
 
     def stop(self) -> None:

@@ -33,6 +33,9 @@ class EtcdAnswers(Protocol):
 
     def viewed(self, view: View) -> None: ...
 
+    def is_another(self, reason: str) -> None:
+        """Another etcd answers than the one that is known."""
+
     def granted(self, lease: int) -> None: ...
 
     def grant_failed(self) -> None: ...
@@ -55,7 +58,6 @@ class EtcdDriver:
     def __init__(
         self,
         client: EtcdClient,
-        member: str,
         answers: EtcdAnswers,
         lease_s: float,
         is_fit: Callable[[], bool],
@@ -67,7 +69,8 @@ class EtcdDriver:
         self._was_fit = True
         self._requests = Lane("etcd requests", self._request, _is_same_read, _is_waited_for)
         self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
-        self._showing = Lane("etcd presence", Presence(client, member).show, lambda _, __: True)
+        self._stranger = client.stranger()
+        self._showing = Lane("etcd presence", Presence(self._stranger).show, lambda _, __: True)
         self._watching = Watching(client, answers.viewed)
 
     def carry_out(self, effect: EtcdEffect) -> None:
@@ -75,7 +78,7 @@ class EtcdDriver:
         if isinstance(effect, KeepAlive):
             self._renewals.put(effect)
         elif isinstance(effect, ShowAlive):
-            self._showing.put(effect.value)
+            self._showing.put(effect)
         else:
             self._requests.put(effect)
 
@@ -85,6 +88,7 @@ class EtcdDriver:
         self._renewals.close()
         self._showing.close()
         self._requests.close()
+        self._stranger.close()
 
     def _request(self, effect: ReadKeys | Grant | Attempt | Revoke) -> None:
         match effect:
@@ -109,6 +113,8 @@ class EtcdDriver:
         try:
             view = self._client.read()
         except EtcdError:
+            if reason := self._client.objection:
+                self._answers.is_another(reason)
             return
         self._answers.viewed(view)
 

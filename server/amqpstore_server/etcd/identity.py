@@ -35,10 +35,16 @@ class IdentityCheck:
         self._known = known
         self._lock = threading.Lock()
         self._went_back: OtherEtcdError | None = None
+        self._other: OtherEtcdError | None = None
 
     @property
     def known(self) -> EtcdIdentity:
         return self._known
+
+    @property
+    def objection(self) -> str:
+        """Why another etcd answers than the one that is known; empty if none does."""
+        return str(self._other) if self._other is not None else ""
 
     def begin(self) -> int:
         """Return the revision that a linearizable answer to a request of now has at least.
@@ -58,17 +64,19 @@ class IdentityCheck:
         with self._lock:
             cluster = self._known.cluster or header.cluster_id
             if header.cluster_id != cluster:
-                raise OtherEtcdError(
+                self._other = OtherEtcdError(
                     f"it belongs to the etcd cluster {header.cluster_id:x}, and this group to "
                     f"{cluster:x}: is the endpoint right, or was etcd made anew?"
                 )
+                raise self._other
             if least is not None and header.revision < least:
-                self._went_back = OtherEtcdError(
+                self._other = self._went_back = OtherEtcdError(
                     f"etcd is at revision {header.revision} and was at {least} before: was it "
                     "restored from a backup? It is not used any more until this process is "
                     "started again"
                 )
                 raise self._went_back
+            self._other = None
             revision = self._known.revision
             if least is not None:
                 revision = max(revision, header.revision)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from amqpstore_server.cluster.keys import EtcdTransaction, Put, alive_key
+from amqpstore_server.cluster.effects import ShowAlive
+from amqpstore_server.cluster.keys import EtcdTransaction, Put
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.errors import EtcdError
 
@@ -13,27 +11,33 @@ LEASE_S = 10.0
 
 
 class Presence:
-    """Keeps `alive/MEMBER` under a lease of its own; a key that is shown no longer goes with it."""
+    """Keeps a key below `alive/` under a lease of its own; a key that is shown no longer goes with
+    it.
 
-    def __init__(self, client: EtcdClient, member: str) -> None:
+    Args: client, of any etcd: people are told by this key why another one than before is not used.
+    """
+
+    def __init__(self, client: EtcdClient) -> None:
         self._client = client
-        self._key = alive_key(member)
         self._lease = 0
-        self._shown: Mapping[str, Any] | None = None
+        self._shown: ShowAlive | None = None
 
-    def show(self, value: Mapping[str, Any]) -> None:
+    def show(self, alive: ShowAlive) -> None:
         """Put the key's value, or renew its lease if it has this value.
 
         What etcd does not answer is left to the next time: the key outlives a few failures.
         """
         try:
-            self._show(value)
+            self._show(alive)
         except EtcdError:
             self._shown = None
 
-    def _show(self, value: Mapping[str, Any]) -> None:
+    def _show(self, alive: ShowAlive) -> None:
+        if self._shown is not None and alive.key != self._shown.key:
+            self._client.revoke(self._lease)
+            self._lease = 0
         if not self._lease or not self._client.keep_alive(self._lease).is_alive:
             self._lease, self._shown = self._client.grant(LEASE_S), None
-        if value != self._shown:
-            put = EtcdTransaction((), (Put(self._key, value, self._lease),))
-            self._shown = value if self._client.attempt(put).outcome == "done" else None
+        if alive != self._shown:
+            put = EtcdTransaction((), (Put(alive.key, alive.value, self._lease),))
+            self._shown = alive if self._client.attempt(put).outcome == "done" else None

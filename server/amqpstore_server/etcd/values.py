@@ -12,12 +12,15 @@ from typing import Annotated, Any
 import msgspec
 
 from amqpstore_server.cluster.keys import (
+    FLOOR,
+    FORCED,
     GROUP,
     HANDOVER,
     IN_SYNC,
     LEADER,
     SECRET,
     STATE,
+    generation_key,
     member_key,
 )
 
@@ -48,6 +51,21 @@ class _InSync(msgspec.Struct):
     members: list[str]
 
 
+class _Floor(msgspec.Struct):
+    term: int
+    number: int
+
+
+class _Forced(msgspec.Struct):
+    term: int
+
+
+class _Generation(msgspec.Struct):
+    number: int
+    incarnation: str
+    proven: bool
+
+
 class _Handover(msgspec.Struct):
     to: str
     term: int
@@ -62,14 +80,21 @@ _SHAPES: Mapping[str, type[msgspec.Struct]] = {
     STATE: _State,
     LEADER: _Leader,
     IN_SYNC: _InSync,
+    FLOOR: _Floor,
+    FORCED: _Forced,
     HANDOVER: _Handover,
     SECRET: _Secret,
 }
 _MEMBERS = member_key("")
+_GENERATIONS = generation_key("")
 
 
 def check_value(key: str, value: Mapping[str, Any]) -> None:
     """Look whether a value has what is read of it. Raises: msgspec.ValidationError."""
-    shape = _Member if key.startswith(_MEMBERS) else _SHAPES.get(key)
+    shape = _SHAPES.get(key)
+    if key.startswith(_MEMBERS):
+        shape = _Member
+    elif key.startswith(_GENERATIONS):
+        shape = _Generation
     if shape is not None:
         msgspec.convert(value, shape)

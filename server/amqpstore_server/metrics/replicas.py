@@ -20,5 +20,15 @@ def families(source: MetricsSource) -> Families:
         ("copies", "Followers that get a copy of the store now", figures.copies),
         ("copied_bytes_total", "Bytes of copies that were sent", figures.copied_bytes),
         ("copy_left_bytes", "Bytes of copies that are still to be sent", figures.left_bytes),
+        (
+            "waiting",
+            "Members that stay out or do not lead, as they or the group may be older than before",
+            figures.waiting,
+        ),
+        (
+            "etcd_refused",
+            "Whether etcd is not used, as it is not the group's or is older than before",
+            int(figures.is_etcd_refused),
+        ),
     ):
         yield single(Described(_PREFIX + name, help_text), value)

@@ -8,6 +8,7 @@ Nothing of this is imported by a single node.
 - `links`, `listening`: connections of frames, and how they are accepted and made
 - `kept_segments`: segments of the log that are kept for members that are away
 - `member_log`: what a member knows of its own log, for all threads
+- `member_file`: the file MEMBER, as its state machine reads and writes it
 - `definitions`: definitions on their way to followers
 - `disk_lane`: the thread that has a follower's store
 - `companion`, `catching_up`: what a leader's log hands to followers, and what one that joins gets

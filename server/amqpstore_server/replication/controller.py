@@ -38,6 +38,7 @@ from amqpstore_server.cluster.effects import (
     SendCopy,
     StepDown,
     TellOperator,
+    WriteNotes,
 )
 from amqpstore_server.cluster.following import Stream
 from amqpstore_server.cluster.frames import (
@@ -55,6 +56,7 @@ from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.cluster.timing import Health
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.driver import EtcdDriver
+from amqpstore_server.etcd.lanes import Lane
 from amqpstore_server.proxy_protocol import ProxyHeaderError
 from amqpstore_server.replication.catching_up import catch_up
 from amqpstore_server.replication.companion import LeaderCompanion
@@ -63,6 +65,7 @@ from amqpstore_server.replication.disk_lane import DiskLane, Follow
 from amqpstore_server.replication.handshake import HandshakeError, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
 from amqpstore_server.replication.listening import MemberDialer, MemberListener
+from amqpstore_server.replication.member_file import MemberFile
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.orders import Orders
 from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
@@ -96,6 +99,7 @@ class Controller:
         store: FollowerStore,
         reopen: Callable[[], FollowerStore],
         log: MemberLog,
+        file: MemberFile,
     ) -> None:
         self.orders = Orders()
         self.doors = ProxiedDoors()
@@ -110,8 +114,11 @@ class Controller:
         self.serves_until = 0.0
         """Until when no other member can lead, by the monotonic clock, if this one does."""
         self.member = GroupMember(
-            identity, store.term, log, time.monotonic(), _make_request, settings.timing
+            *(identity, store.term, log, time.monotonic(), _make_request, settings.timing),
+            file.notes,
         )
+        self._file = file
+        self._notes = Lane("member file", self._note, lambda _, __: False)
         self._settings = settings
         self._directory = store.directory
         self._lock = threading.Lock()
@@ -132,9 +139,7 @@ class Controller:
         self._closed = threading.Event()
         self._dialer = MemberDialer(settings)
         self._lane = DiskLane(store, reopen, log, self)
-        self._etcd = EtcdDriver(
-            client, identity.member, self, settings.timing.lease_s, self._is_fit
-        )
+        self._etcd = EtcdDriver(client, self, settings.timing.lease_s, self._is_fit)
         self._listener = MemberListener(settings, self)
         self._ticks = threading.Thread(target=self._tick, name="controller", daemon=True)
 
@@ -159,6 +164,11 @@ class Controller:
             link.hang_up()
         self._lane.close()
         self._etcd.close()
+        self._notes.close()
+        try:
+            self._file.write(self.member.notes)
+        except OSError as error:
+            _log.warning("MEMBER is not up to date", extra={"reason": str(error)})
 
     # The state machine.
 
@@ -241,7 +251,7 @@ class Controller:
             case CatchUp() | SendCopy():
                 self._send_much(effect)
 
-    def _carry_out_in_broker(self, effect: BrokerEffect) -> None:
+    def _carry_out_in_broker(self, effect: BrokerEffect | WriteNotes) -> None:
         match effect:
             case Committed(seq, _):
                 if self._companion is not None:
@@ -258,6 +268,8 @@ class Controller:
                 threading.Timer(_LAST_WORDS_S, os._exit, (_EXIT_UNFIT,)).start()
             case TellOperator(text):
                 _log.warning("%s", text)
+            case WriteNotes():
+                self._notes.put(effect)
 
     def _step_down(self, reason: str) -> None:
         _log.warning("this member leads no longer", extra={"reason": reason})
@@ -269,6 +281,16 @@ class Controller:
         if not self._has_released:
             # Nobody has asked for the store yet.
             self._lane.put(Follow())
+
+    def _note(self, effect: WriteNotes) -> None:
+        """Write MEMBER, in the lane's thread: nobody else waits for that."""
+        try:
+            self._file.write(effect.notes)
+        except OSError as error:
+            # The next ones are tried again. Without the first, this member does not stand.
+            _log.error("MEMBER cannot be written", extra={"reason": str(error)})
+            return
+        self._tell(lambda member, _: member.noted(effect.notes))
 
     # The leader's store: see `Leading` and `Orders`.
 
@@ -357,10 +379,15 @@ class Controller:
         return self._secret
 
     def viewed(self, view: View) -> None:
-        if view.cluster == self.member.identity.cluster:
-            self._secret = view.secret or self._secret
-            self.leader = KnownLeader.of(view.leader) if view.leader else None
-        self._tell(lambda member, now: member.viewed(view, now))
+        def take(member: GroupMember, now: float) -> None:
+            if member.viewed(view, now):
+                self._secret = view.secret or self._secret
+                self.leader = KnownLeader.of(view.leader) if view.leader else None
+
+        self._tell(take)
+
+    def is_another(self, reason: str) -> None:
+        self._tell(lambda member, _: member.etcd_is_another(reason))
 
     def granted(self, lease: int) -> None:
         self._tell(lambda member, now: member.granted(lease, now))

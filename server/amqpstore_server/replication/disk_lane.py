@@ -337,6 +337,7 @@ class DiskLane:
         lsn = self._log.lsn_up_to(self._committed)
         if lsn:
             store.commit(lsn, self._committed_definitions)
+            self._log.confirmed_lsn = lsn
             self._log.covered(store.committed_lsn)
         if (now := time.monotonic()) >= self._housekeep_at:
             self._housekeep_at = now + _HOUSEKEEP_S

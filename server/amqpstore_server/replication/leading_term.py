@@ -90,6 +90,8 @@ class LeadingTerm:
             copies.sent_bytes,
             sum(left),
             leader.min_in_sync,
+            controller.member.waiting,
+            controller.member.is_etcd_refused,
         )
 
     def may_send(self) -> bool:

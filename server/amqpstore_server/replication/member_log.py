@@ -36,6 +36,8 @@ class MemberLog:
         self._asked: dict[HeldBatch, NamedBatch | None] = {}
         self._last_lsns: dict[int, int] = {}
         self._checkpoint = 0
+        self.confirmed_lsn = 0
+        """Up to which batch all is known to be confirmed."""
         self._kept = kept
 
     # For those who write.
@@ -66,6 +68,7 @@ class MemberLog:
         with self._lock:
             while self._last and self._last[-1].end.lsn > behind.lsn:
                 self._last.pop()
+            self.confirmed_lsn = min(self.confirmed_lsn, behind.lsn)
             self._kept.forget_from(behind.segment)
             self._ends = {one: end for one, end in self._ends.items() if one <= behind.segment}
             if behind.segment:
@@ -198,6 +201,9 @@ class MemberLog:
 
     def checkpoint(self) -> int:
         return self._checkpoint
+
+    def confirmed(self) -> ReplicaPosition:
+        return ReplicaPosition.of_lsn(self.confirmed_lsn)
 
 
 def held_batch(batch: NamedBatch) -> HeldBatch:

@@ -49,6 +49,7 @@ from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.leading_term import LeadingTerm, soon
+from amqpstore_server.replication.member_file import MemberFile
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.proxy import Proxy
 from amqpstore_server.replication.proxy_header import Door
@@ -157,7 +158,8 @@ class MemberRuntime:
         self._log.covered(store.committed_lsn)
         try:
             self._controller = Controller(
-                settings, self._client, identity, store, self._reopen, self._log
+                *(settings, self._client, identity, store, self._reopen, self._log),
+                MemberFile(self._files, directory, found),
             )
         except BaseException:
             store.abandon()

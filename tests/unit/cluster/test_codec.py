@@ -23,6 +23,7 @@ from amqpstore_server.cluster.codec import (
     read_leader,
 )
 from amqpstore_server.cluster.frames import (
+    FOUNDED_PROTOCOL,
     MAX_TAIL,
     MAX_TERM,
     PROTOCOL,
@@ -30,6 +31,7 @@ from amqpstore_server.cluster.frames import (
     Ack,
     Beat,
     CaughtUp,
+    Claim,
     Definition,
     DefinitionsSnapshot,
     Frame,
@@ -48,6 +50,8 @@ from amqpstore_server.cluster.frames import (
 )
 
 AT = ReplicaPosition(3, 77)
+ADDED: tuple[Frame, ...] = (Claim(7, AT),)
+"""What version 2 has and version 1 has not: sent only to a leader that says that it takes it."""
 FROM_FOLLOWER: tuple[Frame, ...] = (
     Hello("a1", "i1", "store", 1, 3, (HeldBatch(AT, 0xFFFFFFFF), HeldBatch(START, 0))),
     Ready(3, Join.REPLACE),
@@ -68,7 +72,10 @@ FROM_LEADER: tuple[Frame, ...] = (
     StoreCopy(3, b"rows"),
 )
 MAX_BYTES = 1 << 20
-WIRE = {1: "398098b9465aed52f1ed953cfba0ccd8ea8076a134eaec8e5d36a9b4943844bb"}
+WIRE = {
+    1: "398098b9465aed52f1ed953cfba0ccd8ea8076a134eaec8e5d36a9b4943844bb",
+    2: "b3c53028b8eb8c35c37d4bc929e5f5e093c189316eace056b9afc263cee8f124",
+}
 """What all of these are on the wire, by version of the protocol."""
 
 
@@ -79,11 +86,13 @@ def wire(frame: Frame) -> bytes:
 def test_frames_change_with_the_version_of_the_protocol_only() -> None:
     """Members of two versions of this broker follow each other while they are upgraded."""
     frames = b"".join(wire(one) for one in (*FROM_FOLLOWER, *FROM_LEADER))
+    assert hashlib.sha256(frames).hexdigest() == WIRE[FOUNDED_PROTOCOL]
+    frames += b"".join(map(wire, ADDED))
     assert hashlib.sha256(frames).hexdigest() == WIRE[PROTOCOL]
 
 
 def reader_of(frame: Frame) -> FrameReader[Any]:
-    return read_follower() if frame in FROM_FOLLOWER else read_leader(MAX_BYTES)
+    return read_follower() if frame in ADDED + FROM_FOLLOWER else read_leader(MAX_BYTES)
 
 
 def sealed(header: bytes, content: bytes = b"") -> bytes:
@@ -93,7 +102,9 @@ def sealed(header: bytes, content: bytes = b"") -> bytes:
     return lengths + checksum.to_bytes(4, "big") + header + content
 
 
-@pytest.mark.parametrize("frame", FROM_FOLLOWER + FROM_LEADER, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "frame", ADDED + FROM_FOLLOWER + FROM_LEADER, ids=lambda one: type(one).__name__
+)
 def test_a_frame_is_read_whole_byte_by_byte_and_with_more_behind_it(frame: Frame) -> None:
     sent = wire(frame)
     reader = reader_of(frame)
@@ -108,7 +119,9 @@ def test_a_frame_is_read_whole_byte_by_byte_and_with_more_behind_it(frame: Frame
     assert reader.next_frame() == frame
 
 
-@pytest.mark.parametrize("frame", FROM_FOLLOWER + FROM_LEADER, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "frame", ADDED + FROM_FOLLOWER + FROM_LEADER, ids=lambda one: type(one).__name__
+)
 def test_no_bit_that_was_turned_makes_another_frame(frame: Frame) -> None:
     sent = wire(frame)
     positions = range(len(sent) * 8)

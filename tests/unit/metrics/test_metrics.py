@@ -1,7 +1,9 @@
 """Metrics: names, values and form, by prometheus-client's parsers."""
 
+import re
 from collections.abc import Iterator
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from amqpstore_server.replication_figures import ReplicationFigures
 from amqpstore_server.statistics.sampler import Sampler
+from tests.broker_process import REPOSITORY
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
 from tests.unit.broker.simulated import Client
@@ -133,7 +136,7 @@ def test_totals_are_what_happened(metered: Metered) -> None:
 
 def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     assert not [name for name in metered.samples() if "replication" in name]
-    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20, 2)
+    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20, 2, 1, True)
     found = metered.samples()
     expected = {
         "amqpstore_replication_term": 7,
@@ -142,8 +145,14 @@ def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
         "amqpstore_replication_copies": 2,
         "amqpstore_replication_copied_bytes_total": 5 << 30,
         "amqpstore_replication_copy_left_bytes": 1 << 20,
+        "amqpstore_replication_waiting": 1,
+        "amqpstore_replication_etcd_refused": 1,
     }
     assert {name: found[name] for name in expected} == expected
+    rules = Path(REPOSITORY, "server/deploy/alerts.yaml").read_text("utf-8")
+    alerted = set(re.findall(r"amqpstore_replication_\w+", rules))
+    assert len(alerted) > 2
+    assert not alerted - set(found)
 
 
 def test_what_is_on_disk_only_is_counted(metered: Metered) -> None:

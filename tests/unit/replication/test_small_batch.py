@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Options, Store
-from amqpstore.replica import FollowerStore
+from amqpstore.replica import FollowerStore, Membership
 from amqpstore_server.cluster.codec import encode
 from amqpstore_server.cluster.frames import PROTOCOL
 from amqpstore_server.cluster.keys import (
@@ -26,6 +26,7 @@ from amqpstore_server.cluster.keys import (
     EtcdRow,
     MemberIdentity,
     View,
+    generation_key,
     member_key,
 )
 from amqpstore_server.cluster.tenure import Leadership
@@ -37,6 +38,7 @@ from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication.handshake import Purpose
 from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.links import Link
+from amqpstore_server.replication.member_file import MemberFile
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.settings import ClusterSettings
 from amqpstore_tools.simulation import stores
@@ -71,6 +73,8 @@ def view(store_id: str) -> View:
         },
         member_key("A"): {"sync": True},
         member_key("B"): {"sync": True},
+        generation_key("A"): {"number": 1, "incarnation": "A1", "proven": True},
+        generation_key("B"): {"number": 1, "incarnation": "B1", "proven": True},
     }
     return View(1, 1, {key: EtcdRow(value, 1) for key, value in values.items()})
 
@@ -93,7 +97,8 @@ class Member:
         )
         client = EtcdClient(etcd, "/", EtcdIdentity(1))
         identity = MemberIdentity(name, f"{name}1", self.store_id, 1)
-        self.controller = Controller(settings, client, identity, store, self.reopen, log)
+        file = MemberFile(disk, DIRECTORY, Membership("1" * 16))
+        self.controller = Controller(settings, client, identity, store, self.reopen, log, file)
         # Whether it is due depends on the time.
         self.controller._lane._housekeep_at = inf
 

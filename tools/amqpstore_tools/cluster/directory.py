@@ -48,12 +48,12 @@ def store_id_of(directory: str) -> str:
     return found.store_id.hex if found else ""
 
 
-def make_member(directory: str, cluster: int) -> Membership:
+def make_member(directory: str, cluster: int, group_id: str) -> Membership:
     """Make a directory that of a new member, with the store it has, or a new one.
 
     Raises: StoreError, OSError.
     """
-    made = Membership(secrets.token_hex(8), cluster)
+    made = Membership(secrets.token_hex(8), cluster, group_id)
     if store_id_of(directory):
         with _locked(directory):
             write_membership(_FILES, directory, made)
@@ -62,9 +62,9 @@ def make_member(directory: str, cluster: int) -> Membership:
     return made
 
 
-def make_follower(directory: str, store_id: str, cluster: int) -> Membership:
+def make_follower(directory: str, store_id: str, cluster: int, group_id: str) -> Membership:
     """Make an empty directory that of a new member of a group. Raises: ToolError, OSError."""
-    made = Membership(secrets.token_hex(8), cluster)
+    made = Membership(secrets.token_hex(8), cluster, group_id)
     try:
         create_follower(directory, uuid.UUID(store_id), made)
     except (MembershipError, NotAStoreError) as error:
@@ -75,10 +75,14 @@ def make_follower(directory: str, store_id: str, cluster: int) -> Membership:
     return made
 
 
-def set_cluster(directory: str, membership: Membership, cluster: int) -> None:
-    """Have a member belong to another etcd. Raises: StoreLockedError, OSError."""
+def set_group(directory: str, membership: Membership, cluster: int, group_id: str) -> Membership:
+    """Have a member belong to a group that was founded anew from it: what it saw of the one before
+    counts no more. Raises: StoreLockedError, OSError.
+    """
+    made = membership._replace(cluster=cluster, group=group_id, revision=0, term=0, floor=0)
     with _locked(directory):
-        write_membership(_FILES, directory, membership._replace(cluster=cluster))
+        write_membership(_FILES, directory, made)
+    return made
 
 
 def forget_membership(directory: str) -> None:

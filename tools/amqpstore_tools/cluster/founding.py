@@ -9,7 +9,9 @@ from typing import Any
 from amqpstore.replica import Membership
 from amqpstore_server.cluster.frames import ReplicaPosition
 from amqpstore_server.cluster.keys import View
+from amqpstore_server.cluster.notes import objection
 from amqpstore_server.cluster.operations import SECRET_BYTES, founding
+from amqpstore_server.replication.member_file import notes_of
 from amqpstore_server.replication.settings import ClusterSettings
 from amqpstore_tools.cluster.directory import (
     MemberStore,
@@ -17,7 +19,7 @@ from amqpstore_tools.cluster.directory import (
     make_member,
     member_store,
     membership_of,
-    set_cluster,
+    set_group,
     store_id_of,
 )
 from amqpstore_tools.cluster.group import GroupKeys
@@ -50,14 +52,28 @@ def found(group: GroupKeys, directory: str) -> Membership:
             f"{own.cluster:x}, and the etcd cluster {view.cluster:x} answers at {group.where}: "
             "correct cluster_etcd; if that etcd is lost for good, use --from-leader"
         )
-    member = own or make_member(directory, view.cluster)
+    if own is not None and _has_run(own, directory):
+        raise ToolError(
+            f"{directory} is that of member {own.member} of a group already, and the etcd that "
+            f"answers at {group.where} does not have it: correct cluster_etcd, cluster_name and "
+            "cluster_group. If that etcd has lost the keys, use --from-leader on the member that "
+            "has most; on any other, wipe the directory and use `amqpstore cluster join`"
+        )
+    member = own or make_member(directory, view.cluster, secrets.token_hex(16))
+    if not member.group:
+        member = set_group(directory, member, view.cluster, secrets.token_hex(16))
     try:
-        _put_keys(group, member.member, member_store(directory))
+        _put_keys(group, member, member_store(directory))
     except ToolError:
         if own is None and not _may_be_founded(group, member.member):
             forget_membership(directory)
         raise
     return member
+
+
+def _has_run(own: Membership, directory: str) -> bool:
+    """Tell whether a member has ever been started: then its group was founded."""
+    return bool(own.generation or own.term or member_store(directory).term)
 
 
 def _exists(group: GroupKeys, view: View, own: Membership | None, directory: str) -> str:
@@ -69,15 +85,27 @@ def _exists(group: GroupKeys, view: View, own: Membership | None, directory: str
     )
 
 
-def _put_keys(group: GroupKeys, member: str, store: MemberStore) -> None:
+def _put_keys(
+    group: GroupKeys, member: Membership, store: MemberStore, *, may_replace: bool = False
+) -> None:
+    """Found a group. Args: may_replace, keys that are there already, if nobody leads."""
     secret = secrets.token_bytes(SECRET_BYTES)
     value = member_value(group.settings)
+    term = max(store.term, member.term)
 
     def make(view: View, request: str) -> Any:
-        if view.rows:
+        if may_replace and view.leader is not None:
+            raise ToolError(
+                f"somebody leads the group at {group.where}: stop all members before its keys are "
+                "written anew"
+            )
+        if view.rows and not may_replace:
             found = ", ".join(sorted(view.rows))
             raise ToolError(f"there are keys at {group.where} already: {found}")
-        return founding(store.store_id, member, value, store.term, secret, request)
+        return founding(
+            *(store.store_id, member.member, value, term, secret, member.group, request),
+            view if may_replace else None,
+        )
 
     group.change(make)
 
@@ -117,12 +145,17 @@ def found_again(group: GroupKeys, directory: str) -> Membership:
     if own is None:
         raise ToolError(f"{directory} is not that of a member: `amqpstore cluster init` founds one")
     view = group.view()
-    if own.member not in view.members or view.store_id != store_id_of(directory):
-        if view.store_id:
-            raise ToolError(_exists(group, view, own, directory))
-        _put_keys(group, own.member, member_store(directory))
-    elif own.cluster == view.cluster:
+    reason = objection(notes_of(own), view)
+    if view.store_id and view.store_id != store_id_of(directory):
         raise ToolError(_exists(group, view, own, directory))
-    # Last: with another etcd in it, this directory is that of a member there.
-    set_cluster(directory, own, view.cluster)
-    return own._replace(cluster=view.cluster)
+    if own.member in view.members and own.cluster == view.cluster and not reason:
+        raise ToolError(_exists(group, view, own, directory))
+    if view.store_id and own.member not in view.members and own.group != view.group_id:
+        raise ToolError(_exists(group, view, own, directory))
+    if own.member in view.members and not reason:
+        # Keys that were moved to another etcd, or written by a command that was interrupted.
+        return set_group(directory, own, view.cluster, view.group_id)
+    made = own._replace(group=secrets.token_hex(16))
+    _put_keys(group, made, member_store(directory), may_replace=bool(view.store_id))
+    # Last: with another group in it, this directory is that of a member there.
+    return set_group(directory, own, view.cluster, made.group)

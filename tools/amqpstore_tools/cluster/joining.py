@@ -12,7 +12,7 @@ from amqpstore_tools.cluster.directory import (
     forget_membership,
     make_follower,
     membership_of,
-    set_cluster,
+    set_group,
     store_id_of,
 )
 from amqpstore_tools.cluster.founding import member_value
@@ -57,8 +57,8 @@ def join(group: GroupKeys, directory: str, *, is_observer: bool) -> Joined:
         return joining(view, own.member, value, least, request)
 
     before = group.change(make)
-    if own.cluster != before.cluster:
-        set_cluster(directory, own, before.cluster)
+    if (own.cluster, own.group) != (before.cluster, before.group_id):
+        set_group(directory, own, before.cluster, before.group_id)
     same = [
         name
         for name, one in before.members.items()
@@ -70,7 +70,7 @@ def join(group: GroupKeys, directory: str, *, is_observer: bool) -> Joined:
 def _own_directory(group: GroupKeys, view: View, directory: str) -> Membership:
     own = membership_of(directory)
     if own is None:
-        return make_follower(directory, view.store_id, view.cluster)
+        return make_follower(directory, view.store_id, view.cluster, view.group_id)
     if own.member in view.members:
         raise ToolError(
             f"{directory} is that of member {own.member} of the group at {group.where} already"

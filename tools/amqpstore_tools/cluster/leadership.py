@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from amqpstore_server.cluster.frames import ReplicaPosition
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER, STATE, View, alive_key
-from amqpstore_server.cluster.operations import forced_succession, switching
+from amqpstore_server.cluster.operations import forced_history, forced_succession, switching
 from amqpstore_tools.cluster.group import GroupKeys
 from amqpstore_tools.cluster.naming import named
 from amqpstore_tools.offline.exits import ToolError
@@ -81,11 +81,17 @@ def _successor(group: GroupKeys, view: View, to: str) -> str:
 
 
 def what_is_lost(group: GroupKeys, view: View, member: str) -> str:
-    """Say what making a member the leader by force means. Raises: ToolError, if it cannot be."""
-    if leader := leader_of(view):
+    """Say what making a member the leader by force means, or, if it leads, that its history holds.
+    Raises: ToolError, if it cannot be.
+    """
+    leader = leader_of(view)
+    if leader == member:
+        return _what_others_lose(view, member)
+    if leader:
         raise ToolError(
             f"member {named(view, leader)} leads; have {named(view, member)} lead with `amqpstore "
-            "cluster switchover`"
+            "cluster switchover`. If its history is to hold, and not the leader's, stop the leader "
+            "first"
         )
     if member not in view.voters:
         raise ToolError(f"member {named(view, member)} is an observer, and never leads")
@@ -102,7 +108,14 @@ def what_is_lost(group: GroupKeys, view: View, member: str) -> str:
         state = f"runs, and has {_position(view, one)}" if view.is_alive(one) else "does not run"
         lines.append(f"In sync, and so with all that was confirmed: {named(view, one)}, {state}.")
     own = f"{named(view, member)} has {_position(view, member)}"
-    if member in view.in_sync:
+    if waits := _alive(view, member).get("waits"):
+        lines.append(f"{own}, and says: {waits}.")
+        lines.append(
+            "Whatever was confirmed and is not in its log is lost for ever, also on the others, "
+            "which take over its log when they come back and put what they have more into "
+            "quarantine. Do this only if nobody who has more can ever be started again."
+        )
+    elif member in view.in_sync:
         lines.append(f"{own}; it is in sync: by force or not, nothing is lost with it.")
     else:
         lines.append(
@@ -113,12 +126,30 @@ def what_is_lost(group: GroupKeys, view: View, member: str) -> str:
     return "\n".join(lines)
 
 
+def _what_others_lose(view: View, leader: str) -> str:
+    waiting = [one for one in view.members if one != leader and _alive(view, one).get("waits")]
+    if not waiting:
+        raise ToolError(f"member {named(view, leader)} leads already, and nobody stays out")
+    lines = [f"{named(view, leader)} leads, with {_position(view, leader)}."]
+    lines += (
+        f"{named(view, one)} has {_position(view, one)}, and says: {_alive(view, one)['waits']}."
+        for one in waiting
+    )
+    lines.append(
+        "If the leader's history holds, they follow it, and put what they have more into "
+        "quarantine: what was confirmed in that is lost for the group. To have the history of one "
+        "of them hold, stop the leader, and name that member."
+    )
+    return "\n".join(lines)
+
+
 def force_leader(group: GroupKeys, view: View, member: str) -> Switched:
     """Make a member the only candidate, as of the keys that a person has seen. Returns when it
     leads. Raises: ToolError.
     """
     begun = time.monotonic()
     seen = _decided(view)
+    leads = leader_of(view) == member
 
     def make(view: View, request: str) -> Any:
         if _decided(view) != seen:
@@ -126,7 +157,7 @@ def force_leader(group: GroupKeys, view: View, member: str) -> Switched:
                 f"nothing was changed: somebody was elected meanwhile at {group.where}; see "
                 "`amqpstore cluster status`"
             )
-        return forced_succession(view, member, request)
+        return forced_history(view, request) if leads else forced_succession(view, member, request)
 
     group.change(make)
     found = group.wait(lambda view: leader_of(view) == member, _FORCED_S)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from amqpstore_server.cluster.frames import ReplicaPosition
-from amqpstore_server.cluster.keys import View, alive_key
+from amqpstore_server.cluster.keys import View, alive_key, outsider_key
 from amqpstore_server.replication.settings import ClusterSettings
 from amqpstore_tools.cluster.leadership import leader_of
 from amqpstore_tools.cluster.naming import named
@@ -18,7 +18,8 @@ _DASH = "-"
 class MemberStatus(NamedTuple):
     """One member as the keys show it. `role` is "away" if it has not shown itself for 10 s; `place`
     in the list counts from 1, the oldest, and is 0 for a member that is not in sync. `copied_bytes`
-    of `copy_bytes` of the leader's store have come, if it receives a copy of it.
+    of `copy_bytes` of the leader's store have come, if it receives a copy of it. `waits` says why
+    it stays out, or does not lead, if it does not dare to.
     """
 
     member: str
@@ -32,6 +33,7 @@ class MemberStatus(NamedTuple):
     is_damaged: bool
     copied_bytes: int
     copy_bytes: int
+    waits: str
 
     @property
     def copied(self) -> str:
@@ -69,7 +71,18 @@ def _member(view: View, name: str, value: Mapping[str, Any]) -> MemberStatus:
         is_damaged=bool(alive.get("damaged", False)),
         copied_bytes=int(copied.get("bytes", 0)),
         copy_bytes=int(copied.get("of", 0)),
+        waits=str(alive.get("waits", "")),
     )
+
+
+def _outsiders(view: View, member: str) -> Iterator[str]:
+    """Say what processes show that have a member's MEMBER and are not, or no longer, it."""
+    prefix = outsider_key(member, "")
+    for key, row in view.rows.items():
+        if key.startswith(prefix):
+            incarnation = key.removeprefix(prefix)
+            at = row.value.get("replicate", "")
+            yield f"{incarnation} at {at}, waits: {row.value.get('waits', '')}"
 
 
 def problems(view: View) -> Iterator[str]:
@@ -92,8 +105,18 @@ def problems(view: View) -> Iterator[str]:
             yield f"{named(view, one.member)} receives a copy of the store, {one.copied} so far"
         elif not one.place and not one.is_observer:
             yield f"{named(view, one.member)} is not in sync yet: until then it cannot lead"
+        if one.waits:
+            yield f"{named(view, one.member)} waits: {one.waits}"
+        for twin in _outsiders(view, one.member):
+            yield f"a second process of {named(view, one.member)}, {twin}"
         if one.is_damaged:
             yield f"{named(view, one.member)} has found damage: run `amqpstore check` there"
+
+
+def _remark(one: MemberStatus) -> str:
+    if one.waits:
+        return "waits"
+    return "damaged" if one.is_damaged else "copying" if one.copied else ""
 
 
 def facts(settings: ClusterSettings, view: View) -> dict[str, Any]:
@@ -102,6 +125,7 @@ def facts(settings: ClusterSettings, view: View) -> dict[str, Any]:
         "cluster": settings.cluster,
         "group": settings.group,
         "store": view.store_id,
+        "group_id": view.group_id,
         "etcd": {
             "endpoints": list(settings.etcd.endpoints),
             "cluster": f"{view.cluster:x}",
@@ -140,7 +164,7 @@ def show(settings: ClusterSettings, view: View) -> None:
             shown(one.replicate),
             shown(one.amqp),
             f"{one.batch:,}" if one.role != "away" else _DASH,
-            "damaged" if one.is_damaged else "copying" if one.copied else "",
+            _remark(one),
             style="bold" if one.role == "leading" else "red" if one.role == "away" else "",
         )
     console().print(rows)

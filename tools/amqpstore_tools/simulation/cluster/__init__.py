@@ -8,5 +8,6 @@
 - `invariants`: what must hold at each moment
 - `history`: a random history with faults, after which all must go on
 - `nemesis`: what goes wrong in it
+- `returns`: histories in which somebody comes back older than he was
 - `drills`: histories in which one thing goes wrong, and how long clients wait
 """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
 from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
 from amqpstore_server.cluster.frames import START, HeldBatch, ReplicaPosition
+from amqpstore_server.cluster.notes import Notes
 
 TAIL = 40
 """How many batches a follower names."""
@@ -38,6 +40,10 @@ class ReplicaDisk:
         self.term = 0
         self.covered = 0
         """The last batch that a checkpoint covers."""
+        self.known = 0
+        """Up to which batch the log is known to be confirmed since it was opened."""
+        self.notes = Notes()
+        """What the file MEMBER has."""
         self.compacted = 0
         """Up to which batch the log is not as it was sealed any longer."""
 
@@ -50,10 +56,18 @@ class ReplicaDisk:
         del self.log[-count:]
         self.durable = len(self.log)
         self.covered = min(self.covered, self.durable)
+        self.compacted = min(self.compacted, self.durable)
+
+    def backed_up(self) -> ReplicaDisk:
+        """Return a copy of what would survive a power cut, MEMBER included."""
+        made = copy(self)
+        made.log, made.definitions = self.log[: self.durable], self.definitions.copy()
+        return made
 
     def recover(self) -> None:
         """Sync what a start has found."""
         self.durable = len(self.log)
+        self.known = 0
 
     def is_durable(self, entry: LogEntry) -> bool:
         """Tell whether a batch would survive a power cut."""
@@ -77,3 +91,7 @@ class ReplicaDisk:
 
     def checkpoint(self) -> int:
         return self.covered
+
+    def confirmed(self) -> ReplicaPosition:
+        number = min(self.known, self.durable)
+        return self.log[number - 1].position if number else START

@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from amqpstore_server.cluster.keys import (
+    FLOOR,
     GROUP,
     IN_SYNC,
     STATE,
     EtcdRow,
     EtcdTransaction,
     View,
-    alive_key,
     member_key,
 )
 from amqpstore_server.cluster.tenure import Outcome
@@ -83,7 +83,7 @@ class GroupEtcd(ABC):
     # Requests of machines.
 
     @abstractmethod
-    def show_alive(self, member: str, value: Mapping[str, Any]) -> None:
+    def show_alive(self, member: str, key: str, value: Mapping[str, Any]) -> None:
         """Put the key that says that a member runs."""
 
     @abstractmethod
@@ -114,11 +114,24 @@ class GroupEtcd(ABC):
 def first_values(members: tuple[str, ...], min_in_sync: int) -> dict[str, Mapping[str, Any]]:
     """Return the keys of a group that has not elected anybody yet."""
     return {
-        GROUP: {"min_in_sync": min_in_sync, "replicas": len(members), "protocol": 1},
+        GROUP: {
+            "store_id": "store",
+            "id": "group",
+            "min_in_sync": min_in_sync,
+            "replicas": len(members),
+            "protocol": 1,
+        },
         **{member_key(one): {"sync": True} for one in members},
         STATE: {"term": 0, "leader": "", "request": ""},
         IN_SYNC: {"members": list(members), "term": 0, "request": ""},
     }
+
+
+class EtcdBackup(NamedTuple):
+    """What was saved of an etcd."""
+
+    revision: int
+    rows: Mapping[str, tuple[EtcdRow, int]]
 
 
 class Etcd(GroupEtcd):
@@ -198,7 +211,8 @@ class Etcd(GroupEtcd):
         for put in transaction.puts:
             self._put(put.key, put.value, put.lease)
         for key in (*transaction.deletes, *(put.key for put in transaction.puts)):
-            self.changed(key)
+            if key != FLOOR:  # it changes all the time, and no watch tells of it
+                self.changed(key)
         return True, self._revision
 
     def _carry_out_late(self, transaction: EtcdTransaction) -> None:
@@ -221,6 +235,24 @@ class Etcd(GroupEtcd):
             lease: (self._events.now + ttl_s, ttl_s) for lease, (_, ttl_s) in self._leases.items()
         }
 
+    def backed_up(self) -> EtcdBackup:
+        """Return what a backup of it has."""
+        return EtcdBackup(self._revision, dict(self._rows))
+
+    def put_back(self, backup: EtcdBackup) -> None:
+        """Be what a backup has: its cluster id is the same, and its leases are gone in time."""
+        self._revision, self._rows = backup.revision, dict(backup.rows)
+        owners = {lease for _, lease in self._rows.values() if lease}
+        self._leases = dict.fromkeys(owners, (self._events.now + 3.0, 3.0))
+
+    def make_anew(self, members: tuple[str, ...], min_in_sync: int, group: str) -> None:
+        """Be a new etcd that was started by the same command, in which somebody founds a group."""
+        self._revision = 1
+        self._rows.clear()
+        self._leases.clear()
+        for key, value in first_values(members, min_in_sync).items():
+            self._put(key, {**value, "id": group} if key == GROUP else value, 0)
+
     def forget(self, cluster: int) -> None:
         """Be made anew, as another etcd cluster without any key."""
         self.cluster = cluster
@@ -234,14 +266,19 @@ class Etcd(GroupEtcd):
         self._revision += 1
         self._put(member_key(member), {"sync": sync}, 0)
 
+    def set_min_in_sync(self, count: int) -> None:
+        """Have commits need so many members, as an operator does."""
+        self._revision += 1
+        self._put(GROUP, {**self._rows[GROUP][0].value, "min_in_sync": count}, 0)
+
     def operate(self, transaction: EtcdTransaction) -> bool:
         """Carry out a transaction of an operator at once. Returns whether it happened."""
         return self._attempt(transaction)[0]
 
-    def show_alive(self, member: str, value: Mapping[str, Any]) -> None:
+    def show_alive(self, member: str, key: str, value: Mapping[str, Any]) -> None:
         if not self.is_cut(member):
             self._revision += 1
-            self._put(alive_key(member), value, self._grant(ALIVE_S))
+            self._put(key, value, self._grant(ALIVE_S))
 
     def read(self, member: str, answer: Callable[[View], None]) -> None:
         self._ask(member, self.view, answer, lambda: None, may_be_late=False)

@@ -55,9 +55,26 @@ class Group:
         ]
         self.invariants.watch(self.machines, self.etcd)
         self.etcd.changed = self._changed
+        self.publishes = True
+        """Whether clients publish and declare."""
         self._published = 0
         for one in self.machines:
             self.events.after(self.random.uniform(0, 1.0), one.restart)
+
+    def add_twin(self, machine: SimulatedMachine) -> SimulatedMachine:
+        """Add a machine that has the MEMBER of another one, and does not run yet."""
+        twin = SimulatedMachine(
+            machine.name * 2,
+            self.events,
+            self.random,
+            self.etcd,
+            self.network,
+            self.invariants,
+            1.0,
+        )
+        twin.member_of = machine.name
+        self.machines.append(twin)
+        return twin
 
     def _changed(self, key: str) -> None:
         if key == IN_SYNC:
@@ -78,7 +95,7 @@ class Group:
             self.events.run_until(self.events.now + STEP_S)
             leaders = self.leaders
             self.invariants.look(leaders, self.etcd.lost_leases_at)
-            for one in leaders:
+            for one in leaders if self.publishes else ():
                 self._published += 1
                 if self.random.random() < 0.05:
                     one.declare(b"queue %d" % self._published)

@@ -33,6 +33,8 @@ class Invariants(Witness):
         self._machines: dict[str, SimulatedMachine] = {}
         self._etcd: GroupEtcd | None = None
         self._committed: dict[int, ReplicaPosition] = {}
+        self.older: set[str] = set()
+        """The machines that came back older than they were: in the list, they may not lead."""
 
     def watch(self, machines: Iterable[SimulatedMachine], etcd: GroupEtcd) -> None:
         """Look at these."""
@@ -44,7 +46,7 @@ class Invariants(Witness):
 
     def _listed(self) -> list[SimulatedMachine]:
         names = self._etcd.in_sync if self._etcd is not None else ()
-        return [self._machines[name] for name in names]
+        return [self._machines[name] for name in names if name not in self.older]
 
     # What is promised.
 
@@ -67,6 +69,8 @@ class Invariants(Witness):
             self._has_all(machine, "may lead")
 
     def opened(self, machine: SimulatedMachine) -> None:
+        if machine.is_of_older_version:
+            return
         self._has_all(machine, "leads")
         defined = set(machine.disk.definitions)
         unknown = [one for one in machine.disk.log if one.needs not in defined]
@@ -102,7 +106,8 @@ class Invariants(Witness):
         listed = self._listed()
         for entry in entries:
             if self._committed.get(entry.position.number) == entry.position:
-                have_it = [*listed, self._machines[machine.followed]]
+                followed = self._machines.get(machine.followed)
+                have_it = [*listed, *([followed] if followed else [])]
                 if machine not in listed and all(one.disk.is_durable(entry) for one in have_it):
                     continue
                 self.broken(f"{machine.name} discards {entry.position}, which is committed")

@@ -1,4 +1,7 @@
-"""A machine of a simulated group: a process that dies and comes back, a disk, and a clock."""
+"""A machine of a simulated group: a process that dies and comes back, a disk, and a clock.
+
+Past 600 lines because each effect of a member is carried out here, on one process and one disk.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ from amqpstore_server.cluster.effects import (
     StepDown,
     Sync,
     TellOperator,
+    WriteNotes,
 )
 from amqpstore_server.cluster.frames import (
     DefinitionsSnapshot,
@@ -47,8 +51,9 @@ from amqpstore_server.cluster.frames import (
     StorePiece,
     Welcome,
 )
-from amqpstore_server.cluster.keys import MemberIdentity
+from amqpstore_server.cluster.keys import MemberIdentity, View
 from amqpstore_server.cluster.member import GroupMember, Role
+from amqpstore_server.cluster.notes import Notes
 from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.cluster.timing import Health, Timing
 from amqpstore_tools.simulation.cluster.disk import LogEntry, ReplicaDisk
@@ -126,6 +131,10 @@ class SimulatedMachine:
         self.sync_s = SYNC_S
         """What a sync takes about: a slow disk takes longer."""
         self.store_id = "store"
+        self.member_of = ""
+        """Whose MEMBER it has, if not its own."""
+        self.is_of_older_version = False
+        """Whether its member stands for election whatever its log has."""
         self.disk = ReplicaDisk()
         self.member: GroupMember | None = None
         self.reports: list[str] = []
@@ -152,6 +161,9 @@ class SimulatedMachine:
         self._is_broken = False
         """Whether the stream of a leader could not be written: nothing more of it is."""
         self._requests = 0
+        self._least_revision = 0
+        self.is_etcd_older = False
+        """Whether its process has seen etcd's revisions go back, and uses it no more."""
         network.ends[name] = self
 
     # Process and clock.
@@ -174,8 +186,10 @@ class SimulatedMachine:
         self._opening_since = None
         self._pending.clear()
         self._is_blocked = self._is_broken = False
+        self._least_revision = 0
+        self.is_etcd_older = False
         identity = MemberIdentity(
-            self.name,
+            self.member_of or self.name,
             f"{self.name}.{self._starts}",
             self.store_id,
             CLUSTER,
@@ -183,8 +197,16 @@ class SimulatedMachine:
             is_damaged=self.is_damaged,
         )
         self.member = GroupMember(
-            identity, self.disk.term, self.disk, self.now, self._make_request, TIMING
+            identity,
+            self.disk.term,
+            self.disk,
+            self.now,
+            self._make_request,
+            TIMING,
+            self.disk.notes,
         )
+        if self.is_of_older_version:
+            self.member.proves_itself = False
         self._tick(self._starts)
 
     def restart(self) -> None:
@@ -304,9 +326,10 @@ class SimulatedMachine:
             case Committed(seq, number):
                 self._confirm(seq, number)
             case ReadKeys():
+                least = self._least_revision
                 self._etcd.read(
                     self.name,
-                    lambda view: self._alone(start, lambda one: one.viewed(view, self.now)),
+                    lambda view: self._alone(start, lambda one: self._viewed(one, view, least)),
                 )
             case Grant():
                 self._etcd.grant(
@@ -327,8 +350,12 @@ class SimulatedMachine:
                 )
             case Revoke(lease):
                 self._etcd.revoke(self.name, lease)
-            case ShowAlive(value):
-                self._etcd.show_alive(self.name, value)
+            case ShowAlive(key, value):
+                self._etcd.show_alive(self.name, key, value)
+            case WriteNotes(notes):
+                self._events.after(
+                    self._random.uniform(0.2, 2.0) * SYNC_S, lambda: self._note(start, notes)
+                )
             case Attempt(transaction):
                 request = transaction.request
 
@@ -338,8 +365,8 @@ class SimulatedMachine:
                     )
 
                 self._etcd.attempt(self.name, transaction, answered)
-            case Dial(name):
-                self._job(lambda: None, lambda: self._dial(name))
+            case Dial(_, address):
+                self._job(lambda: None, lambda: self._dial(address))
             case HangUp(link):
                 self._network.close(self, link)
             case CatchUp(link, behind, number):
@@ -383,6 +410,22 @@ class SimulatedMachine:
                 self._events.after(0.1, lambda: self._exit(start))
             case TellOperator(text):
                 self.reports.append(text)
+
+    # etcd, and the file MEMBER.
+
+    def _viewed(self, member: GroupMember, view: View, least: int) -> None:
+        """Take an answer of etcd. A client that has seen its revisions go back uses it no more."""
+        self.is_etcd_older |= view.revision < least
+        if self.is_etcd_older:
+            member.etcd_is_another("its revisions went back: was it restored from a backup?")
+            return
+        self._least_revision = max(self._least_revision, view.revision)
+        member.viewed(view, self.now)
+
+    def _note(self, start: int, notes: Notes) -> None:
+        if start == self._starts and self.member is not None:
+            self.disk.notes = notes
+            self._alone(start, lambda one: one.noted(notes))
 
     # The disk: one job after the other.
 
@@ -485,6 +528,7 @@ class SimulatedMachine:
         disk = self.disk
         self._witness.discards(self, disk.log[behind.number :])
         del disk.log[behind.number :]
+        disk.known = min(disk.known, behind.number)
         disk.durable = len(disk.log)
         self._alone(self._starts, lambda one: one.discarded())
 
@@ -493,6 +537,7 @@ class SimulatedMachine:
         if number > self.disk.covered:
             self._witness.covers(self, number)
             self.disk.covered = number
+        self.disk.known = max(self.disk.known, number)
 
     def compact(self) -> None:
         """Give up what a checkpoint covers: a follower that lacks it needs a whole copy."""
@@ -578,7 +623,7 @@ class SimulatedMachine:
 
     def received(self, link: int, frame: Frame) -> None:
         if isinstance(frame, Welcome):
-            self.followed = frame.member
+            self.followed = frame.incarnation.partition(".")[0]
         self._alone(self._starts, lambda one: one.received(link, frame, self.now))
 
     def progressed(self, link: int) -> None:

@@ -1,0 +1,130 @@
+"""Whoever comes back older than he was leads nobody, and takes nothing from anybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqpstore_server.cluster.keys import View
+from amqpstore_server.cluster.leading import Leader
+from amqpstore_server.cluster.member import GroupMember
+from amqpstore_server.cluster.registering import NEXT, Registered, Registering
+from amqpstore_tools.simulation.cluster import returns
+from amqpstore_tools.simulation.cluster.history import Group
+from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
+from amqpstore_tools.simulation.cluster.returns import Return, told
+from tests.unit.cluster.mutants import Mutant, discards_what_is_confirmed
+
+SEEDS = range(2, 5)
+
+STORIES: dict[Return, bool] = {
+    returns.followers_from_a_backup: True,
+    returns.follower_with_a_lost_end: True,
+    returns.leader_with_a_lost_end: True,
+    returns.twins: True,
+    returns.etcd_from_a_backup: False,
+    returns.etcd_made_anew: False,
+    returns.member_of_an_older_version_leads: True,
+}
+"""And whether somebody serves clients in the end: without a person, nobody elects by an etcd that
+is not the group's.
+"""
+
+
+REASONS = ("stays out", "waits for somebody", "is not used")
+
+
+def group_after(story: Return, seed: int) -> Group:
+    return told(seed, story, 1 + seed % 2)
+
+
+def look(story: Return, seed: int) -> None:
+    group = group_after(story, seed)
+    assert group.invariants.violations == [], seed
+    said = [text for one in group.machines for text in one.reports]
+    assert any(one in text for text in said for one in REASONS), seed
+    if STORIES[story]:
+        assert group.leaders, seed
+        assert len(group.etcd.in_sync) > 1, seed
+
+
+each_story = pytest.mark.parametrize("story", STORIES, ids=lambda one: one.__name__)
+
+
+@each_story
+def test_nothing_confirmed_is_lost(story: Return) -> None:
+    for seed in SEEDS:
+        look(story, seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@each_story
+def test_nothing_confirmed_is_lost_in_many_histories(story: Return, seed: int) -> None:
+    for number in range(30):
+        look(story, seed + number)
+
+
+# Each rule, broken.
+
+
+def stands_whatever_it_lacks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupMember, "_lacks", lambda *_: "")
+
+
+def counts_no_generations(patch: pytest.MonkeyPatch) -> None:
+    """Any process with a member's MEMBER is that member."""
+
+    def viewed(self: Registering, _view: View, _last: object) -> None:
+        if self.state is Registered.NO:
+            self._go(Registered.YES)
+        self.is_proven = True
+
+    assert Registered.YES in NEXT[Registered.NO]
+    patch.setattr(Registering, "viewed", viewed)
+    refusal = Leader._refusal
+    patch.setattr(Leader, "_refusal", lambda self, hello, _: refusal(self, hello, None))
+
+
+def takes_an_older_copy_for_the_member(patch: pytest.MonkeyPatch) -> None:
+    """A start is counted, and compared with nothing."""
+    register = Registering._register
+
+    def proven(self: Registering, *arguments: object) -> None:
+        register(self, *arguments)  # type: ignore[arg-type]
+        if self._wanted is not None:
+            self._wanted = self._wanted._replace(is_proven=True)
+
+    patch.setattr(Registering, "_register", proven)
+
+
+def uses_any_etcd(patch: pytest.MonkeyPatch) -> None:
+    viewed = SimulatedMachine._viewed
+    patch.setattr(GroupMember, "_objection", lambda *_: "")
+    patch.setattr(
+        SimulatedMachine, "_viewed", lambda self, member, view, _: viewed(self, member, view, 0)
+    )
+
+
+MUTANTS: tuple[tuple[tuple[Mutant, ...], Return], ...] = (
+    ((discards_what_is_confirmed,), returns.member_of_an_older_version_leads),
+    ((stands_whatever_it_lacks,), returns.followers_from_a_backup),
+    ((counts_no_generations,), returns.twins),
+    ((takes_an_older_copy_for_the_member,), returns.twins),
+    (
+        (stands_whatever_it_lacks, takes_an_older_copy_for_the_member),
+        returns.follower_with_a_lost_end,
+    ),
+    ((uses_any_etcd,), returns.etcd_from_a_backup),
+    ((uses_any_etcd,), returns.etcd_made_anew),
+)
+
+
+@pytest.mark.parametrize(
+    ("mutants", "story"), MUTANTS, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_a_broken_rule_is_noticed(
+    mutants: tuple[Mutant, ...], story: Return, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mutant in mutants:
+        mutant(monkeypatch)
+    assert any(group_after(story, seed).invariants.violations for seed in range(40))
