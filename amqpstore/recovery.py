@@ -358,11 +358,13 @@ class _Recovery:
         """Return ids that others than the queues in the catalog have: none of them is given
         again.
         """
-        strays = self._strays.items()
-        highest = max(
-            self._highest_queue_id,
-            evident_queues(self._files, self._directory, self._store_id, strays) - 1,
-        )
+        where = self._files, self._directory, self._store_id
+        # Also files that have each other's names: something is wrong, so each is looked at.
+        strays = list(find_strays(*where, ()))
+        segments = [(one.path, one.number) for one in strays if one.kind is FileKind.SEGMENT]
+        indexed = [one.queue_id for one in strays if one.kind is FileKind.INDEX]
+        of_log = evident_queues(*where, segments) - 1
+        highest = max([self._highest_queue_id, of_log, *indexed])
         first = self._next_queue_id or max([0, *self._queues]) + 1
         if highest < first:
             return range(0)

@@ -401,6 +401,12 @@ EXAMPLES = {
         3, 5, 5, 5, 5, [(21, 1)], [Damage("swap", 3, 41191), Damage("zeros", 34, 8865)]
     ),
     "two compacted segments in each other's place": _same(4, Damage("swap", 15, 27272), seed=5),
+    "a segment of the log in the place of an index file, and a queue that only it has": Mixture(
+        5, 2, 0, 3, 2, [(3, 0)], [Damage("swap", 7, 0)]
+    ),
+    "two segments of the log in each other's place, and a queue that only they have": Mixture(
+        0, 0, 0, 5, 4, [(10, 0)], [Damage("swap", 33, 0)]
+    ),
     "two starts pass over something": Mixture(
         3, 0, 5, 5, 5, [], [Damage("cut", 19, 15927), Damage("quarantine", 25, 47579)]
     ),
