@@ -3,13 +3,15 @@
 The optimum is each message that was in a queue to the end and whose record is in some file of the
 directory: in its queue, or in one named after the queue's id, in order. Only a message of which
 nothing says where it was may be in the queue of lost messages.
+
+Past 600 lines because each mutant is caught by an example, and each example is a mixture.
 """
 
 import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,9 @@ from hypothesis import strategies as st
 
 from amqpstore import Message, Store, recovery
 from amqpstore.errors import StoreError
+from amqpstore.evidence.passed_over import evident_queues, passed_over
 from amqpstore.maintenance import Maintenance
+from amqpstore.tables import PassedOverRow
 from amqpstore.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.store import ReadableStore
@@ -502,8 +506,43 @@ def test_a_repair_that_ignores_some_evidence_is_noticed(
         look_at(chronicles[EXAMPLES[example].seed], EXAMPLES[example])
 
 
+def _without(kind: str) -> Callable[..., PassedOverRow]:
+    """A start that does not note one kind of the numbers that it passes over."""
+    return lambda *arguments: passed_over(*arguments)._replace(**{kind: []})
+
+
 # Starts that ignore one kind of evidence, in the same way.
 MUTANTS_OF_STARTS = {
+    "ids of queues": (
+        recovery._Recovery,
+        "_queue_ids_passed_over",
+        lambda _: range(0),
+        "a segment of the log in the place of an index file, and a queue that only it has",
+    ),
+    "ids of queues in files in each other's place": (
+        recovery,
+        "evident_queues",
+        lambda files, directory, store_id, _: evident_queues(files, directory, store_id, ()),
+        "two segments of the log in each other's place, and a queue that only they have",
+    ),
+    "the note of ids of queues": (
+        recovery,
+        "passed_over",
+        _without("queue_ids"),
+        "two starts pass over something",
+    ),
+    "the note of ids of messages": (
+        recovery,
+        "passed_over",
+        _without("message_ids"),
+        "a catalog older than index files whose log is gone",
+    ),
+    "the note of batches": (
+        recovery,
+        "passed_over",
+        _without("lsns"),
+        "the last segment under another name",
+    ),
     "compacted segments that are newer": (
         recovery,
         "find_newer",
