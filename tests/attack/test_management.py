@@ -6,6 +6,7 @@ import http.client
 import re
 import socket
 import ssl
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -267,6 +268,35 @@ def test_a_client_that_reads_no_answers_costs_little(broker: BrokerProcess) -> N
                 client.sendall(asked * 200)
         serves_all(broker)
     assert peak_bytes(broker) - before < 40 * MIB
+
+
+def test_gets_of_large_messages_take_turns(broker: BrokerProcess) -> None:
+    """Each takes its body several times until it is sent."""
+    size, count = 4 * MIB, 12
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("large")
+        channel.confirm_delivery()
+        for _ in range(count):
+            channel.basic_publish("", "large", b"x" * size)
+        before = forget_peak(broker)
+        wanted = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        found: list[int] = []
+
+        def get() -> None:
+            with ManagementClient(url_of(broker)) as api:
+                answer = api.request("POST", "/queues/%2F/large/get", json=wanted)
+                found.append(len(answer.json()[0]["payload"]) if answer.json() else 0)
+
+        threads = [threading.Thread(target=get) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        channel.queue_delete("large")
+    assert found == [size] * count
+    grown = peak_bytes(broker) - before
+    assert grown < 9 * size, f"{grown / size:.1f} times the size of a message"
 
 
 def test_more_connections_than_may_be_are_closed(broker: BrokerProcess) -> None:

@@ -63,7 +63,7 @@ class Browsing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ready ones.
 
     With `filter` no more than `max_scanned` are looked at. Bodies are cut after
-    `max_payload_bytes`.
+    `max_payload_bytes`, as they are read.
     """
 
     start: str | int | None = None
@@ -126,9 +126,10 @@ class Messages:
             asked.limit,
             _matcher(asked.filter),
             asked.max_scanned,
+            asked.max_payload_bytes,
         )
         page = yield from _readable(browse(self._broker.context, queue, wanted))
-        messages = yield from rendered(page.messages, asked.max_payload_bytes)
+        messages = yield from rendered(page.messages)
         return {
             "messages": messages,
             "next": None if page.next is None else str(page.next),

@@ -15,9 +15,6 @@ from amqpstore_server.broker.queues.browsing import SeenMessage
 _STEP_BYTES = 1 << 18
 _STEP_MESSAGES = 128
 
-_MAX_PAYLOADS_BYTES = 16 << 20
-"""What the bodies of one answer may have; those after them are cut to nothing."""
-
 _LONGEST_CHARACTER = 4
 
 
@@ -33,10 +30,9 @@ _NOTHING: dict[str, Any] = {
 """What is said of a message that cannot be read."""
 
 
-def rendered(seen: Sequence[SeenMessage], most_bytes: int) -> Work[list[dict[str, Any]]]:
-    """Return messages, with `most_bytes` of each body at most."""
+def rendered(seen: Sequence[SeenMessage]) -> Work[list[dict[str, Any]]]:
+    """Return the messages of a page, whose bodies are cut already."""
     found = []
-    room = _MAX_PAYLOADS_BYTES
     size = 0
     for index, one in enumerate(seen, 1):
         row: dict[str, Any] = {
@@ -51,10 +47,8 @@ def rendered(seen: Sequence[SeenMessage], most_bytes: int) -> Work[list[dict[str
             row |= _NOTHING
             row["error"] = "cannot be read: see the log of the broker"
         else:
-            most = min(most_bytes, room)
-            row |= message_row(one.message, most)
-            room -= min(most, len(one.message.body))
-            size += min(most, len(one.message.body))
+            row |= _message_row(one.message, one.body_bytes)
+            size += len(one.message.body) + len(one.message.envelope.properties)
         found.append(row)
         if size >= _STEP_BYTES or not index % _STEP_MESSAGES:
             size = 0
@@ -62,11 +56,10 @@ def rendered(seen: Sequence[SeenMessage], most_bytes: int) -> Work[list[dict[str
     return found
 
 
-def message_row(message: Message, most_bytes: int) -> dict[str, Any]:
-    """Return a message as JSON; its body is cut after so many bytes."""
-    envelope = message.envelope
-    body = message.body[:most_bytes]
-    is_cut = len(body) < len(message.body)
+def _message_row(message: Message, body_bytes: int) -> dict[str, Any]:
+    """Return a message as JSON, which may have only the beginning of its body."""
+    envelope, body = message.envelope, message.body
+    is_cut = len(body) < body_bytes
     text = _text(body, is_cut=is_cut)
     return {
         "exchange": envelope.exchange,
@@ -74,7 +67,7 @@ def message_row(message: Message, most_bytes: int) -> dict[str, Any]:
         "properties": shown_properties(visible(envelope.properties)),
         "payload": base64.b64encode(body).decode() if text is None else text,
         "payload_encoding": "base64" if text is None else "string",
-        "payload_bytes": len(message.body),
+        "payload_bytes": body_bytes,
         "truncated": is_cut,
     }
 

@@ -146,12 +146,13 @@ async def compressed(answer: Answer, accepted: str) -> Answer:
     """Return an answer as gzip, if a client accepts that (its header `Accept-Encoding`) and the
     content is worth it.
     """
-    content = content_of(answer)
-    if len(content) < _WORTH_BYTES or "content-encoding" in answer.headers:
+    size = int(answer.headers.get("content-length", 0))
+    if size < _WORTH_BYTES or "content-encoding" in answer.headers:
         return answer
     answer.headers["vary"] = "accept-encoding"
     if not _accepts_gzip(accepted):
         return answer
+    content = content_of(answer)
     if len(content) > _IN_THREAD_BYTES:
         packed = await trio.to_thread.run_sync(_gzip, content)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -20,7 +21,7 @@ from amqpstore_server.management.answers import (
     error_answer,
     noted,
 )
-from amqpstore_server.management.call import Call
+from amqpstore_server.management.call import Call, LargeAnswer
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
 from amqpstore_server.management.login import HttpLogins, Identity
@@ -41,6 +42,8 @@ answer afterwards."""
 _OF_EXCHANGES = ("/api/exchanges/", "/api/bindings/")
 _LARGE_BODIES = 4
 """Bodies that are not small and are read at the same time."""
+_LARGE_ANSWERS = 2
+"""Answers of much content that are made and sent at the same time."""
 
 
 class ManagementApp:
@@ -67,6 +70,7 @@ class ManagementApp:
         self._abort = abort
         self._fail = fail
         self._large_bodies = trio.Semaphore(_LARGE_BODIES)
+        self._large_answers = trio.Semaphore(_LARGE_ANSWERS)
         by_path: dict[str, dict[str, ApiRoute]] = {}
         for route in in_order(routes):
             by_path.setdefault(route.path, {})[route.method] = route
@@ -173,13 +177,18 @@ class ManagementApp:
                 if route is None:
                     break
                 request = Request({**scope, **child}, receive)
-                return await self._call(request, route, identity)
+                async with AsyncExitStack() as held:
+                    return await self._call(request, route, identity, held)
         raise not_found(f"there is nothing at {method} {path}")
 
-    async def answer(self, request: Request, routes: dict[str, ApiRoute]) -> Answer:
-        """Answer a request to a path by one of its routes."""
+    async def answer(
+        self, request: Request, routes: dict[str, ApiRoute], held: AsyncExitStack
+    ) -> Answer:
+        """Answer a request to a path by one of its routes. Args: held, what the answer holds until
+        it is sent.
+        """
         try:
-            return await self._answer(request, routes)
+            return await self._answer(request, routes, held)
         except FATAL as error:
             # The server logs what an application raises and goes on.
             self._fail(error)
@@ -191,7 +200,9 @@ class ManagementApp:
                 known = HttpError(500, "internal_server_error", "see the log of the broker")
             return error_answer(known)
 
-    async def _answer(self, request: Request, routes: dict[str, ApiRoute]) -> Answer:
+    async def _answer(
+        self, request: Request, routes: dict[str, ApiRoute], held: AsyncExitStack
+    ) -> Answer:
         method = "GET" if request.method == "HEAD" else request.method
         allowed = ", ".join(sorted({"OPTIONS", *routes, *(["HEAD"] if "GET" in routes else [])}))
         if method == "OPTIONS":
@@ -203,18 +214,21 @@ class ManagementApp:
         if method not in SAFE_METHODS:
             origins = self._context.config().management_cors_origins
             check_origin(request.headers, self._public(request), origins)
-        return await self._call(request, route, await self._identity(request, route))
+        return await self._call(request, route, await self._identity(request, route), held)
 
     def _public(self, request: Request) -> PublicAddress:
         return PublicAddress(request.headers, request.scope["scheme"], self._context.config())
 
-    async def _call(self, request: Request, route: ApiRoute, identity: Identity) -> Answer:
+    async def _call(
+        self, request: Request, route: ApiRoute, identity: Identity, held: AsyncExitStack
+    ) -> Answer:
         call = Call(
             self._context,
             request,
             identity,
             {name: _decoded(part) for name, part in request.path_params.items()},
             self._large_bodies,
+            LargeAnswer(self._large_answers, held),
         )
         call.check(route)
         if route.method not in SAFE_METHODS:
@@ -285,9 +299,10 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request = Request(scope, receive, send)
-        answer = await self._app.answer(request, self.routes)
-        answer = await compressed(answer, request.headers.get("accept-encoding", ""))
-        await answer(scope, receive, send)
+        async with AsyncExitStack() as held:
+            answer = await self._app.answer(request, self.routes, held)
+            answer = await compressed(answer, request.headers.get("accept-encoding", ""))
+            await answer(scope, receive, send)
 
 
 def _decoded(part: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -38,14 +39,40 @@ DOOR = "HTTP API"
 PASSED_ON = "is_passed_on"
 """In the state of a connection: whether it comes through a follower."""
 
+_PLACE_S = 30.0
+
 T = TypeVar("T")
 BodyT = TypeVar("BodyT")
 ResultT = TypeVar("ResultT")
 
 
+class LargeAnswer:
+    """The place of an answer among those of much content, of which few are made and sent at a time:
+    each takes its content several times. Args: places, of all of them; held, ends when the answer
+    is sent.
+    """
+
+    def __init__(self, places: trio.Semaphore, held: AsyncExitStack) -> None:
+        self._places = places
+        self._held = held
+
+    async def take(self) -> None:
+        """Wait for a place. Raises: HttpError."""
+        with trio.move_on_after(_PLACE_S):
+            await self._held.enter_async_context(self._places)
+            return
+        text = "other large answers are under way: try again later"
+        raise HttpError(503, "service_unavailable", text)
+
+    async def leave(self) -> None:
+        """Leave the place: the answer is not a large one."""
+        await self._held.aclose()
+
+
 class Call:
     """A request whose login was checked. `path` has the decoded parameters of the path, `query`
-    those behind it. `notes` becomes what of the request has no effect.
+    those behind it. `notes` becomes what of the request has no effect. Who answers with much
+    content takes the place of a `large_answer` first.
     """
 
     def __init__(
@@ -55,6 +82,7 @@ class Call:
         identity: Identity,
         path: Mapping[str, str],
         large_bodies: trio.Semaphore,
+        large_answer: LargeAnswer,
     ) -> None:
         self.context = context
         self.request = request
@@ -62,6 +90,7 @@ class Call:
         self.path = path
         self.query = request.query_params
         self.notes: list[str] = []
+        self.large_answer = large_answer
         self._large_bodies = large_bodies
 
     @property

@@ -11,6 +11,7 @@ from amqpstore import Envelope, Message, MessageDamagedError, Run
 from amqpstore_server.administration.operations import AdministrationError, MissingError
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
+from amqpstore_server.broker.queues import browsing
 from amqpstore_server.protocol.field_table import Timestamp
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.operator import Operator
@@ -318,3 +319,51 @@ def test_a_message_that_cannot_be_read_is_shown_as_such_and_stays(
     assert operator.sees("other") == ["a", "c"]
     assert broker.vhost.queue("orders").ready_count == 1
     assert operator.deletes("orders", positions=[2])["deleted"] == 1
+
+
+def test_a_page_holds_no_more_of_bodies_than_it_shows(
+    broker: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand whole bodies would not fit into memory."""
+    monkeypatch.setattr(browsing, "MAX_PAYLOADS_BYTES", 500)
+    queue = broker.queue("orders")
+    for number in range(100):
+        client.publish("", "orders", f"{number:05}" * 2000)
+    broker.settle()
+    for _ in range(20):
+        client.get("orders")
+    wanted = browsing.PageRequest(None, 0, 100, None, 1000, 15)
+    steps = browsing.browse(broker.broker.context, queue, wanted)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            page: browsing.Page = end.value
+            break
+    assert [one.body_bytes for one in page.messages] == [10_000] * 100
+    kept = [len(one.message.body) for one in page.messages if one.message]
+    assert max(kept) == 15
+    assert sum(kept) <= 2 * 500  # of unacked ones, and of ready ones
+    assert kept[:20] == [15] * 20
+
+
+def test_a_page_ends_where_properties_are_long(
+    broker: SimulatedBroker,
+    client: Client,
+    operator: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(browsing, "MAX_PROPERTIES_BYTES", 250)
+    broker.queue("orders")
+    bodies = [str(number) for number in range(20)]
+    client.publish("", "orders", *bodies, headers={"x": "y" * 100})
+    broker.settle()
+    page = operator.page("orders")
+    assert (len(page["messages"]), page["next"]) == (3, "4")
+    assert operator.sees("orders") == bodies
+    for _ in range(8):
+        client.get("orders")
+    client.requeue("3")
+    broker.settle()
+    assert operator.page("orders")["unacked"] == 7
+    assert [one.strip("[]") for one in operator.sees("orders")] == bodies

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 SEEN_AT_ONCE = 128
 """Messages that a step reads, and a filter looks at: about 2 ms."""
 
+MAX_PAYLOADS_BYTES = 16 << 20
+"""What the bodies of a page may have; those after them are cut to nothing."""
+
+MAX_PROPERTIES_BYTES = 4 << 20
+"""A page ends after so many bytes of properties: as JSON each takes many times as much."""
+
 _POSITION = re.compile(r"(?:([0-9]{1,18}):)?([0-9]{1,18})")
 
 _UNACKED_AT_ONCE = 4096
@@ -58,13 +64,16 @@ class MessagePosition(NamedTuple):
 
 
 class SeenMessage(NamedTuple):
-    """A message of a queue; without `message`, one that cannot be read."""
+    """A message of a queue; without `message`, one that cannot be read. In a page it may have only
+    the beginning of its body, of `body_bytes`.
+    """
 
     position: MessagePosition
     message: Message | None
     delivery_count: int
     expires_ms: int
     is_unacked: bool = False
+    body_bytes: int = 0
 
 
 class Walk:
@@ -159,7 +168,8 @@ class Page(NamedTuple):
 
 class PageRequest(NamedTuple):
     """Which page: `limit` messages from `start` on, after `offset` ready ones; of those that
-    `matcher` means, and no more than `max_scanned` are looked at.
+    `matcher` means, and no more than `max_scanned` are looked at. Of each body the first
+    `kept_bytes` are kept. A page may have fewer messages, if these have long properties.
     """
 
     start: MessagePosition | None
@@ -167,6 +177,36 @@ class PageRequest(NamedTuple):
     limit: int
     matcher: Matcher | None
     max_scanned: int
+    kept_bytes: int
+
+
+class _PagePart:
+    """Messages that a page keeps, cut as they are seen: whole bodies of a thousand would not fit
+    into memory.
+    """
+
+    def __init__(self, kept_bytes: int) -> None:
+        self.messages: list[SeenMessage] = []
+        self._kept_bytes = kept_bytes
+        self._bodies_left = MAX_PAYLOADS_BYTES
+        self._properties_left = MAX_PROPERTIES_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more properties should be kept."""
+        return self._properties_left <= 0
+
+    def add(self, seen: SeenMessage) -> None:
+        """Keep a message, with the beginning of its body."""
+        if (message := seen.message) is not None:
+            body_bytes = len(message.body)
+            most = min(self._kept_bytes, self._bodies_left)
+            if body_bytes > most:
+                message = Message(message.envelope, bytes(message.body[:most]))
+            self._bodies_left -= len(message.body)
+            self._properties_left -= len(message.envelope.properties)
+            seen = seen._replace(message=message, body_bytes=body_bytes)
+        self.messages.append(seen)
 
 
 def browse(context: BrokerContext, queue: Queue, asked: PageRequest) -> Generator[None, None, Page]:
@@ -183,28 +223,34 @@ def browse(context: BrokerContext, queue: Queue, asked: PageRequest) -> Generato
         yield
     first = walk.position
     after: MessagePosition | None = None
-    found: list[SeenMessage] = []
+    part = _PagePart(asked.kept_bytes)
+    found = part.messages
     scanned = 0
-    while not walk.is_done and len(found) < asked.limit and scanned < asked.max_scanned:
+    while not (walk.is_done or part.is_full or after) and (
+        len(found) < asked.limit and scanned < asked.max_scanned
+    ):
         context.work["browse"] = None
         # Small pages read little; where a filter looks for few, much is read.
         most = asked.limit - len(found) if asked.matcher is None else SEEN_AT_ONCE
         seen = walk.step(min(most, SEEN_AT_ONCE, asked.max_scanned - scanned))
         for index, one in enumerate(seen):
-            if len(found) == asked.limit:
+            if len(found) == asked.limit or part.is_full:
                 # The next page starts with it: it is not looked at twice, nor counted twice.
                 after = one.position
                 del seen[index:]
                 break
             if _is_wanted(one, asked.matcher):
-                found.append(one)
+                part.add(one)
         scanned += len(seen)
         yield
     if after is None and not walk.is_done:
         after = walk.position
-    more = yield from _read_unacked(context, unacked, first, after, asked)
+    more, stopped = yield from _read_unacked(context, unacked, first, after, asked)
     merged = {one.position: one for one in (*more, *found)}  # what is ready again, is ready
     messages = sorted(merged.values(), key=lambda one: one.position.order)
+    if stopped is not None:
+        after = stopped
+        messages = [one for one in messages if one.position.order < stopped.order]
     if len(messages) > asked.limit:
         after = messages[asked.limit].position
         del messages[asked.limit :]
@@ -261,11 +307,13 @@ def _read_unacked(
     first: MessagePosition,
     after: MessagePosition | None,
     asked: PageRequest,
-) -> Generator[None, None, list[SeenMessage]]:
+) -> Generator[None, None, tuple[list[SeenMessage], MessagePosition | None]]:
     """Return the wanted ones of unacked messages between two positions, up to one more than the
-    limit: that is where the next page starts.
+    limit: that is where the next page starts. Returns also the position that the page has no room
+    for, if there is one.
     """
-    found: list[SeenMessage] = []
+    part = _PagePart(asked.kept_bytes)
+    found = part.messages
     for level, run in unacked:
         if len(found) > asked.limit:
             break
@@ -281,11 +329,13 @@ def _read_unacked(
                 position = MessagePosition(level, run.first_sequence + place)
                 place += 1
                 if after is not None and position.order >= after.order:
-                    return found
+                    return found, None
+                if part.is_full:
+                    return found, position
                 seen = SeenMessage(
                     position, message, run.delivery_count, run.expires_ms, is_unacked=True
                 )
                 if _is_wanted(seen, asked.matcher):
-                    found.append(seen)
+                    part.add(seen)
             yield
-    return found
+    return found, None

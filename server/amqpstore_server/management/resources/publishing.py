@@ -24,6 +24,7 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.envelope import parse_envelope, visible
 from amqpstore_server.broker.publish_rights import check_user_id
+from amqpstore_server.broker.queues.message_sums import MessageSums
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
@@ -48,6 +49,8 @@ _CONFIRM_S = 30.0
 _MAX_GOT = 10_000
 _MAX_GOT_BYTES = 64 << 20
 """The most messages, and the most bytes of them, that one request gets."""
+_SMALL_BYTES = 1 << 20
+"""Who gets from a queue with more takes one of few places, unless what was got is less."""
 _NUMBERS = {"delivery_mode": 2, "priority": 255, "timestamp": (1 << 64) - 1}
 """Properties that are numbers, and the highest of each."""
 _PROPERTIES = frozenset(BasicProperties.__dataclass_fields__)
@@ -227,6 +230,9 @@ async def get(call: Call) -> Answer:
     channel = Channel(call.vhost, object(), ClosedOutlet(), origin=origin_of(call))
     found: list[dict[str, Any]] = []
     size = 0
+    bodies = MessageSums.of(queue).ready.body_bytes
+    if bodies is None or bodies > _SMALL_BYTES:
+        await call.large_answer.take()
     try:
         for _ in range(min(body.count, _MAX_GOT)):
             fetched = await _fetched(channel, queue)
@@ -242,6 +248,8 @@ async def get(call: Call) -> Answer:
         if found and not queue.is_deleted:
             for _ in settling(channel, tag, mode) or ():
                 await trio.lowlevel.checkpoint()
+        if size <= _SMALL_BYTES:
+            await call.large_answer.leave()
     finally:
         # What is not settled goes back to its place.
         channel.close()
