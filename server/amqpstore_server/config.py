@@ -136,7 +136,8 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     mechanisms: Annotated[
         list[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"]],
         key(
-            "how clients may log in; EXTERNAL is offered to those with a verified certificate",
+            "how clients may log in; EXTERNAL is offered to those with a verified certificate "
+            "of a user",
             expected='a list of "PLAIN", "AMQPLAIN" and "EXTERNAL", at least one',
             min_length=1,
             live=True,

@@ -40,6 +40,11 @@ OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"
 """The components that have parameters: see `administration.parameters`."""
 
+MAX_VALUE_BYTES = 64 << 10
+"""The most JSON of a parameter, a policy, the metadata of a virtual host or the tags of a user: all
+of them are kept in memory, and listed together.
+"""
+
 _MAX_FILE_BYTES = 64 << 20
 """Enough for more than 100,000 queues with their bindings."""
 
@@ -71,6 +76,7 @@ class User(msgspec.Struct, kw_only=True):
         _check_key_part("name", self.name)
         _check_one_of("hashing_algorithm", self.hashing_algorithm, _ALGORITHMS)
         check_numbers("limits", self.limits)
+        _check_size("tags", self.listed_tags)
         if (self.password is None) == (self.password_hash is None):
             raise ValueError(f"user '{self.name}': expected either `password` or `password_hash`")
         if self.password == "":
@@ -136,6 +142,7 @@ class VirtualHostDefinition(msgspec.Struct, kw_only=True):
         if found[DEFAULT_QUEUE_TYPE] == _UNDEFINED:
             del found[DEFAULT_QUEUE_TYPE]
         check_numbers("metadata", found)
+        _check_size("metadata", found)
         return {key: value for key, value in found.items() if value}
 
 
@@ -205,6 +212,7 @@ class PolicyDefinition(msgspec.Struct, kw_only=True):
         _check_one_of("apply-to", self.apply_to, _APPLY_TO)
         check_numbers("priority", self.priority)
         check_table("definition", dict(self.settings))
+        _check_size("definition", self.settings)
 
     @property
     def policy(self) -> Policy:
@@ -308,6 +316,7 @@ class GlobalParameter(msgspec.Struct, kw_only=True):
         _check_named(self.name)
         _check_key_part("name", self.name)
         check_numbers("value", self.value)
+        _check_size("value", self.value)
 
 
 class LeftOut(NamedTuple):
@@ -498,6 +507,13 @@ def _check_expression(field: str, expression: str, owner: str) -> None:
         Pattern(expression)
     except PatternError as error:
         raise ValueError(f"`{field}` of {owner}: {error}") from None
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Raises: ValueError."""
+    size = len(msgspec.json.encode(value))
+    if size > MAX_VALUE_BYTES:
+        raise ValueError(f"`{name}` has {size} bytes as JSON; at most {MAX_VALUE_BYTES} are kept")
 
 
 def check_table(field: str, table: Mapping[str, Any]) -> None:

@@ -43,6 +43,10 @@ class Visitor:
         now."""
         self._doors.forget_silent(self)
 
+    def refused(self) -> None:
+        """Note that its login was wrong: it may stay for a moment, unless others need its place."""
+        self._doors.remember_silent(self)
+
     def logged_in(self) -> None:
         """Note that the client has logged in."""
         self._doors.forget_silent(self)
@@ -98,8 +102,13 @@ class Doors:
         self.visitors.add(visitor)
         self._of_peer[peer] += 1
         self.strangers.add(visitor)
-        self._silent.setdefault(peer, {})[visitor] = None
+        self.remember_silent(visitor)
         return visitor
+
+    def remember_silent(self, visitor: Visitor) -> None:
+        """Note that a visitor makes room for others if there is none."""
+        if visitor in self.visitors:
+            self._silent.setdefault(visitor.peer, {})[visitor] = None
 
     def forget_silent(self, visitor: Visitor) -> None:
         """Note that a visitor has sent a login, or has left."""

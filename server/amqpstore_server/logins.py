@@ -70,14 +70,24 @@ class Logins:
     def offered(
         self, log: ClientLog, *, has_tls: bool, is_loopback: bool, certificate: bytes | None
     ) -> tuple[tuple[str, ...], str]:
-        """Return the mechanisms for a client, and the user of its certificate."""
+        """Return the mechanisms for a client, and the user of its certificate: with that it may try
+        EXTERNAL, offered or not.
+        """
         user = ""
-        if certificate is not None and self._certificates is not None:
+        if (
+            certificate is not None
+            and self._certificates is not None
+            and EXTERNAL in self._mechanisms
+        ):
             user = self._certificates.user_of(certificate, log)
-        refused = set() if user else {EXTERNAL}
+        # Clients that may choose take EXTERNAL, and the password that they have would be no use.
+        refused = set() if self._users.row(user) is not None else {EXTERNAL}
         if not self.accepts_passwords(has_tls=has_tls, is_loopback=is_loopback):
             refused.update(PASSWORD_MECHANISMS)
-        return tuple(one for one in self._mechanisms if one not in refused), user
+        offered: tuple[str, ...] = tuple(one for one in self._mechanisms if one not in refused)
+        if not offered and user:
+            offered = (EXTERNAL,)  # it has to be offered something, to be told that it is wrong
+        return offered, user
 
     @staticmethod
     def may_come_from(user: str, *, is_loopback: bool) -> bool:

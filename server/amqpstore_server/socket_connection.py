@@ -507,6 +507,8 @@ class SocketConnection:
         found = await self._checked(login)
         if found.granted:
             visitor.logged_in()
+        else:
+            visitor.refused()
         if found.rights is not None:
             self._expires_at = found.rights.expires_at
         self.amqp.logged_in(found, trio.current_time())

@@ -14,9 +14,11 @@ import pytest
 import requests
 from pika.adapters.blocking_connection import BlockingChannel
 
+from amqpstore_server.broker.broker import MAX_GLOBAL_PARAMETERS
+from amqpstore_server.definitions import MAX_VALUE_BYTES
 from tests.broker_process import BrokerProcess
 from tests.format.document import table
-from tests.management_client import ManagementClient, managed, management_url
+from tests.management_client import PASSWORD, ManagementClient, managed, management_url
 from tests.waiting import wait_until
 
 START_S = 1_700_000_000
@@ -274,3 +276,24 @@ def test_per_object_has_the_node_and_detailed_says_what_there_is_not(
     found = metrics(api, "/metrics/detailed?family=ra_metrics&family=node_metrics")
     assert found['amqpstore_metrics_unknown_family{family="ra_metrics"}'] == 1
     assert json.dumps(api.get("/overview"))  # nothing that JSON does not have
+
+
+def test_parameters_have_a_number_and_a_size(api: ManagementClient) -> None:
+    """All of them are kept in memory, and listed together."""
+    large = "x" * MAX_VALUE_BYTES
+    for path, body in (
+        ("/global-parameters/large", {"value": {"a": large}}),
+        ("/policies/%2F/large", {"pattern": "^x", "definition": {"queue-mode": large}}),
+        ("/vhosts/large", {"description": large}),
+        ("/users/large", {**PASSWORD, "tags": large}),
+    ):
+        answer = api.expect(400, "PUT", path, body)
+        assert str(MAX_VALUE_BYTES) in answer["reason"]
+    some = [{"name": f"p{number}", "value": 1} for number in range(MAX_GLOBAL_PARAMETERS)]
+    api.request("POST", "/definitions", json={"global_parameters": some})
+    before = len(api.get("/global-parameters"))
+    api.expect(400, "PUT", "/global-parameters/more", {"value": 1})
+    api.expect(204, "PUT", "/global-parameters/p0", {"value": 2})
+    api.delete("/global-parameters/p0")
+    api.put("/global-parameters/more", {"value": 1})
+    assert len(api.get("/global-parameters")) == before

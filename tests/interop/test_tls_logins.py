@@ -167,6 +167,8 @@ def test_external_is_offered_only_where_it_can_work(data_directory: str, files: 
         anna = client_certificate(files, "anna")
         assert offered(broker, files, anna) == ["PLAIN", "AMQPLAIN", "EXTERNAL"]
         assert offered(broker, files, None) == ["PLAIN", "AMQPLAIN"]
+        # Clients prefer it, and would not try the password that they have.
+        assert offered(broker, files, client_certificate(files, "nobody")) == ["PLAIN", "AMQPLAIN"]
         assert offered(broker, files, client_certificate(files, "anna", "berta")) == [
             "PLAIN",
             "AMQPLAIN",
@@ -216,7 +218,7 @@ def test_names_in_certificates_cannot_forge_the_log(data_directory: str, files: 
         broker.start()
         context = files.context(client=client_certificate(files, name))
         with wire_client(broker, context, greeted=False) as client:
-            assert "EXTERNAL" in mechanisms(client)
+            mechanisms(client)
             client.send(start_ok("EXTERNAL", b""))
             client.expect_closed()
         wait_until(lambda: "login refused" in broker.stderr)

@@ -37,7 +37,9 @@ EventT = TypeVar("EventT")
 EventT_contra = TypeVar("EventT_contra", contravariant=True)
 
 START_OK = methods.ConnectionStartOk(
-    client_properties={"capabilities": {"connection.blocked": True}},
+    client_properties={
+        "capabilities": {"connection.blocked": True, "authentication_failure_close": True}
+    },
     mechanism="PLAIN",
     response=b"\0guest\0guest",
     locale="en_US",
@@ -140,6 +142,8 @@ class Peer:
             yield "connection.close"
         elif event in CONNECTION[before] and event in ANSWERS:
             yield ANSWERS[event]
+        if event is ConnectionEvent.REFUSED and before is not self.state:
+            self._waiting = []
         if event is ConnectionEvent.GRANTED and before is not self.state:
             waiting, self._waiting = self._waiting, []
             for late in waiting:

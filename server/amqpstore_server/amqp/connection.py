@@ -76,6 +76,10 @@ check leave the processor to others, and where other programs need all of it the
 """
 _CLOSE_S = 10.0
 
+_REFUSED_S = 3.0
+"""How long a client has to answer connection.close after a login that was refused, as in RabbitMQ.
+"""
+
 _METHODS_AT_ONCE = 32
 """Methods, besides publishes and acks, that are handled before others have their turn."""
 
@@ -316,9 +320,12 @@ class AmqpConnection:
         self._told.login_refused(found.reason)
         if negotiation.has_capability("authentication_failure_close"):
             # A RabbitMQ extension: a client with this capability is told that the login failed, but
-            # not why.
-            self._send(connection_close(negotiation.refusal()))
-        self._move(ConnectionEvent.REFUSED)
+            # not why. It has some time to read that: a socket that is closed while the client still
+            # sends is reset, and then the client does not see what it was told.
+            self.waiting = []
+            self._close(ConnectionEvent.REFUSED, negotiation.refusal(), now, _REFUSED_S)
+        else:
+            self._move(ConnectionEvent.END)
 
     def renewed(self, found: CheckedLogin, now: float) -> bool:
         """Answer connection.update-secret, after the new token was checked. Returns whether the
@@ -602,7 +609,7 @@ class AmqpConnection:
         match method:
             case methods.ConnectionStartOk():
                 if not self._negotiation.start_ok(method):
-                    self._move(ConnectionEvent.REFUSED)
+                    self._move(ConnectionEvent.END)
             case methods.ConnectionTuneOk():
                 self._tune_ok(method, now)
             case methods.ConnectionUpdateSecret():
@@ -671,11 +678,13 @@ class AmqpConnection:
     def _send(self, method: methods.Method) -> None:
         self.outbox.add(method_frame(0, method.encode()))
 
-    def _close(self, event: ConnectionEvent, error: AmqpError, now: float) -> None:
+    def _close(
+        self, event: ConnectionEvent, error: AmqpError, now: float, answer_s: float = _CLOSE_S
+    ) -> None:
         """Start the closing handshake: the client has some seconds to answer."""
         self._receiver.discard_contents()
         self._send(connection_close(error))
-        self._deadline = now + _CLOSE_S
+        self._deadline = now + answer_s
         self._was_excused = False
         self._move(event)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import NOBODY, PASSWORD_MECHANISMS, login_of
+from amqpstore_server.amqp.login import EXTERNAL, NOBODY, PASSWORD_MECHANISMS, login_of
 from amqpstore_server.amqp.product import Product, shares_prefetch, start
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AccessRefused
@@ -63,7 +63,8 @@ class Negotiation:
         self.client_properties = method.client_properties
         self.mechanism = method.mechanism
         extra = {"mechanism": method.mechanism}
-        if method.mechanism not in self.mechanisms:
+        is_certified = method.mechanism == EXTERNAL and self.certificate_user
+        if method.mechanism not in self.mechanisms and not is_certified:
             self._log.warning(
                 "the client chose a login mechanism that was not offered", extra=extra
             )

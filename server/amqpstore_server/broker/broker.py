@@ -35,6 +35,9 @@ _DELETED = "deleted"
 """The mark in the row of a virtual host that is being deleted."""
 
 _GLOBAL = "global_parameter"
+
+MAX_GLOBAL_PARAMETERS = 256
+"""Parameters of no virtual host: they are listed together, and nothing here reads most of them."""
 """What the row of a parameter of no virtual host has, which is kept among the policies."""
 
 _CREATED_AT_ONCE = 64
@@ -178,6 +181,10 @@ class Broker:
 
         Raises: ValueError, TypeError, OverflowError (nothing is changed then).
         """
+        stay = {name for name in self.global_parameters if values.get(name, "") is not None}
+        new = {name for name, value in values.items() if value is not None}
+        if new - stay and len(stay | new) > MAX_GLOBAL_PARAMETERS:
+            raise ValueError(f"there may be {MAX_GLOBAL_PARAMETERS} parameters of no virtual host")
         self.context.store.define(
             [
                 Change(

@@ -26,8 +26,8 @@ House rules:
    dropped. So is a frame that is wrong, as long as the frames behind it can be found.
 3. Events of the server, from FAULT on, must be in the table wherever they can happen: a KeyError
    there is an internal error, and closes the connection with 541.
-4. Each end is reached once. A connection sends one connection.close at most, on its way to CLOSING
-   or for a login that is REFUSED, and releases everything it holds when it leaves OPEN and BLOCKED.
+4. Each end is reached once. A connection sends one connection.close at most, on its way to CLOSING,
+   and releases everything it holds when it leaves OPEN and BLOCKED.
    From CLOSED and DRAINING only ABANDONED can follow: in both the outbox is still sent, and input
    is read and dropped; in ABANDONED neither. In CLOSED the client closes its socket first.
 5. A channel that failed first keeps its promises: FAILING lasts until what it published is durable
@@ -71,7 +71,7 @@ class ConnectionEvent(enum.Enum):
     CLOSE_OK = "connection.close-ok"
 
     GRANTED = "the login is right"
-    REFUSED = "the login is wrong, or the virtual host is not for the user"
+    REFUSED = "the login is wrong, and the client can be told, or the virtual host is not for it"
     BLOCK = "the disk is low: publishers have to wait"
     UNBLOCK = "the disk has room again"
     FAULT = "an error that has a reply code"
@@ -103,7 +103,7 @@ CONNECTION: dict[ConnectionState, dict[ConnectionEvent, ConnectionState]] = {
     ConnectionState.STARTING: {ConnectionEvent.START_OK: ConnectionState.AUTHENTICATING, **_ENDS},
     ConnectionState.AUTHENTICATING: {
         ConnectionEvent.GRANTED: ConnectionState.TUNING,
-        ConnectionEvent.REFUSED: ConnectionState.DRAINING,
+        ConnectionEvent.REFUSED: ConnectionState.CLOSING,
         **_ENDS,
     },
     ConnectionState.TUNING: {ConnectionEvent.TUNE_OK: ConnectionState.OPENING, **_ENDS},

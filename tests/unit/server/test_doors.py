@@ -120,3 +120,19 @@ def test_connections_in_all_are_limited() -> None:
     assert street.enter("d") is None
     street.doors.limit(0, 0)
     assert street.enter("e") is not None
+
+
+def test_whose_login_was_wrong_gives_way_again() -> None:
+    """It may stay for a moment: many who try passwords keep nobody out."""
+    street = Street(16)
+    for name in "abcd":
+        visitor = street.enter(name)
+        assert visitor is not None
+        visitor.identified()
+        visitor.refused()
+    assert street.enter("e") is not None
+    assert street.turned_away == ["a"]
+    assert visitor is not None
+    visitor.leave()
+    visitor.refused()
+    assert len(street.doors.visitors) == 3
