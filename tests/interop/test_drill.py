@@ -87,7 +87,7 @@ def test_a_copy_is_drilled_and_the_original_stays_as_it_was(
     assert "in use by another process" in busy.stderr
     broker.terminate()
     before = files_of(data_directory)
-    arguments = ("--data", data_directory, "--seed", "1", "--images", "5", "--seconds", "2")
+    arguments = ("--data", data_directory, "--seed", "1", "--images", "1", "--seconds", "100")
     finished = drill("all", *arguments)
     assert not finished.stderr
     last_lines = {line.partition(":")[0]: line for line in finished.stdout.splitlines()}
