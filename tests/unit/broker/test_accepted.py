@@ -419,7 +419,10 @@ def test_a_policy_key_that_nothing_in_its_scope_has_is_noted(
     definition = {"max-length": 5, "alternate-exchange": "other"}
     found = policy_notes(apply_to, definition, operator=False)
     assert [note.split("'")[1] for note in found] == noted
-    assert len(policy_notes("exchanges", {"max-length": 5}, operator=True)) == 1
+    (note,) = policy_notes("exchanges", {"max-length": 5}, operator=True)
+    assert note.startswith("operator policy key 'max-length' has no effect: it is of queues")
+    (note,) = policy_notes("streams", {"max-age": "7D"}, operator=True)
+    assert note.startswith("an operator policy for streams has no effect")
 
 
 def test_a_dead_letter_routing_key_without_an_exchange_is_noted() -> None:
