@@ -6,6 +6,7 @@ channels that were closed. Queues are all of its type `rabbit_classic_queue`.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import resource
@@ -217,10 +218,16 @@ def _who(source: MetricsSource) -> Families:
             "product_name": source.product.name,
             "product_version": source.product.version,
             "prometheus_plugin_version": source.product.version,
-            "prometheus_client_version": version("prometheus_client"),
+            "prometheus_client_version": _client_version(),
             "python_version": platform.python_version(),
         },
     )
+
+
+@functools.cache
+def _client_version() -> str:
+    """Read from files, and too much for each scrape."""
+    return version("prometheus_client")
 
 
 def _global(source: MetricsSource) -> Families:
