@@ -472,17 +472,14 @@ class App:
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
     ) -> None:
-        def admit(client: socket.socket, _host: str) -> bool:
-            had_room = self._doors.has_room
-            self._admit(client, clients, tls)
-            return had_room
-
-        await accept_clients(listener, self._doors.admission, admit)
+        self.sockets.let_accept(listener)
+        await accept_clients(listener, self._doors.admission, partial(self._admit, clients, tls))
 
     def _admit(
-        self, client: socket.socket, clients: trio.Nursery, tls: Certificates | None
-    ) -> None:
-        """Start serving a client, or refuse it."""
+        self, clients: trio.Nursery, tls: Certificates | None, client: socket.socket, _host: str
+    ) -> bool:
+        """Start serving a client, or refuse it. Returns whether there was room for it before."""
+        had_room = self._doors.has_room
         try:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -501,11 +498,11 @@ class App:
             )
         except OSError:
             client.close()  # it closed before it was served
-            return
+            return had_room
         except Exception:  # noqa: BLE001
             _log.exception("client rejected")
             client.close()
-            return
+            return had_room
         now = trio.current_time()
         visitor = self._doors.enter(connection.host, connection.turn_away, now)
         if visitor is None:
@@ -513,6 +510,8 @@ class App:
         else:
             connection.amqp.log.accepted(self._doors.log_limit, visitor.peer, now)
             clients.start_soon(self._serve_client, connection, visitor)
+            self.sockets.let_others_run()
+        return had_room
 
     async def _serve_client(self, connection: SocketConnection, visitor: Visitor) -> None:
         self.connections.add(connection)

@@ -114,17 +114,30 @@ class Logins:
         self._warned[peer] = now + _WARN_EVERY_S
         _log.warning("password sent without TLS", extra={**client, "user": login.user})
 
+    def known(self, login: Login, *, is_loopback: bool) -> CheckedLogin | None:
+        """Return what `check` would if the password is known to be right; None otherwise."""
+        if login.mechanism == EXTERNAL or self._token_of(login) is not None:
+            return None
+        if not self.may_come_from(login.user, is_loopback=is_loopback):
+            return None
+        return CheckedLogin(True) if self._users.is_known(login.user, login.password) else None
+
     async def check(self, login: Login, host: str, *, is_loopback: bool) -> CheckedLogin:
         """Tell whether a login is right, and what its token grants, if there is one."""
-        if login.mechanism != EXTERNAL and self._tokens is not None:
-            token = login.password.decode("utf-8", "replace")
-            if self._tokens.is_token(token):
-                return await self.check_token(token, host)
+        if (token := self._token_of(login)) is not None:
+            return await self.check_token(token, host)
         if not self.may_come_from(login.user, is_loopback=is_loopback):
             return CheckedLogin(False, reason=f"{DEFAULT_USER} may log in from loopback only")
         if login.mechanism == EXTERNAL:
             return CheckedLogin(self._users.row(login.user) is not None)
         return CheckedLogin(await self._is_right(login, host))
+
+    def _token_of(self, login: Login) -> str | None:
+        """Return the token that came as a password, if one did."""
+        if login.mechanism == EXTERNAL or self._tokens is None:
+            return None
+        token = login.password.decode("utf-8", "replace")
+        return token if self._tokens.is_token(token) else None
 
     async def check_token(self, token: str, host: str) -> CheckedLogin:
         """Tell whether a token is valid, and what it grants."""

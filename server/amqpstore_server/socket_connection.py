@@ -90,6 +90,7 @@ class SocketConnection:
         "_turn",
         "_unread",
         "_unsent",
+        "_visitor",
         "amqp",
         "connected_ms",
         "has_more",
@@ -186,6 +187,7 @@ class SocketConnection:
 
     async def run(self, visitor: Visitor) -> None:
         """Serve the client."""
+        self._visitor = visitor
         try:
             async with trio.open_nursery() as nursery:
                 self._tasks = nursery
@@ -196,7 +198,7 @@ class SocketConnection:
                             self._offer(self._tls.certificate if self._tls else None)
                             # What followed the handshake has been read from the socket already.
                             self._read_on(at_once=self._tls is not None)
-                            await self._attend(visitor)
+                            await self._attend()
                 finally:
                     # While the nursery ends it takes no more tasks, but others have their turn.
                     self._tasks = None
@@ -217,6 +219,7 @@ class SocketConnection:
                 self._turn.wake()
             self._socket.close()
             visitor.leave()
+            del self._visitor
             self._broker.context.octets.add(self.amqp.octets)
             self.amqp.log.info("connection closed")
 
@@ -403,7 +406,7 @@ class SocketConnection:
             sizes.note(len(read), message_count, time.thread_time() - began_s)
             self.is_costly = sizes.is_costly
         if not goes_on:
-            self._pause()
+            self._pause(now)
 
     def took_long(self) -> None:
         """Have the next reads timed: the last one may have been costly."""
@@ -425,18 +428,23 @@ class SocketConnection:
         self.charge(time.thread_time() - began_s, len(part), message_count)
         # A method in steps may have defined something in any of them.
         self._turn.when_defined(self.withhold())
-        self._pause()
+        self._pause(now)
 
     def charge(self, seconds: float, byte_count: int = 0, message_count: int = 0) -> None:
         """Count what the last read has led to: the processor time it took, and what was handled."""
         self._read_size.charge(seconds, byte_count, message_count)
         self.is_costly = self._read_size.is_costly
 
-    def _pause(self) -> None:
+    def _pause(self, now: float) -> None:
         """Stop reading from the socket if the client has to wait for something: for others, whose
         turn it is, or for what its task waits for.
         """
         amqp = self.amqp
+        if amqp.is_authenticating:
+            # The task of this connection would have its turn after several others.
+            login = amqp.negotiated.login
+            if found := self._logins.known(login, is_loopback=self._is_loopback):
+                self._decided(login, found, now)
         has_more = bool(amqp.waiting or self._rest)
         waits = amqp.is_finished or amqp.is_authenticating or amqp.outbox.is_unread
         self.has_more = has_more and not waits
@@ -461,7 +469,7 @@ class SocketConnection:
         self._attention.set()
         self._sockets.let_others_run()
 
-    async def _attend(self, visitor: Visitor) -> None:
+    async def _attend(self) -> None:
         """Wait for whatever the client waits for. Returns when the connection is over."""
         amqp = self.amqp
         while True:
@@ -469,7 +477,7 @@ class SocketConnection:
             self._attention = trio.Event()
             while not amqp.is_finished and (amqp.is_authenticating or amqp.outbox.is_unread):
                 if amqp.is_authenticating:
-                    await self._check_login(visitor)
+                    await self._check_login()
                     self._turn.wake()
                 else:
                     self._is_unread = True
@@ -499,19 +507,22 @@ class SocketConnection:
         if not self._committer.has_room:
             await self._turn.wait_for_room()
 
-    async def _check_login(self, visitor: Visitor) -> None:
-        visitor.identified()
+    async def _check_login(self) -> None:
         login = self.amqp.negotiated.login
+        self._visitor.identified()
+        self._decided(login, await self._checked(login), trio.current_time())
+
+    def _decided(self, login: Login, found: CheckedLogin, now: float) -> None:
+        """Go on with a client whose login was checked."""
         if self._tls is None and not self._is_loopback:
-            self._logins.warn(self.amqp.log.fields, login, trio.current_time())
-        found = await self._checked(login)
+            self._logins.warn(self.amqp.log.fields, login, now)
         if found.granted:
-            visitor.logged_in()
+            self._visitor.logged_in()
         else:
-            visitor.refused()
+            self._visitor.refused()
         if found.rights is not None:
             self._expires_at = found.rights.expires_at
-        self.amqp.logged_in(found, trio.current_time())
+        self.amqp.logged_in(found, now)
 
     async def _checked(self, login: Login) -> CheckedLogin:
         async with trio.open_nursery() as nursery:

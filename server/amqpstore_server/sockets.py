@@ -98,6 +98,8 @@ class Sockets:
         """What is written to this eventfd does the same as `wake`."""
         # Reports each write to it once, so nobody has to read it.
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
+        self._listeners: set[int] = set()
+        """Of which trio is told that somebody has connected."""
         self._ready: deque[tuple[int, SocketReader, int]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
         again."""
@@ -122,6 +124,13 @@ class Sockets:
         """Until when each is in a hurry."""
         self._return_at = math.inf
         """When the next `wait` returns at the latest."""
+
+    def let_accept(self, listener: HasDescriptor) -> None:
+        """Let other tasks run, as `let_others_run`, whenever somebody connects, until the listener
+        is closed: its task accepts them.
+        """
+        self._listeners.add(listener.fileno())
+        self._selector.register(listener.fileno(), select.EPOLLIN | select.EPOLLET)
 
     def add(self, sock: HasDescriptor, reader: SocketReader) -> None:
         """Start reading from a socket: whenever it is readable, and at once if the reader has
@@ -242,6 +251,8 @@ class Sockets:
             for descriptor, events in found:
                 if reader := readers.get(descriptor):
                     ready.append((descriptor, reader, events))
+                elif descriptor in self._listeners:
+                    self.let_others_run()
             self._has_looked = True
             return True
         return False

@@ -68,6 +68,12 @@ def of_clients() -> Counter[str]:
     )
 
 
+def of_the_only_client() -> Counter[str]:
+    """Return them once those of earlier tests have gone."""
+    wait_until(lambda: of_clients()["SocketConnection"] == 1, "the others have gone")
+    return of_clients()
+
+
 @pytest.fixture(scope="module")
 def broker() -> Generator[MemoryBroker]:
     with MemoryBroker() as running:
@@ -179,7 +185,7 @@ def test_nothing_stays_of_a_client(broker: MemoryBroker, deed: Deed, leaves: Dee
         other.send(queue_declare(1, "q", bits=0), queue_declare(1, "empty", bits=0))
         other.next_frame()
         other.next_frame()
-        before = of_clients()
+        before = of_the_only_client()
         with WireClient.connected(broker.url, channels=1) as client:
             assert of_clients() != before
             deed(client)
@@ -195,7 +201,7 @@ def test_nothing_stays_of_a_client(broker: MemoryBroker, deed: Deed, leaves: Dee
 )
 def test_nothing_stays_of_a_stranger(broker: MemoryBroker, greeting: list[bytes]) -> None:
     with WireClient.connected(broker.url):
-        before = of_clients()
+        before = of_the_only_client()
         with WireClient.greeted(broker.url) as client:
             client.send(*greeting)
         wait_until(lambda: of_clients() == before, lambda: of_clients() - before)
