@@ -162,6 +162,8 @@ def one_connection_too_many(broker: BrokerProcess) -> None:
     finally:
         for client in clients:
             reset(client.socket)
+    wait_until(connects)  # somebody can, once those have gone
+    reset(clients[-1].socket)
 
 
 def one_connection_of_a_user_too_many(broker: BrokerProcess) -> None:
