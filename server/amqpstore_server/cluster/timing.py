@@ -33,10 +33,10 @@ class Timing(NamedTuple):
     """Between the candidacies of two members that could both lead."""
     unfit_s: float = 3.0
     """A member whose disk or event loop has hung for so long does not lead."""
-    opening_s: float = 15.0
+    opening_s: float = 30.0
     """A member that was elected and has not served a client for so long does not lead: the disk may
-    hang while the store is opened. Recovery reads what no checkpoint covers, which takes a second
-    or two.
+    hang while the store is opened. Recovery reads what no checkpoint covers, and queues drop what
+    has expired, which takes a second or two.
     """
     stall_s: float = 5.0
     """A leader that cannot commit for so long lets others try."""

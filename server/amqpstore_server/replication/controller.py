@@ -349,6 +349,7 @@ class Controller:
         def close(member: GroupMember, now: float) -> None:
             self._companion = None
             self._has_released = False
+            self.opening_since = None
             self.orders.reset()
             member.closed(now)
 
