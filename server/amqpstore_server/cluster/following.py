@@ -40,6 +40,7 @@ from amqpstore_server.cluster.frames import (
     DefinitionsSnapshot,
     Hello,
     Join,
+    Leave,
     Promise,
     Ready,
     ReceivedFile,
@@ -190,6 +191,15 @@ class Following:
         """The connection is gone."""
         if link == self._link:
             self._forget()
+
+    def stop(self) -> None:
+        """Tell the leader that this member stops. Its connection is ended by the driver, behind
+        what is sent; until then it goes on.
+        """
+        is_known = self._leader_protocol >= CLAIM_PROTOCOL
+        link, welcome = self._link, self._welcome
+        if is_known and self.state is Stream.STREAMING and link is not None and welcome is not None:
+            self._effects.append(Send(link, Leave(welcome.term)))
 
     def hang_up(self) -> None:
         """Take nothing more from the leader."""

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 PROTOCOL = 2
 """The version of these frames. A leader sends the one that etcd has for the group; its key in etcd
-names the one that it takes. Version 2 adds `Claim`.
+names the one that it takes. Version 2 adds `Claim` and `Leave`.
 """
 FOUNDED_PROTOCOL = 1
 """What the members of a new group have to speak at least."""
@@ -236,7 +236,13 @@ class Promise(_Frame, frozen=True, tag=13):
     number: Count
 
 
-FromFollower: TypeAlias = Claim | Hello | Ready | Ack | Promise
+class Leave(_Frame, frozen=True, tag=16):
+    """The follower stops in order: nobody is to wait for it. Sent to a leader that takes it."""
+
+    term: Term
+
+
+FromFollower: TypeAlias = Claim | Hello | Ready | Ack | Promise | Leave
 FromLeader: TypeAlias = (
     Refused
     | Welcome

@@ -33,6 +33,7 @@ from amqpstore_server.cluster.frames import (
     Definition,
     Hello,
     Join,
+    Leave,
     Promise,
     Ready,
     Refused,
@@ -289,7 +290,7 @@ class Leader:
         is_known = hello.member in self._followers
         follower = self._followers.setdefault(hello.member, FollowerProgress(now))
         self._hang_up(follower)
-        follower.link, follower.spoke_at = link, now
+        follower.link, follower.spoke_at, follower.is_leaving = link, now, False
         # One whose disk is full connects each second, and must not seem well because of that.
         follower.is_retrying = is_known and not follower.acked
         # It may have acked a batch that this leader's own disk has not yet, and is about to discard
@@ -419,6 +420,16 @@ class Leader:
             until = sent + self._timing.promise_s - self._timing.margin_s
             follower.promised_until = max(follower.promised_until, until)
 
+    def leave(self, link: int, leave: Leave, now: float) -> None:
+        """A follower stops: it leaves the list at once, where enough others are in it."""
+        follower = self._follower(link)
+        if follower is not None and leave.term == self.term:
+            follower.is_leaving = True
+            if self._names[link] not in self.members:
+                self._hang_up(follower)
+            elif self.is_open:
+                self._tend_list(now)
+
     def disconnected(self, link: int) -> None:
         """A follower's connection is gone. What it has acked stays true until it connects again,
         and what it has promised in any case.
@@ -500,7 +511,7 @@ class Leader:
         While etcd does not answer nobody can enter the list, and where only promises hold, one who
         has not promised yet would end this leader's term.
         """
-        if not follower.is_streaming or not self._view.is_voter(name):
+        if not follower.is_streaming or follower.is_leaving or not self._view.is_voter(name):
             return False
         if now >= self._tenure.until or now >= follower.promised_until:
             return False
@@ -528,6 +539,8 @@ class Leader:
             return ""
         if not self._view.is_voter(name):
             return "it is not a voter of this group any longer"
+        if name in self._followers and self._followers[name].is_leaving:
+            return "it has been stopped"
         if self._is_overdue(name, now):
             return f"it has acked nothing for {self._timing.ack_timeout_s:g} s"
         if self._is_silent(name, now):
@@ -562,6 +575,7 @@ class Leader:
         is_streaming = self._followers[name].is_streaming
         return (
             not is_streaming
+            or self._followers[name].is_leaving
             or self._is_overdue(name, now)
             or self._slow.includes(self._followers.get(name))
         )
@@ -576,6 +590,8 @@ class Leader:
         self._hang_up(follower)
         reason = self._leaves_for or "etcd says so"
         self._effects.append(TellOperator(f"{name} has left the in-sync list: {reason}"))
+        if follower.is_leaving:
+            return  # it was well, and may come back at once
         timing = self._timing
         recent = [at for at in follower.dropped_at if at > now - timing.drops_within_s]
         follower.dropped_at = [*recent, now]

@@ -34,6 +34,7 @@ from amqpstore_server.cluster.frames import (
     DefinitionsSnapshot,
     Frame,
     Hello,
+    Leave,
     Promise,
     Ready,
     ReceivedFile,
@@ -510,10 +511,13 @@ class GroupMember:
     def stop(self, now: float) -> None:
         """Stop in order: a leader lets the oldest follower take over once everything is committed.
 
-        `StepDown` comes within `hand_over_s`; a member that does not lead may just end.
+        `StepDown` comes within `hand_over_s`; a follower may end at once: its leader
+        knows then that nobody is to wait for it.
         """
         if self.leader is not None:
             self.leader.stop(now)
+        elif self.role is Role.FOLLOWING:
+            self.following.stop()
 
     def _look_at_leader(self) -> None:
         if self.leader is None or self.leader.deposed is None:
@@ -573,6 +577,8 @@ class GroupMember:
                 leader.ack(link, frame, now)
             case Promise():
                 leader.promise(link, frame, now)
+            case Leave():
+                leader.leave(link, frame, now)
             case Claim():
                 leader.claim(link, frame)
             case _:

@@ -18,6 +18,7 @@ class FollowerProgress:
         "has_lost",
         "heard_at",
         "held_up_s",
+        "is_leaving",
         "is_retrying",
         "is_streaming",
         "link",
@@ -48,6 +49,8 @@ class FollowerProgress:
         self.held_up_s = 0.0
         """For how long it has lately lacked what others had had for a while."""
         self.promised_until = -inf
+        self.is_leaving = False
+        """Whether it has stopped in order, and is not back yet."""
         self.has_lost = False
         """Whether it came back with less than it had acked."""
         self.dropped_at: list[float] = []

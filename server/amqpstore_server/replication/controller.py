@@ -151,6 +151,12 @@ class Controller:
         """End all threads; the store of a follower is closed. What was resigned is known to etcd,
         if it answers.
         """
+
+        def leave(member: GroupMember, now: float) -> None:
+            if member.leader is None:
+                member.stop(now)
+
+        self._tell(leave)
         until = time.monotonic() + _RESIGNED_S
         while self._attempts and time.monotonic() < until:
             time.sleep(_TICK_S)

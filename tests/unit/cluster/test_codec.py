@@ -38,6 +38,7 @@ from amqpstore_server.cluster.frames import (
     HeldBatch,
     Hello,
     Join,
+    Leave,
     Promise,
     Ready,
     Refused,
@@ -50,7 +51,7 @@ from amqpstore_server.cluster.frames import (
 )
 
 AT = ReplicaPosition(3, 77)
-ADDED: tuple[Frame, ...] = (Claim(7, AT),)
+ADDED: tuple[Frame, ...] = (Claim(7, AT), Leave(3))
 """What version 2 has and version 1 has not: sent only to a leader that says that it takes it."""
 FROM_FOLLOWER: tuple[Frame, ...] = (
     Hello("a1", "i1", "store", 1, 3, (HeldBatch(AT, 0xFFFFFFFF), HeldBatch(START, 0))),
@@ -74,7 +75,7 @@ FROM_LEADER: tuple[Frame, ...] = (
 MAX_BYTES = 1 << 20
 WIRE = {
     1: "398098b9465aed52f1ed953cfba0ccd8ea8076a134eaec8e5d36a9b4943844bb",
-    2: "b3c53028b8eb8c35c37d4bc929e5f5e093c189316eace056b9afc263cee8f124",
+    2: "7db032402cf85ba20f3a24df060d169a2879478ea69387fdc3df1b285f1bcea7",
 }
 """What all of these are on the wire, by version of the protocol."""
 

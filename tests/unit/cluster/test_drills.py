@@ -22,6 +22,7 @@ CASES: dict[Fault, float] = {
     drills.dies_soon_after_each_election: 8.0,
     drills.is_killed_while_etcd_is_slow: 10.0,
     drills.stops_in_order: 1.0,
+    drills.stops_a_follower_in_order: 0.5,
     drills.loses_a_follower: 2.5,
     drills.has_a_slow_follower: 2.5,
     drills.newcomer_comes_in_an_outage: 2.5,

@@ -8,7 +8,7 @@ from typing import Any
 
 from amqpstore.replica import Membership
 from amqpstore_server.cluster.frames import ReplicaPosition
-from amqpstore_server.cluster.keys import View
+from amqpstore_server.cluster.keys import View, alive_key
 from amqpstore_server.cluster.notes import objection
 from amqpstore_server.cluster.operations import SECRET_BYTES, founding
 from amqpstore_server.replication.member_file import notes_of
@@ -99,9 +99,11 @@ def _put_keys(
                 f"somebody leads the group at {group.where}: stop all members before its keys are "
                 "written anew"
             )
-        if view.rows and not may_replace:
-            found = ", ".join(sorted(view.rows))
-            raise ToolError(f"there are keys at {group.where} already: {found}")
+        # Members that were stopped a moment ago, or that a supervisor starts again and again, show
+        # that they run; that is not a group's.
+        found = sorted(key for key in view.rows if not key.startswith(alive_key("")))
+        if found and not may_replace:
+            raise ToolError(f"there are keys at {group.where} already: {', '.join(found)}")
         return founding(
             *(store.store_id, member.member, value, term, secret, member.group, request),
             view if may_replace else None,

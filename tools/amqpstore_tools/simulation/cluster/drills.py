@@ -88,6 +88,11 @@ def stops_in_order(group: Group, leader: SimulatedMachine) -> None:  # noqa: ARG
         leader.member.stop(leader.now)
 
 
+def stops_a_follower_in_order(group: Group, leader: SimulatedMachine) -> None:
+    other = _others(group, leader)[0]
+    other.stop_in_order()
+
+
 def loses_a_follower(group: Group, leader: SimulatedMachine) -> None:
     _others(group, leader)[0].kill(with_power=False)
 

@@ -222,6 +222,13 @@ class SimulatedMachine:
             self.disk.cut_power(self._random)
         self._network.drop(self)
 
+    def stop_in_order(self) -> None:
+        """Stop a follower: what it has sent by then still arrives."""
+        self._alone(self._starts, lambda one: one.stop(self.now))
+        self.is_up = False
+        self.member = None
+        self._network.leave(self)
+
     def _exit(self, start: int) -> None:
         if start == self._starts and self.is_up:
             self.kill(with_power=True)
