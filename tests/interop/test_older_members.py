@@ -65,6 +65,14 @@ def waits(group: GroupProcesses, member: MemberProcess, text: str) -> None:
     group.wait(lambda: text in str(group.view().shown(member.id).get("waits", "")))
 
 
+def start_again(group: GroupProcesses, member: MemberProcess) -> None:
+    """Start a member, and wait until it follows as the process that etcd names."""
+    before = group.view().generation(member.id)
+    member.start()
+    group.wait(lambda: group.view().generation(member.id) != before)
+    group.wait(lambda: bool(group.view().shown(member.id).get("follows")))
+
+
 def what_is_known_is_noted(group: GroupProcesses) -> None:
     """Wait until etcd and each MEMBER say how far everything is confirmed."""
     shown = [group.view().shown(one.id) for one in group.members]
@@ -79,8 +87,8 @@ def test_followers_from_a_backup_do_not_lead(three: GroupProcesses) -> None:
     for member in (one, other):
         assert member.terminate() == 0
         backed_up(member)
-        member.start()
-        three.wait_until_in_sync(3)
+        start_again(three, member)
+    three.wait_until_in_sync(3)
     publish(leader, 20, 30)
     what_is_known_is_noted(three)
     for member in three.members:
@@ -114,7 +122,7 @@ def test_a_copied_directory_is_not_its_member(pair: GroupProcesses, tmp_path: Pa
         str(tmp_path / "elsewhere"), int(one.id, 16), pair.etcd, LOOPBACK, proxy=False
     )
     shutil.copytree(one.directory, twin.directory)
-    one.start()
+    start_again(pair, one)
     pair.wait_until_in_sync(2)
     with contextlib.ExitStack() as stack:
         stack.callback(twin.kill)

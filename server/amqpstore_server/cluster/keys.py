@@ -161,6 +161,11 @@ class View(NamedTuple):
         row = self.rows.get(alive_key(member))
         return row.value if row else {}
 
+    def shown_position(self, member: str) -> int:
+        """Return the LSN with which a member says that its log ends; 0 if it does not."""
+        position = self.shown(member).get("position")
+        return position if isinstance(position, int) else 0
+
     @property
     def secret(self) -> bytes:
         """What members prove to each other that they know; empty before the group is founded."""

@@ -302,11 +302,11 @@ class Leader:
             self._expel(hello.member, common)
         follower.common = common
         follower.generation = claim.generation if (claim := self._claims.get(link)) else 0
-        self._look_at_claim(hello, claim, common)
         last = hello.tail[0].position if hello.tail else START
         join = Join.STREAM if common == last else Join.REPLACE
         if not self._log.keeps_behind(common):
             join = Join.COPY
+        self._look_at_claim(hello, claim, common, join)
         welcome = Welcome(
             self._identity.member,
             self._identity.incarnation,
@@ -317,14 +317,15 @@ class Leader:
         )
         self._effects.append(Send(link, welcome))
 
-    def _look_at_claim(self, hello: Hello, claim: Claim | None, common: ReplicaPosition) -> None:
+    def _look_at_claim(
+        self, hello: Hello, claim: Claim | None, common: ReplicaPosition, join: Join
+    ) -> None:
         """Say that a member knows more to be confirmed than this log has. It finds that out
         itself, and stays out.
         """
         name = hello.member
-        last = hello.tail[0].position if hello.tail else START
-        kept = common.number if common != last else self._log.last().number
-        if claim is None or common == START or claim.confirmed.number <= kept:
+        kept = self._log.last().number if join is Join.STREAM else common.number
+        if claim is None or join is Join.COPY or claim.confirmed.number <= kept:
             self.withheld.pop(name, None)
             return
         text = (

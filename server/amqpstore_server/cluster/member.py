@@ -26,6 +26,7 @@ from amqpstore_server.cluster.effects import (
 from amqpstore_server.cluster.electing import Candidacy, Electing
 from amqpstore_server.cluster.following import Following, Stream
 from amqpstore_server.cluster.frames import (
+    START,
     Ack,
     Beat,
     CaughtUp,
@@ -261,7 +262,7 @@ class GroupMember:
         """Return why this member may be older than the group; empty if it is not."""
         last = self._log.last()
         for position, whence in (
-            (view.floor, "as etcd says"),
+            (view.floor if view.floor.term >= view.forced_term else START, "as etcd says"),
             (self.notes.binding(view), "as its MEMBER says"),
         ):
             if last.number < position.number or last.term < position.term:
@@ -341,6 +342,8 @@ class GroupMember:
         self.notes = self.notes.seen(view)
         self.registering.viewed(view, self._log.last())
         self._wait("process", self.registering.objection)
+        if self.identity.member not in view.in_sync:
+            self._wait("log", "")
         self._take_notes(now)
         if self.leader is not None:
             self.leader.viewed(view, now)
@@ -390,6 +393,9 @@ class GroupMember:
         )
 
     def _lead(self, won: Leadership, now: float) -> None:
+        self.following.withheld = ""
+        self._wait("history", "")
+        self._wait("log", "")
         self._go(Role.OPENING)
         self.leader = Leader(
             self.identity,

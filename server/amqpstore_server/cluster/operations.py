@@ -151,7 +151,7 @@ def forced_succession(view: View, member: str, request: str) -> EtcdTransaction:
     them believe in this decision, whatever they know of before.
     """
     term = 1 + max(view.term, *(_seen_term(view, one) for one in view.members))
-    floor = ReplicaPosition.of_lsn(int(view.shown(member).get("position", 0)))
+    floor = ReplicaPosition.of_lsn(view.shown_position(member))
     generation = view.generation(member)
     return EtcdTransaction(
         (
@@ -181,9 +181,13 @@ def forced_history(view: View, request: str) -> EtcdTransaction:
     stays out because he has more discards that.
     """
     leader = str(view.leader.value["member"]) if view.leader is not None else ""
+    key, generation = generation_key(leader), view.generation(leader)
+    proof = (
+        [generation_put(leader, generation._replace(is_proven=True), request)] if generation else []
+    )
     return EtcdTransaction(
-        (Compare(LEADER, view.changed(LEADER)), Compare(STATE, view.changed(STATE))),
-        (_forced(view.term, leader, request),),
+        tuple(Compare(one, view.changed(one)) for one in (LEADER, STATE, key)),
+        (_forced(view.term, leader, request), *proof),
         request=request,
     )
 
@@ -193,8 +197,9 @@ def _forced(term: int, member: str, request: str) -> Put:
 
 
 def _seen_term(view: View, member: str) -> int:
-    seen = view.shown(member).get("seen", {})
-    return int(seen.get("term", 0)) if isinstance(seen, Mapping) else 0
+    seen = view.shown(member).get("seen")
+    term = seen.get("term") if isinstance(seen, Mapping) else None
+    return term if isinstance(term, int) else 0
 
 
 def disbanding(view: View, request: str) -> EtcdTransaction:

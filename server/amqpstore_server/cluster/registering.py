@@ -119,7 +119,7 @@ class Registering:
             # If that process is gone, its key is soon.
             self._go(Registered.BARRED)
             return
-        has_lost = int(shown.get("position", 0)) > last.lsn
+        has_lost = view.shown_position(self._identity.member) > last.lsn
         was_proven = found is None or found.is_proven
         self._wanted = Generation(
             max(known, self.generation) + 1,

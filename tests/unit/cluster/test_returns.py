@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.cluster.keys import View
+from amqpstore_server.cluster.effects import Effect, Send
+from amqpstore_server.cluster.following import Following
+from amqpstore_server.cluster.frames import Claim, Hello, ReplicaPosition
+from amqpstore_server.cluster.keys import LEADER, EtcdRow, MemberIdentity, View
 from amqpstore_server.cluster.leading import Leader
 from amqpstore_server.cluster.member import GroupMember
+from amqpstore_server.cluster.operations import forced_history
 from amqpstore_server.cluster.registering import NEXT, Registered, Registering
+from amqpstore_server.cluster.timing import Timing
 from amqpstore_tools.simulation.cluster import returns
+from amqpstore_tools.simulation.cluster.disk import ReplicaDisk
 from amqpstore_tools.simulation.cluster.history import Group
 from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
 from amqpstore_tools.simulation.cluster.returns import Return, told
 from tests.unit.cluster.mutants import Mutant, discards_what_is_confirmed
 
+CLAIM = Claim(3, ReplicaPosition(1, 9))
 SEEDS = range(2, 5)
 
 STORIES: dict[Return, bool] = {
@@ -62,6 +69,48 @@ def test_nothing_confirmed_is_lost(story: Return) -> None:
 def test_nothing_confirmed_is_lost_in_many_histories(story: Return, seed: int) -> None:
     for number in range(30):
         look(story, seed + number)
+
+
+def test_the_leader_s_history_holds_if_a_person_says_so() -> None:
+    """Whoever has more stays out until then, and says so, the leader and etcd as well."""
+    group = told(4, lambda group: None)
+    leader, *others = returns.older_leader(group, is_idle=True)
+    assert group.leaders == [leader]
+    assert group.invariants.violations == []
+    view = group.etcd.view()
+    for one in others:
+        assert "stays out and keeps what it has" in view.shown(one.name)["waits"]
+        assert any(f"{one.name} stays out" in text for text in leader.reports)
+    assert leader.member is not None
+    assert leader.member.waiting >= 2
+    lengths = [one.disk.last().number for one in others]
+    assert min(lengths) > leader.disk.last().number
+    assert group.etcd.operate(forced_history(view, "a person"))
+    group.invariants.discards = lambda *_: None  # type: ignore[method-assign]
+    group.invariants.opened = lambda *_: None  # type: ignore[method-assign]
+    group.run(20.0)
+    assert sorted(group.etcd.in_sync) == ["A", "B", "C"]
+    assert {one.disk.last() for one in others} == {leader.disk.last()}
+    waiting = [group.etcd.view().shown(one).get("waits") for one in "ABC"]
+    assert waiting == [None, None, None]
+
+
+@pytest.mark.parametrize(("announced", "expected"), [({}, []), ({"protocol": 2}, [CLAIM])])
+def test_a_claim_is_sent_only_to_a_leader_that_takes_it(
+    announced: dict[str, int], expected: list[Claim]
+) -> None:
+    """Members of two versions follow each other while they are upgraded."""
+    effects: list[Effect] = []
+    identity = MemberIdentity("b", "b1", "store", 1)
+    following = Following(identity, 0, ReplicaDisk(), Timing(), effects)
+    following.claim = CLAIM
+    leader = {"member": "a", "incarnation": "a1", "term": 1, "replicate": "a", "request": "1"}
+    rows = {LEADER: EtcdRow({**leader, **announced}, 5)}
+    following.tick(View(1, 5, rows), 0.0)
+    following.connected(7)
+    sent = [one.frame for one in effects if isinstance(one, Send)]
+    assert sent[:-1] == expected
+    assert isinstance(sent[-1], Hello)
 
 
 # Each rule, broken.

@@ -166,15 +166,18 @@ def etcd_made_anew(group: Group) -> None:
     group.run(20.0)
 
 
-def member_of_an_older_version_leads(group: Group) -> None:
-    """A member that knows nothing of these rules leads after it was put back from a backup: who has
-    more stays out, and keeps it. Then a person has one of those lead.
+def older_leader(group: Group, *, is_idle: bool = False) -> tuple[SimulatedMachine, ...]:
+    """Have a member lead that knows nothing of these rules, after it was put back from a backup.
+    Returns it, the former leader, which has more, and the third one.
+
+    Args: is_idle, whether nobody publishes then; else it cannot commit, and gives way in time.
     """
     leader, (one, other) = group.leaders[0], _followers(group)
     backup = one.disk.backed_up()
     group.run(group.random.uniform(3.0, 6.0))
     _kill(group, leader, one, other)
-    group.etcd.set_min_in_sync(2)
+    group.etcd.set_min_in_sync(1 if is_idle else 2)
+    group.publishes = not is_idle
     one.disk = backup
     one.is_of_older_version = True
     one.start()
@@ -182,6 +185,12 @@ def member_of_an_older_version_leads(group: Group) -> None:
     other.start()
     leader.start()
     group.run(20.0)
+    return one, leader, other
+
+
+def member_of_an_older_version_leads(group: Group) -> None:
+    """Those that have more than it stay out, and keep it. Then a person has one of them lead."""
+    one, leader, _ = older_leader(group)
     one.kill(with_power=True)
     group.run(4.0)
     group.etcd.operate(forced_succession(group.etcd.view(), leader.name, "a person"))
