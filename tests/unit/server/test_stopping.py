@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -49,6 +51,17 @@ def test_a_failed_disk_is_the_cause(
     assert cause_of(error, failure) is expected
 
 
+@pytest.fixture
+def _log_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What `serve` sets up ends with the test: its stream does."""
+    root = logging.getLogger()
+    level = root.level
+    monkeypatch.setattr(root, "handlers", [])
+    yield
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("_log_of_its_own")
 @pytest.mark.parametrize(
     ("error", "code"),
     [
