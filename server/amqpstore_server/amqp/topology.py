@@ -265,7 +265,13 @@ class Topology:
         return name, routing_key
 
     def queue_purge(self, method: methods.QueuePurge) -> None:
-        count = self.queue(method.queue, "read").backlog.purge()
+        queue = self.queue(method.queue, "read")
+        count = queue.backlog.purge()
+        if count and queue.durable:
+            vhost = self._vhost
+            vhost.context.events.happened(
+                "queue purged", vhost=vhost.name, queue=queue.name, count=count
+            )
         if not method.no_wait:
             self._send(methods.QueuePurgeOk(message_count=count))
 

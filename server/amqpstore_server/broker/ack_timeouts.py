@@ -2,7 +2,8 @@
 
 No delivery has a time of its own. A look at a channel notes its next delivery tag, so that every
 message with a smaller tag is known to be at least as old as the note: one note for however many
-messages. A message is found up to a second and a 32nd of the timeout late, and never too early.
+messages. A message is found late, never too early: the note may come up to a second after it, or a
+32nd of the timeout if that is more, and the look that finds it up to a second after its time.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import pytest
 from amqpstore_server.broker.audit import LOGGER, RefusalLimit
 from amqpstore_server.logs import LogfmtFormatter
 from amqpstore_server.protocol import methods
+from tests.conformance.wire_client import publish
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 
@@ -61,6 +62,21 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
             vars(record).pop("connection", None)
             found.append(form.format(record))
     return found
+
+
+def test_a_purge_says_how_many_messages_are_gone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with SimulatedServer() as server:
+        client = SimulatedClient.opened(server, channels=1)
+        for queue in ("kept", "passing"):
+            client.ask(1, methods.QueueDeclare(queue=queue, durable=queue == "kept"))
+            for _ in range(3):
+                client.send(publish(1, queue, b"x"))
+            for _ in range(2):  # the second time nothing is there
+                client.ask(1, methods.QueuePurge(queue=queue))
+    by = "by=guest door=AMQP peer=simulated user=guest vhost=/"
+    lines = [one for one in events(caplog) if "purged" in one]
+    assert lines == [f'level=info event="queue purged" {by} queue=kept count=3']
 
 
 def test_who_comes_in_and_what_changes(caplog: pytest.LogCaptureFixture) -> None:
