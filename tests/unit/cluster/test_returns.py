@@ -65,6 +65,7 @@ def test_nothing_confirmed_is_lost(story: Return) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.rounds(1)
 @each_story
 def test_nothing_confirmed_is_lost_in_many_histories(story: Return, seed: int) -> None:
     for number in range(30):
