@@ -65,6 +65,13 @@ def publish_lines(
         _Publisher(connection, ledger, out).run(lines, route, vhost, skip)
         with contextlib.suppress(BenchError, OSError):
             connection.close()
+    except _TooLongError as error:
+        end = skip + prefix.end
+        raise TransferError(
+            f"{error}. The first {end} messages were confirmed, and no other was published: give "
+            f"the broker a larger frame_max and continue with --skip {end}, or leave this message "
+            f"out with --skip {end + 1}."
+        ) from None
     except (PeerError, OSError) as error:
         raise TransferError(
             f"{str(error).rstrip('.')}. The first {skip + prefix.end} messages were confirmed: "
@@ -73,6 +80,10 @@ def publish_lines(
     finally:
         connection.abandon()
     return out
+
+
+class _TooLongError(Exception):
+    """The properties of a message do not fit into a frame of the broker."""
 
 
 class _Prefix:
@@ -131,7 +142,9 @@ class _Publisher:
         header = b"\0\x3c\0\0" + len(line.body).to_bytes(8, "big") + line.properties
         step = self._connection.frame_max - wire.FRAME_OVERHEAD_BYTES
         if len(header) > step:
-            raise TransferError(
+            self._flush()
+            self._await(0)  # so that it is known where to go on
+            raise _TooLongError(
                 f"the properties of message {line.id} of queue {line.key} have {len(header)} "
                 f"bytes; the broker takes {step}"
             )
