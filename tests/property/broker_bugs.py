@@ -471,6 +471,37 @@ def private_and_closed(broker: BrokerAgainstModel) -> None:
     broker.close_connection("second")
 
 
+def expired_together_as_they_came_back(broker: BrokerAgainstModel) -> None:
+    """One of two dead letters is transient: it arrives with the other."""
+    broker.begin(
+        is_eager=False,
+        first={"x-dead-letter-exchange": "e1"},
+        second={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q0"},
+        kind="direct",
+        messages=0,
+        mode="",
+        is_private=False,
+        consumers=[(1, 0), (1, 1)],
+    )
+    for persistent in (False, True):
+        broker.publish_one(
+            number=1,
+            pick=0,
+            persistent=persistent,
+            priority=None,
+            expiration="30",
+            mandatory=True,
+            immediate=True,
+        )
+        broker.sync()
+    broker.pass_time(steps=3)
+    broker.recover(pick=0, requeue=True)
+
+
+FOUND: Sequence[Callable[[BrokerAgainstModel], None]] = (expired_together_as_they_came_back,)
+"""Histories in which a run with new seeds found that broker and model did not agree."""
+
+
 HISTORIES: Mapping[Callable[[Patch], None], Callable[[BrokerAgainstModel], None]] = {
     a_death_is_not_counted_twice: rejected_again_and_again,
     a_fanout_of_dead_letters_goes_to_one: expired_to_two,

@@ -108,8 +108,9 @@ class WatchedHost(VirtualHost):
 
     def _way_out(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         assert isinstance(self.context, WatchedContext)
-        for one in taken:
-            self.context.happened.append(Left(queue.name, reason, one.run.count))
+        # What is taken together is one transaction: none of it arrives before all of it does.
+        count = sum(one.run.count for one in taken)
+        self.context.happened.append(Left(queue.name, reason, count))
         return super()._way_out(queue, taken, reason)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import get_state_machine_test, run_state_machine_as_test
 
-from tests.property.broker_bugs import BUGS, HISTORIES
+from tests.property.broker_bugs import BUGS, FOUND, HISTORIES
 from tests.property.broker_machine import BrokerAgainstModel
 
 # Hypothesis takes up to five minutes to make a history short in which they disagree.
@@ -45,7 +45,7 @@ def test_long_histories(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "history", dict.fromkeys(HISTORIES.values()), ids=lambda told: told.__name__
+    "history", dict.fromkeys((*HISTORIES.values(), *FOUND)), ids=lambda told: told.__name__
 )
 def test_without_a_bug_a_history_is_as_it_should_be(
     history: Callable[[BrokerAgainstModel], None],
