@@ -15,6 +15,7 @@ from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.names import without_line_ends
 from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.publish_rights import PublishRights
+from amqpstore_server.broker.queues.kinds import ConsumedQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.removals import Unbinding
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
@@ -25,6 +26,10 @@ from amqpstore_server.protocol.errors import AccessRefused, NotFound
 
 _SERVER_NAMED = "amq.gen-"
 """The prefix that a permission for server-named queues has to match."""
+
+
+_COUNTED = (methods.QueueDeclare, methods.QueuePurge)
+"""Whose answer says how many messages are in a queue."""
 
 
 class Topology:
@@ -64,6 +69,10 @@ class Topology:
             method = dataclasses.replace(method, **changed)  # type: ignore[type-var] # they all are
         if left := self._left_of(method):
             return self._after(left, method)
+        if (kept := self._counted_history(method)) is not None:
+            steps = self._vhost.histories.arriving(kept)
+            for _ in steps:
+                return self._after_arrival(steps, method)
         self._carry_out(method)
         return None
 
@@ -86,6 +95,19 @@ class Topology:
         while not unbinding.is_done:
             unbinding.step()
             yield
+        self._carry_out(method)
+
+    def _counted_history(self, method: methods.Method) -> ConsumedQueue | None:
+        """Return the history whose messages a method counts in its answer, if it does."""
+        if type(method) in _COUNTED:
+            name = method.queue or self._last_queue  # type: ignore[attr-defined] # all of these have one
+            kept = self._vhost.queues.get(name)
+            return kept if isinstance(kept, ConsumedQueue) else None
+        return None
+
+    def _after_arrival(self, steps: Iterator[None], method: methods.Method) -> Iterator[None]:
+        """Carry out a method after these steps."""
+        yield from steps
         self._carry_out(method)
 
     def queue(self, name: str, permission: str) -> Queue:

@@ -441,6 +441,48 @@ def test_a_replay_leaves_others_their_turn_and_keeps_its_channel_waiting(
     assert [one.delivery_tag for one in tags if isinstance(one, methods.BasicAck)][-1] == 5
 
 
+def test_a_replay_right_behind_acks_has_what_was_acked(
+    server: SimulatedServer, client: SimulatedClient
+) -> None:
+    """Acked messages enter the history in later turns, and are there once that is durable."""
+    kept = methods.QueueDeclare(queue="kept", durable=True, arguments={"x-history-length": 500})
+    count = methods.QueueDeclare(queue="amq.consumed.kept", passive=True)
+    bodies = [b"%d" % number for number in range(300)]
+    client.ask(1, kept, methods.ConfirmSelect())
+    client.send(b"".join(published(one, key="kept", message_id=one.decode()) for one in bodies))
+    for _ in bodies:
+        client.ask(1, methods.BasicGet(queue="kept"))
+    client.answers.clear()
+    acks = sent(methods.BasicAck(delivery_tag=0, multiple=True))
+    replay = published(b"", exchange="amq.replay", key="kept")
+    client.connection.receive(acks + sent(count) + replay + sent(count), server.now_s)
+    server.settle()
+    counts = [answer.method for answer in client.answers]
+    assert [one.message_count for one in counts if isinstance(one, methods.QueueDeclareOk)] == [
+        300,
+        300,
+    ]
+    assert server.ready("kept") == [one.decode() for one in bodies]
+
+
+def test_another_channel_counts_and_purges_what_was_acked_before(
+    server: SimulatedServer, client: SimulatedClient
+) -> None:
+    kept = methods.QueueDeclare(queue="kept", durable=True, arguments={"x-history-length": 500})
+    client.ask(1, kept)
+    client.send(published(b"one", key="kept") + published(b"two", key="kept"))
+    client.ask(1, methods.BasicGet(queue="kept"), methods.BasicGet(queue="kept"))
+    other = SimulatedClient.opened(server, channels=1)
+    client.connection.receive(sent(methods.BasicAck(delivery_tag=1)), server.now_s)
+    client.connection.receive(sent(methods.BasicAck(delivery_tag=2)), server.now_s)
+    other.connection.receive(sent(methods.QueuePurge(queue="amq.consumed.kept")), server.now_s)
+    server.settle()
+    (purged,) = [answer.method for answer in other.answers]
+    assert isinstance(purged, methods.QueuePurgeOk)
+    assert purged.message_count == 2
+    assert server.ready("amq.consumed.kept") == []
+
+
 LARGE = bytes(12_000)
 SMALL_PARTS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_part_bytes=1000)
 

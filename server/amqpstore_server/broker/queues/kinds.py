@@ -8,7 +8,7 @@ have one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -154,6 +154,8 @@ class ConsumedQueue(Queue):
     """The history of one queue."""
 
     kind = "consumed"
+    source: Callable[[], Queue | None] = staticmethod(lambda: None)
+    """Returns the queue whose history it is; None if that is gone."""
     backlog_type = ConsumedBacklog
     is_internal = True
     is_listed = False

@@ -52,6 +52,8 @@ class Leaving:
         self._context = context
         self._queue = weakly(queue)
         self.line: deque[_Going] = deque()
+        self.added = 0
+        """How many runs were ever told to leave."""
 
     def __bool__(self) -> bool:
         return bool(self.line)
@@ -65,9 +67,15 @@ class Leaving:
         """Let a run leave: now, or when its turn comes. Args: is_acked, whether it was acked: its
         departure is counted already.
         """
+        self.added += 1
         self.line.append(_Going(taken, go, is_acked))
         if len(self.line) == 1:
             self.pump()
+
+    @property
+    def gone(self) -> int:
+        """How many of the `added` runs, the first ones, no longer wait for their turn."""
+        return self.added - len(self.line)
 
     def waiting(self) -> list[Taken]:
         """Return the runs that wait for their turn."""

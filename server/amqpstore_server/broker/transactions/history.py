@@ -8,7 +8,8 @@ history is a queue of the broker's own, and as durable as the queue that it belo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.transactions.selected import PATIENCE, durable
 from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
@@ -110,6 +112,29 @@ class Histories:
         kept = self._queues.get(own_name(ConsumedQueue.kind, name))
         return kept if isinstance(kept, ConsumedQueue) else None
 
+    def arriving(self, kept: ConsumedQueue) -> Generator[None, None, None]:
+        """Wait until what was acked in a queue before the call is in its history, `kept`, where it
+        can be counted and read.
+
+        Acked messages move there in later turns, and are there once that is durable. If others do
+        not get their turn in between, the messages move in the steps of this wait.
+        """
+        queue = kept.source()
+        if queue is None:
+            return
+        end, patience = queue.leaving.added, PATIENCE
+        while queue.leaving.gone < end:
+            if patience:
+                patience -= 1
+            else:
+                self._context.flush()
+                self._context.spent = 0
+                self._context.is_resting = False
+                queue.pump()
+            yield
+        if kept.is_expecting:
+            yield from durable(self._context)
+
     def apply(self, queue: Queue) -> None:
         """Give a queue the history that its settings ask for.
 
@@ -123,6 +148,7 @@ class Histories:
             kept = self._create(own_name(ConsumedQueue.kind, queue.name), queue)
         queue.history = None
         if isinstance(kept, ConsumedQueue):
+            kept.source = weakref.ref(queue)
             kept.apply(
                 Settings(
                     max_length=settings.history_length,

@@ -104,16 +104,18 @@ class Replays:
         """Carry out the replay that a publish requests; the publish is to be confirmed once it is
         durable.
 
-        Reading the history takes many steps, and others may work on it in between: what leaves it
-        before it is read is not copied, and neither is what arrives after the request. Copies are
-        made of all of it or, after an error, of none.
+        What was acked before the request is waited for, on whichever channel it was. Reading the
+        history takes many steps, and others may work on it in between: what leaves it before it is
+        read is not copied, and neither is what arrives once reading has begun. Copies are made of
+        all of it or, after an error, of none.
         Raises: PreconditionFailedError (an invalid header, or too much to copy),
         ResourceExhaustedError; nothing is copied then.
         """
         request = ReplayRequest.of(envelope)
-        kept = self._histories.of(request.source)
+        if (kept := self._histories.of(request.source)) is not None:
+            yield from self._histories.arriving(kept)
         target = self._queues.get(request.target)
-        if kept is None or target is None or not target.is_listed:
+        if kept is None or kept.is_deleted or target is None or not target.is_listed:
             return ReplayOutcome.NOWHERE
         kept.backlog.expire()
         if self._context.store.log.pending_bytes >= self._context.limits.max_replay_bytes:

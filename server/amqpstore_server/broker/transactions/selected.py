@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 20
 _MAX_REASONS = 100
 
-_PATIENCE = 20_000
+PATIENCE = 20_000
 """How many turns of others are waited for the disk, before this work waits for it alone."""
 
 _IS_READ = 1 << 11 | 1 << 8
@@ -341,7 +341,7 @@ def deleting(
 
 def room(context: BrokerContext) -> Steps:
     """Wait until the disk has caught up with what was moved."""
-    for _ in range(_PATIENCE):
+    for _ in range(PATIENCE):
         if context.has_room:
             return
         yield
@@ -352,7 +352,7 @@ def durable(context: BrokerContext) -> Steps:
     """Wait until everything that was done so far is durable."""
     waiting = [True]
     context.when_durable(waiting.clear)
-    for _ in range(_PATIENCE):
+    for _ in range(PATIENCE):
         if not waiting:
             return
         yield
