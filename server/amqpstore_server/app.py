@@ -108,9 +108,10 @@ def serve(
     parts = Parts(config, load_config, definitions, certificates, on_ready, manager)
     if config.cluster_name:
         # Imported here: a single node has none of it.
+        from amqpstore_server.management.follower_door import answer
         from amqpstore_server.replication.serving import serve_member
 
-        serve_member(config, load_config, parts.lead, manager)
+        serve_member(config, load_config, parts.lead, answer, manager)
         return
     store = Store.open(config.data, options=store_options(config))
     try:

@@ -1,4 +1,4 @@
-"""What a leader's metrics tell of its followers."""
+"""What the metrics of a member tell of its group: those of a leader, and those of a follower."""
 
 from __future__ import annotations
 
@@ -22,3 +22,26 @@ class ReplicationFigures(NamedTuple):
     min_in_sync: int
     waiting: int = 0
     is_etcd_refused: bool = False
+
+
+class FollowerFigures(NamedTuple):
+    """Figures of one moment. `leader` is the address of who leads, and empty while nobody is known
+    to; `takes_clients`: clients that come here are passed on to it. `batch` is the last one on disk
+    here, and `lag_batches` are confirmed and not here, as far as this member knows.
+    `received_bytes` of `copy_bytes` of the leader's store are here, while it gets a copy.
+    `waits`: it stays out, or does not lead, because it or the group may be older than before.
+    `free_bytes` are those of its disk.
+    """
+
+    leader: str
+    takes_clients: bool
+    is_streaming: bool
+    batch: int
+    lag_batches: int
+    received_bytes: int
+    copy_bytes: int
+    waits: bool
+    is_etcd_refused: bool
+    is_damaged: bool
+    free_bytes: int
+    least_free_bytes: int

@@ -332,11 +332,20 @@ def test_a_follower_takes_clients_for_the_leader(tmp_path: Path) -> None:
         ports = {member: listening_port() for member in group.members}
         for member, port in ports.items():
             member.settings["AMQPSTORE_MANAGEMENT_LISTEN"] = f"{member.host.address}:{port}"
+        metered = {member: f"{member.host.address}:{listening_port()}" for member in group.members}
+        for member, address in metered.items():
+            member.settings["AMQPSTORE_METRICS_LISTEN"] = address
         group.start()
         leader = group.wait_for_leader()
         (follower,) = (one for one in group.members if one is not leader)
         group.wait(lambda: _is_served(follower))
         _manage_through(follower, ports[follower], leader, ports[leader])
+        found = requests.get(f"http://{metered[follower]}/metrics", timeout=60)
+        assert found.status_code == 200
+        assert "amqpstore_replication_streaming 1.0" in found.text
+        assert (
+            requests.get(f"http://{metered[follower]}/health/leader", timeout=60).status_code == 503
+        )
         publish(follower, 0, 20)
         assert numbers(leader) == list(range(20))
         connection = follower.connect()

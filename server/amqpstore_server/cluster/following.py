@@ -117,7 +117,8 @@ class Following:
         """The last batch that was taken."""
         self._definitions = 0
         self._seq = 0
-        self._committed_number = 0
+        self.committed_number = 0
+        """The last batch that is committed, as the leader says on this connection."""
         self._dialled = ""
         """The request that made the leader that was dialled last the leader."""
         self._dial_at = -inf
@@ -315,7 +316,7 @@ class Following:
         self._go(state)
         self._heard_at = now
         self._number = welcome.common.number
-        self._definitions = self._seq = self._committed_number = 0
+        self._definitions = self._seq = self.committed_number = 0
         self.received_bytes = self.copy_bytes = 0
         if self._link is not None:
             self._effects.append(Send(self._link, Ready(welcome.term, self._join, received)))
@@ -423,8 +424,8 @@ class Following:
             self._effects.append(ReadKeys())
 
     def _commit(self, number: int) -> None:
-        if number > self._committed_number:
-            self._committed_number = number
+        if number > self.committed_number:
+            self.committed_number = number
             self._effects.append(CheckpointUpTo(number))
 
     def _is_next(self, seq: int) -> bool:

@@ -172,6 +172,12 @@ class GroupMember:
         return "; ".join(self._waits.values())
 
     @property
+    def lag_batches(self) -> int:
+        """How many confirmed batches are not on the disk here, as far as this member knows."""
+        known = max(self.following.committed_number, self.notes.floor.number)
+        return max(known - self._log.last().number, 0)
+
+    @property
     def is_etcd_refused(self) -> bool:
         """Whether the etcd that answers is not used."""
         return bool(self._etcd_says)

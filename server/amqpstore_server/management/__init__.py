@@ -15,7 +15,8 @@ listen, and not without `management_listen`.
   and consumers; `node`: the row of the node; `queue_bytes`, `queue_head`: how
   much is in a queue, and how old it is.
 - `app`: the application that the routes are built into; `openapi`: their description.
-- `door`: sockets, limits, and the order of a stop; `http_server`: what serves a connection.
+- `door`: sockets, limits, and the order of a stop; `http_server`: what serves a connection;
+  `follower_door`: what a member of a group answers about itself while it follows.
 - `resources`: the routes, a module for each resource.
 - `pages`: the web pages, which ask the same routes.
 

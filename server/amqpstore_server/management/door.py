@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
-from hypercorn.config import Config as ServerConfig
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState, Framework
 from hypercorn.utils import wrap_app
@@ -24,7 +23,7 @@ from amqpstore_server.doors import Doors, Visitor
 from amqpstore_server.listening import accept_clients
 from amqpstore_server.management.app import ManagementApp
 from amqpstore_server.management.call import PASSED_ON
-from amqpstore_server.management.http_server import HttpServer
+from amqpstore_server.management.http_server import HttpServer, server_config
 from amqpstore_server.management.pages.render import compile_templates
 from amqpstore_server.management.resources import ROUTES
 from amqpstore_server.management.resources.metrics import OPEN_ROUTES
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _HANDSHAKE_S = 5.0
-_IDLE_S = 15.0
 _SEND_S = 30.0
 """A client that takes nothing of what it is sent for this long is disconnected."""
 _SENT_AT_ONCE = 256 << 10
@@ -83,7 +81,7 @@ class ManagementDoor:
             *(_Listener(one, None, served, True) for one in passed_on.plain),
             *(_Listener(one, context.certificates, served, True) for one in passed_on.tls),
         ]
-        self._config = _server_config()
+        self._config = server_config(_log)
         self._worker = WorkerContext(None)
         self._streams: dict[_Stream, Visitor] = {}
         """In the order in which they came."""
@@ -293,14 +291,3 @@ def _abort(state: Any) -> None:
 
 def _as_framework(app: Callable[..., Any]) -> Framework:
     return app
-
-
-def _server_config() -> ServerConfig:
-    config = ServerConfig()
-    config.accesslog = None
-    config.errorlog = _log
-    config.include_server_header = False
-    config.keep_alive_timeout = _IDLE_S
-    # Parts of a body that wait to be read: a stranger may fill this.
-    config.max_app_queue_size = 4
-    return config

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -31,6 +32,20 @@ from amqpstore_server.ticking import in_time
 _HEAD = b"HTTP/1.1 "
 _CODE = slice(len(_HEAD), len(_HEAD) + 3)
 _NO_PHRASE = b" \r\n"
+
+_IDLE_S = 15.0
+
+
+def server_config(log: logging.Logger) -> Config:
+    """Return what all connections have in common. Args: log, for errors."""
+    config = Config()
+    config.accesslog = None
+    config.errorlog = log
+    config.include_server_header = False
+    config.keep_alive_timeout = _IDLE_S
+    # Parts of a body that wait to be read: a stranger may fill this.
+    config.max_app_queue_size = 4
+    return config
 
 
 class HttpServer(TCPServer):

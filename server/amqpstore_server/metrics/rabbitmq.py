@@ -7,25 +7,21 @@ channels that were closed. Queues are all of its type `rabbit_classic_queue`.
 from __future__ import annotations
 
 import functools
-import os
 import platform
-import resource
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from importlib.metadata import version
 
 from prometheus_client.core import Metric
 
-from amqpstore_server.alarms import available_bytes, used_bytes
+from amqpstore_server.alarms import available_bytes
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.settings import LetterStrategy
 from amqpstore_server.metrics.families import Described, Families, facts, family, histogram, single
 from amqpstore_server.metrics.objects import amount_metrics, amounts
+from amqpstore_server.metrics.process import Values, process_values
 from amqpstore_server.metrics.source import MetricsSource
+from amqpstore_server.replication_figures import FollowerFigures
 from amqpstore_server.statistics.sampler import TOTAL_FIELDS
-
-Values = Iterator[tuple[str, str, float]]
-"""Names without their prefix, what they are, and their values."""
 
 _PREFIX = "rabbitmq_"
 
@@ -230,6 +226,14 @@ def _client_version() -> str:
     return version("prometheus_client")
 
 
+def of_follower(figures: FollowerFigures, began_s: float) -> Families:
+    """Yield those that a follower has: of its process and its disk."""
+    for name, help_text, value in process_values(
+        figures.free_bytes, figures.least_free_bytes, began_s
+    ):
+        yield single(Described(_PREFIX + name, help_text), value)
+
+
 def _global(source: MetricsSource) -> Families:
     counters = source.broker.counters()
     prefix = f"{_PREFIX}global_"
@@ -341,20 +345,11 @@ def _counted(source: MetricsSource) -> Values:
 def _process(source: MetricsSource) -> Values:
     """Yield what the process uses, and what it may use."""
     alarms, figures = source.alarms, source.broker.context.store.figures()
-    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield from process_values(figures.free_bytes, figures.least_free_bytes, source.began_s)
     sockets = len(list(source.connections()))
-    yield "process_open_fds", "Open files and sockets", len(os.listdir("/proc/self/fd"))
-    yield "process_max_fds", "Files and sockets that may be open", descriptors
     yield "process_open_tcp_sockets", "Connected clients", sockets
-    yield "process_max_tcp_sockets", "Sockets that may be open", descriptors
-    yield "process_resident_memory_bytes", "Memory of the process", used_bytes()
     limit = alarms.watermark_bytes or available_bytes()
     yield "resident_memory_limit_bytes", "Memory above which publishers wait", limit
-    yield "disk_space_available_bytes", "Free disk space", figures.free_bytes
-    limit = 2 * figures.least_free_bytes
-    yield "disk_space_available_limit_bytes", "Disk space below which publishers wait", limit
-    uptime_s = time.monotonic() - source.began_s
-    yield "erlang_uptime_seconds", "How long the broker has been running", uptime_s
     yield "alarms_memory_used_watermark", "1 while memory is short", alarms.is_memory_low
     is_disk_low = source.broker.context.store.is_disk_low
     yield "alarms_free_disk_space_watermark", "1 while the disk is nearly full", is_disk_low

@@ -1,15 +1,16 @@
-"""Metrics of replication, which a leader has; a single node has none of them."""
+"""Metrics of replication, of a leader and of a follower; a single node has none of them."""
 
 from __future__ import annotations
 
 from amqpstore_server.metrics.families import Described, Families, single
 from amqpstore_server.metrics.source import MetricsSource
+from amqpstore_server.replication_figures import FollowerFigures
 
 _PREFIX = "amqpstore_replication_"
 
 
 def families(source: MetricsSource) -> Families:
-    """Yield all of them."""
+    """Yield those of a leader."""
     figures = source.replication()
     if figures is None:
         return
@@ -30,5 +31,40 @@ def families(source: MetricsSource) -> Families:
             "Whether etcd is not used, as it is not the group's or is older than before",
             int(figures.is_etcd_refused),
         ),
+    ):
+        yield single(Described(_PREFIX + name, help_text), value)
+
+
+def of_follower(figures: FollowerFigures) -> Families:
+    """Yield those of a follower."""
+    for name, help_text, value in (
+        ("streaming", "Whether this follower gets all batches now", figures.is_streaming),
+        ("batch", "The last batch on the disk of this follower", figures.batch),
+        (
+            "lag_batches",
+            "Batches that are confirmed and not on the disk of this follower, as far as it knows",
+            figures.lag_batches,
+        ),
+        (
+            "copy_received_bytes",
+            "Bytes of a copy of the store that are here",
+            figures.received_bytes,
+        ),
+        (
+            "copy_bytes",
+            "Bytes of the copy of the store that this follower gets",
+            figures.copy_bytes,
+        ),
+        (
+            "stays_out",
+            "Whether it stays out or does not lead, as it or its group may be older than before",
+            figures.waits,
+        ),
+        (
+            "etcd_refused",
+            "Whether etcd is not used, as it is not the group's or is older than before",
+            figures.is_etcd_refused,
+        ),
+        ("damage_found", "Whether the start of this follower has found damage", figures.is_damaged),
     ):
         yield single(Described(_PREFIX + name, help_text), value)

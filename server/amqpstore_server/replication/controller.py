@@ -71,6 +71,7 @@ from amqpstore_server.replication.orders import Orders
 from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader
 from amqpstore_server.replication.settings import ClusterSettings
+from amqpstore_server.replication_figures import FollowerFigures
 
 _log = logging.getLogger(__name__)
 
@@ -146,6 +147,26 @@ class Controller:
     def start(self) -> None:
         """Begin to follow."""
         self._ticks.start()
+
+    def figures(self, *, takes_clients: bool, least_free_bytes: int) -> FollowerFigures:
+        """Return what metrics tell of this member while it follows; it may wait for the disk."""
+        member, leader = self.member, self.leader
+        following = member.following
+        is_copying = following.state is Stream.COPYING
+        return FollowerFigures(
+            leader=leader.address if leader is not None else "",
+            takes_clients=takes_clients,
+            is_streaming=following.state is Stream.STREAMING,
+            batch=self.log.last().number,
+            lag_batches=member.lag_batches,
+            received_bytes=following.received_bytes if is_copying else 0,
+            copy_bytes=following.copy_bytes if is_copying else 0,
+            waits=bool(member.waits),
+            is_etcd_refused=member.is_etcd_refused,
+            is_damaged=member.identity.is_damaged,
+            free_bytes=self.log.free_bytes(),
+            least_free_bytes=least_free_bytes,
+        )
 
     def close(self) -> None:
         """End all threads; the store of a follower is closed. What was resigned is known to etcd,

@@ -85,6 +85,13 @@ class MemberLog:
         with self._lock:
             self._kept.limit(max_bytes)
 
+    def free_bytes(self) -> int:
+        """Return how much is free on the disk; 0 if it does not say."""
+        try:
+            return self._files.free_bytes(self._directory)
+        except OSError:
+            return 0
+
     # For those who send.
 
     def hold(self, segment: int) -> None:

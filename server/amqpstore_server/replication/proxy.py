@@ -120,7 +120,10 @@ class Proxy:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
                 first = await _first_line(client) if door == "http" else b""
-                if (answer := self._health(first)) or to is None:
+                answer = self._health(first)
+                if not answer and first and to is None:
+                    answer = _UNAVAILABLE
+                if answer or to is None:
                     await _send(client, memoryview(answer))
                     return
                 there = client.getsockname()
@@ -143,10 +146,7 @@ class Proxy:
             return b""
         if path == _LIVE or self._leader() is not None:
             return _http_answer(b"200 OK", b'{"status": "ok"}')
-        return _http_answer(
-            b"503 Service Unavailable",
-            b'{"status": "failed", "reason": "nobody leads, as far as this member knows"}',
-        )
+        return _UNAVAILABLE
 
     async def _dial(self, to: KnownLeader) -> trio.socket.SocketType | None:
         is_abandoned = False
@@ -212,3 +212,9 @@ def _http_answer(status: bytes, body: bytes) -> bytes:
         b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
         b"Connection: close\r\n\r\n%s" % (status, len(body), body)
     )
+
+
+_UNAVAILABLE = _http_answer(
+    b"503 Service Unavailable",
+    b'{"status": "failed", "reason": "nobody leads, as far as this member knows"}',
+)

@@ -9,8 +9,9 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -54,6 +55,7 @@ from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.proxy import Proxy
 from amqpstore_server.replication.proxy_header import Door
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
+from amqpstore_server.replication_figures import FollowerFigures
 from amqpstore_server.service_manager import ServiceManager
 from amqpstore_server.signals import received_signals
 from amqpstore_server.stopping import one_cause
@@ -66,12 +68,19 @@ Serve = Callable[[Config, Store, Callable[[], LeadingTerm]], None]
 DeposedError.
 """
 
+Answer = Callable[[Sequence[socket.socket], Callable[[], FollowerFigures]], Awaitable[None]]
+"""Answers about a follower on listening sockets, inside trio, until it is cancelled."""
+
 
 def serve_member(
-    config: Config, load_config: Callable[[], Config], serve: Serve, manager: ServiceManager
+    config: Config,
+    load_config: Callable[[], Config],
+    serve: Serve,
+    answer: Answer,
+    manager: ServiceManager,
 ) -> None:
     """Run a member of a group until SIGTERM or SIGINT. Args: as of `App`; serve, for each
-    leadership.
+    leadership; answer, while it follows.
 
     Raises: as `MemberRuntime`.
     """
@@ -81,20 +90,26 @@ def serve_member(
     runtime = MemberRuntime(settings, config, load_config, manager)
     # Where members speak TLS, clients are not passed on yet.
     passes_on = settings.proxy and settings.certificates is None
-    runtime.run(serve, Doorways(config if passes_on else None))
+    runtime.run(serve, Doorways(config, answer, passes_on=passes_on))
     _log.info("stopped")
 
 
 class Doorways(NamedTuple):
-    """Where a follower takes clients and requests to the management API: as `config` says; nowhere
-    without it.
+    """Where a follower takes clients and requests to the management API, if it `passes_on` these,
+    and where it is asked about itself.
     """
 
-    config: Config | None
+    config: Config
+    answer: Answer
+    passes_on: bool
+
+    async def open_metrics(self) -> list[socket.socket]:
+        """Open the sockets on which it is asked about itself. Raises: ConfigError."""
+        return await listen([host_and_port(one) for one in self.config.metrics_listen])
 
     async def open(self) -> list[tuple[Door, socket.socket]]:
-        """Open the sockets. Raises: ConfigError."""
-        if self.config is None:
+        """Open the sockets of clients. Raises: ConfigError."""
+        if not self.passes_on:
             return []
         plain = await listen([host_and_port(one) for one in self.config.listen])
         tls = await listen([host_and_port(one) for one in self.config.tls_listen])
@@ -274,6 +289,11 @@ class MemberRuntime:
                 "new member",
             )
 
+    def _figures(self, doors: Doorways) -> FollowerFigures:
+        return self._controller.figures(
+            takes_clients=doors.passes_on, least_free_bytes=self._options.least_free_bytes
+        )
+
     async def _follow(self, doors: Doorways) -> _Next:
         """Follow until this member is elected, or is to stop."""
         controller, manager = self._controller, self._manager
@@ -305,6 +325,8 @@ class MemberRuntime:
                 nursery.start_soon(manager.watch)
                 proxy = Proxy(lambda: controller.leader, controller.connect_for_client)
                 nursery.start_soon(proxy.run, await doors.open())
+                if metered := await doors.open_metrics():
+                    nursery.start_soon(doors.answer, metered, partial(self._figures, doors))
                 if orders.is_stopping:
                     nursery.cancel_scope.cancel()
                 while orders.companion is None and orders.failure is None:

@@ -206,7 +206,10 @@ async def test_a_follower_answers_itself_whether_it_lives_and_is_ready(place: Pl
     status, body = await asked(place, "/health/ready")
     assert status == b"HTTP/1.1 503 Service Unavailable"
     assert b"nobody leads" in body
-    assert await asked(place, "/health/leader") == (b"", b"")
+    for path in ("/health/leader", "/api/overview"):
+        status, body = await asked(place, path)
+        assert status == b"HTTP/1.1 503 Service Unavailable"
+        assert b"nobody leads" in body
     assert place.dialled == []
 
 

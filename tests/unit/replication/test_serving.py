@@ -21,6 +21,10 @@ from amqpstore_server.replication.orders import Orders
 from amqpstore_server.replication.serving import Doorways, MemberRuntime, _Next
 
 
+async def _silent(*_: object) -> None:
+    """Answer nobody."""
+
+
 class Deposed:
     """Another member may lead: nothing is sealed or defined any longer."""
 
@@ -75,7 +79,7 @@ def test_a_signal_that_comes_with_an_election_still_ends_the_process(
         ready=lambda _: trio.lowlevel.spawn_system_task(both), watch=trio.sleep_forever
     )
     try:
-        assert trio.run(runtime._follow, Doorways(None)) is _Next.LEAD
+        assert trio.run(runtime._follow, Doorways(Config(), _silent, passes_on=False)) is _Next.LEAD
     finally:
         for number, handler in before:
             signal.signal(number, handler)
