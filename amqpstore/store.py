@@ -268,6 +268,7 @@ class Store(ClosableStore):
             del self.queues[one.id]
             if one.durable:
                 self._maintenance.deleted.append(one.id)
+        self._unacked.has_deleted = True
 
     def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
         """Set whether a queue keeps no body in memory that is on disk; at any time."""
@@ -576,6 +577,8 @@ class Store(ClosableStore):
             self._definitions.commit_group()
         if self._disposal.runs or self._disposal.lists:
             self._disposal.free()
+        if self._unacked.has_deleted or self._unacked.suspects:
+            self._unacked.drop_deleted(self.clock.monotonic_ms())
         with self._state.working():
             self._memory.drop_excess(self._log.position.message_id)
             self._maintenance.housekeep()

@@ -3,19 +3,26 @@
 Whoever took a run holds it, perhaps for ever. An ack needs no body, so the bodies need not wait for
 it in memory: if there are too many, the oldest are dropped. Those that are in the log are on disk
 already; the others are written to `transient/`. They are read back if they are needed after all, to
-be delivered once more or to move elsewhere: see `Store.bring_back`.
+be delivered once more or to move elsewhere: see `Store.bring_back`. Those of a queue that is
+deleted are never needed again, and are dropped soon.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.transient import TransientLog
 
 _log = logging.getLogger(__name__)
+
+_MAX_LOOKED_AT = 4096
+"""Runs whose queues are looked at before others have their turn."""
+
+_LOOK_EVERY_MS = 1000
+"""The least time between two looks at all runs, which may be very many while queues come and go."""
 
 
 class Unacked:
@@ -31,6 +38,13 @@ class Unacked:
         self._logged: OrderedDict[Run, Queue] = OrderedDict()
         self._transient: OrderedDict[Run, Queue] = OrderedDict()
         self.memory_bytes = 0
+        self.suspects: deque[Run] = deque()
+        """Those whose queues are yet to be looked at since one was deleted."""
+        self._look_at_ms = 0
+        self.has_deleted = False
+        """Whether a queue was deleted of which there may be runs. There is no list by queues: it
+        would cost something with each delivery and each ack.
+        """
 
     def add(self, queue: Queue, run: Run) -> None:
         """Count a run that was taken, and has its messages."""
@@ -76,6 +90,22 @@ class Unacked:
                     break
             self._unload(queue, run)
             run.first_id = first_id
+
+    def drop_deleted(self, now_ms: int) -> None:
+        """Drop bodies of queues that were deleted: looks at some runs in each call. Args: now_ms,
+        by a clock that is never set.
+        """
+        suspects = self.suspects
+        if self.has_deleted and not suspects and now_ms >= self._look_at_ms:
+            self.has_deleted = False
+            self._look_at_ms = now_ms + _LOOK_EVERY_MS
+            suspects.extend(self._logged)
+            suspects.extend(self._transient)
+        for _ in range(min(len(suspects), _MAX_LOOKED_AT)):
+            run = suspects.popleft()
+            queue = (self._logged if run.first_id else self._transient).get(run)
+            if queue is not None and queue.deleted:
+                self._unload(queue, run)
 
     def _unload(self, queue: Queue, run: Run) -> None:
         self.remove(run)

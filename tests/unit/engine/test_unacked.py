@@ -221,3 +221,27 @@ def test_what_cannot_be_read_now_is_as_it_was(disk: Disk) -> None:
     (part,) = brought_back(store, queue, run)
     assert bodies(part) == WRITTEN
     store.close()
+
+
+@pytest.mark.parametrize("transient", [False, True])
+def test_bodies_of_a_deleted_queue_leave_memory_however_much_room_there_is(
+    disk: Disk, *, transient: bool
+) -> None:
+    disk.options = disk.options._replace(memory_bytes=1 << 30)
+    store = disk.open()
+    deleted, other = filled(store, transient=transient), store.create_queue("other")
+    store.publish([other], messages(b"kept"))
+    store.sync()
+    held = [take(store, deleted, 1) for _ in WRITTEN]
+    kept = take(store, other)
+    store.delete_queue(deleted)
+    store.housekeep()
+    assert [run.messages for run in held] == [None] * len(WRITTEN)
+    assert bodies(kept) == [b"kept"]
+    assert store._unacked.memory_bytes == kept.memory_bytes
+    assert not aside(disk)
+    for run in held:
+        store.ack(deleted, run)
+    store.ack(other, kept)
+    assert store._unacked.memory_bytes == 0
+    store.close()
