@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -10,7 +11,8 @@ class ReplicationFigures(NamedTuple):
     included, are in the list; `in_sync` are there now. `joining` are waited for, and not in the
     list yet. `copied_bytes` were sent of copies of the store; `copies` are sent now, which will
     take `left_bytes` more. `waiting` processes stay out, or do not lead, because they or the group
-    may be older than before; `is_etcd_refused`: etcd may be, and is not used.
+    may be older than before; `is_etcd_refused`: etcd may be, and is not used. `left` has how many
+    followers have left the list in this term, by the reason.
     """
 
     term: int
@@ -22,6 +24,7 @@ class ReplicationFigures(NamedTuple):
     min_in_sync: int
     waiting: int = 0
     is_etcd_refused: bool = False
+    left: Mapping[str, int] = {}
 
 
 class FollowerFigures(NamedTuple):

@@ -447,6 +447,11 @@ def test_status_shows_who_leads_and_what_is_wrong(
     assert f"! {c} (127.0.0.1:5099) receives a copy of the store, 30 % of 10.0 MiB so far" in said
     assert "copying" in said
     assert operator.json(1, "status")["members"][2]["copied_bytes"] == 3 << 20
+    actor.show(a, "leading", left={c: "it is slow"})
+    actor.show(c)
+    said = operator.run(1, "status")
+    assert f"! {c} (127.0.0.1:5099) is not in sync yet" in said
+    assert "It has left the list: it is slow" in " ".join(said.split())
     client.attempt(EtcdTransaction((), deletes=(alive_key(b), LEADER)))
     said = operator.run(1, "status")
     for problem in ("nobody leads", "publishers are blocked", f"{b} (127.0.0.1:5098) is away"):

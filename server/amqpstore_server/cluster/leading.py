@@ -53,7 +53,7 @@ from amqpstore_server.cluster.keys import (
     naming,
     proof,
 )
-from amqpstore_server.cluster.progress import FollowerProgress
+from amqpstore_server.cluster.progress import FollowerProgress, LeaveReason
 from amqpstore_server.cluster.replica_log import ReplicaLog
 from amqpstore_server.cluster.slow_followers import SlowFollowers
 from amqpstore_server.cluster.tenure import Leadership, Outcome, Tenure
@@ -137,8 +137,11 @@ class Leader:
         self._opened_at = now
         self._viewed_at = now
         self._slow = SlowFollowers(timing, now)
-        self._leaves_for = ""
+        self._leaves_for: LeaveReason | None = None
         """Why the member leaves the list that etcd is asked to drop."""
+        self.left: dict[str, LeaveReason] = {}
+        """The members that have left the list in this term and are not back, and why."""
+        self.leave_counts = dict.fromkeys(LeaveReason, 0)
         self._stalled_since: float | None = None
         self._is_blocked = False
         self._handover: _Handover | None = None
@@ -525,30 +528,30 @@ class Leader:
             and (now >= follower.may_enter_at or self._is_blocked)
         )
 
-    def _has_to_leave(self, name: str, now: float) -> str:
-        """Return why a member has to leave the list; empty if it has not: it has lost data, is
+    def _has_to_leave(self, name: str, now: float) -> LeaveReason | None:
+        """Return why a member has to leave the list; None if it has not: it has lost data, is
         overdue, silent or too slow, or no longer of the group.
 
         The list is never shrunk below the minimum: nothing is committed below it, and it would cost
         candidates. Only who has lost data leaves in any case.
         """
         if name == self._identity.member:
-            return ""
+            return None
         if name in self._followers and self._followers[name].has_lost:
-            return "its disk has lost data"
+            return LeaveReason.LOST
         if len(self.members) <= self._view.min_in_sync:
-            return ""
+            return None
         if not self._view.is_voter(name):
-            return "it is not a voter of this group any longer"
+            return LeaveReason.REMOVED
         if name in self._followers and self._followers[name].is_leaving:
-            return "it has been stopped"
+            return LeaveReason.STOPPED
         if self._is_overdue(name, now):
-            return f"it has acked nothing for {self._timing.ack_timeout_s:g} s"
+            return LeaveReason.OVERDUE
         if self._is_silent(name, now):
-            return "nothing has come from it for some seconds"
+            return LeaveReason.SILENT
         if self._slow.includes(self._followers.get(name)):
-            return "it is slow: it lacks most of the time what the others have had for a while"
-        return ""
+            return LeaveReason.SLOW
+        return None
 
     def _is_silent(self, name: str, now: float) -> bool:
         """Tell whether nothing has come from a member for too long, or never in this term."""
@@ -589,8 +592,10 @@ class Leader:
         follower.has_lost = False
         follower.held_up_s = 0.0
         self._hang_up(follower)
-        reason = self._leaves_for or "etcd says so"
-        self._effects.append(TellOperator(f"{name} has left the in-sync list: {reason}"))
+        reason, self._leaves_for = self._leaves_for or LeaveReason.UNKNOWN, None
+        self.left[name] = reason
+        self.leave_counts[reason] += 1
+        self._effects.append(TellOperator(f"{name} has left the in-sync list: {reason.value}"))
         if follower.is_leaving:
             return  # it was well, and may come back at once
         timing = self._timing
@@ -599,6 +604,14 @@ class Leader:
         if len(recent) >= 2:
             wait_s = min(timing.first_wait_s * 2 ** (len(recent) - 2), timing.longest_wait_s)
             follower.may_enter_at = now + wait_s
+
+    def _forget_who_is_back(self) -> None:
+        """Say of nobody why he is not in the list who is, or is no member any longer."""
+        self.left = {
+            name: reason
+            for name, reason in self.left.items()
+            if name not in self.members and self._view.has_member(name)
+        }
 
     # Answers of etcd.
 
@@ -617,6 +630,7 @@ class Leader:
             # Hung up now, so that they notice.
             for name in set(before) - set(self.members):
                 self._dropped(name, now)
+            self._forget_who_is_back()
             self._commit(now)
         elif done is False or self._tenure.attempted(request):
             self._look(now)
@@ -636,6 +650,7 @@ class Leader:
         self._is_unsure = False
         self._floor = FloorChange(view.floor, view.changed(FLOOR))
         self._list.viewed(view)
+        self._forget_who_is_back()
         self._hang_up_on_replaced(view)
         self._commit(now)
         if view.handover not in ("", self._identity.member):

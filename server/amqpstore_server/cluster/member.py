@@ -219,6 +219,9 @@ class GroupMember:
     def _status(self) -> dict[str, object]:
         following = self.following
         is_copying = self.leader is None and following.state is Stream.COPYING
+        left = (
+            {one: reason.value for one, reason in self.leader.left.items()} if self.leader else {}
+        )
         copied = {"bytes": following.received_bytes, "of": following.copy_bytes}
         return {
             "incarnation": self.identity.incarnation,
@@ -232,6 +235,7 @@ class GroupMember:
             "seen": self.notes.shown(),
             **({"waits": self.waits} if self.waits else {}),
             **({"copied": copied} if is_copying else {}),
+            **({"left": left} if left else {}),
         }
 
     def _tick_follower(self, now: float, health: Health) -> None:

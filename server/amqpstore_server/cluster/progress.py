@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from math import inf
 
 from amqpstore_server.cluster.frames import START
+
+
+class LeaveReason(Enum):
+    """Why a follower leaves the in-sync list, for people; its name in small letters is a label."""
+
+    LOST = "its disk has lost data"
+    REMOVED = "it is not a voter of this group any longer"
+    STOPPED = "it has been stopped"
+    OVERDUE = "it has acked nothing for cluster_ack_timeout_s"
+    SILENT = "nothing has come from it for some seconds"
+    SLOW = "it is slow: it lacks most of the time what the others have had for a while"
+    UNKNOWN = "etcd says so"
 
 
 class FollowerProgress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqpstore_server.metrics.families import Described, Families, single
+from amqpstore_server.metrics.families import Described, Families, family, single
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.replication_figures import FollowerFigures
 
@@ -33,6 +33,11 @@ def families(source: MetricsSource) -> Families:
         ),
     ):
         yield single(Described(_PREFIX + name, help_text), value)
+    name, help_text = f"{_PREFIX}left_total", "Followers that have left the in-sync list"
+    left = family(Described(name, help_text))
+    for reason, count in figures.left.items():
+        left.add_sample(name, {"reason": reason}, count)
+    yield left
 
 
 def of_follower(figures: FollowerFigures) -> Families:

@@ -92,6 +92,7 @@ class LeadingTerm:
             leader.min_in_sync,
             controller.member.waiting,
             controller.member.is_etcd_refused,
+            {reason.name.lower(): count for reason, count in leader.leave_counts.items()},
         )
 
     def may_send(self) -> bool:

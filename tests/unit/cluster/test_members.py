@@ -9,6 +9,7 @@ from amqpstore_server.cluster.frames import Beat, Frame, Hello, ShippedBatch, We
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER
 from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
+from amqpstore_server.cluster.progress import LeaveReason
 from amqpstore_tools.simulation.cluster.etcd import keep_none
 from amqpstore_tools.simulation.cluster.history import Group
 from amqpstore_tools.simulation.cluster.machine import SYNC_S, TIMING, SimulatedMachine
@@ -127,12 +128,17 @@ def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:
     group.run(3.0)
     assert slow.name not in group.etcd.view().in_sync
     assert f"{slow.name} has left the in-sync list: it is slow" in reports(group)
+    (leader,) = group.leaders
+    group.run(TIMING.alive_every_s)
+    assert group.etcd.view().shown(leader.name)["left"] == {slow.name: LeaveReason.SLOW.value}
     before = len(group.invariants.confirms)
     group.run(10.0)
     assert len(group.invariants.confirms) > before + 50
     slow.sync_s = SYNC_S
     group.run(8.0)
     assert slow.name in group.etcd.view().in_sync
+    group.run(TIMING.alive_every_s)
+    assert "left" not in group.etcd.view().shown(leader.name)
     assert group.invariants.violations == []
 
 

@@ -19,7 +19,8 @@ class MemberStatus(NamedTuple):
     """One member as the keys show it. `role` is "away" if it has not shown itself for 10 s; `place`
     in the list counts from 1, the oldest, and is 0 for a member that is not in sync. `copied_bytes`
     of `copy_bytes` of the leader's store have come, if it receives a copy of it. `waits` says why
-    it stays out, or does not lead, if it does not dare to.
+    it stays out, or does not lead, if it does not dare to. `left` says why the leader has let it
+    leave the list, if it is not back.
     """
 
     member: str
@@ -34,6 +35,7 @@ class MemberStatus(NamedTuple):
     copied_bytes: int
     copy_bytes: int
     waits: str
+    left: str
 
     @property
     def copied(self) -> str:
@@ -72,6 +74,7 @@ def _member(view: View, name: str, value: Mapping[str, Any]) -> MemberStatus:
         copied_bytes=int(copied.get("bytes", 0)),
         copy_bytes=int(copied.get("of", 0)),
         waits=str(alive.get("waits", "")),
+        left=str(view.shown(leader_of(view)).get("left", {}).get(name, "")),
     )
 
 
@@ -104,7 +107,8 @@ def problems(view: View) -> Iterator[str]:
         elif one.copied:
             yield f"{named(view, one.member)} receives a copy of the store, {one.copied} so far"
         elif not one.place and not one.is_observer:
-            yield f"{named(view, one.member)} is not in sync yet: until then it cannot lead"
+            why = f". It has left the list: {one.left}" if one.left else ""
+            yield f"{named(view, one.member)} is not in sync yet: until then it cannot lead{why}"
         if one.waits:
             yield f"{named(view, one.member)} waits: {one.waits}"
         for twin in _outsiders(view, one.member):
