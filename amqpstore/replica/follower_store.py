@@ -169,6 +169,11 @@ class FollowerStore(ClosableStore):
     # The log.
 
     @property
+    def is_disk_low(self) -> bool:
+        """Whether publishers would have to wait for free space here, as of the last look."""
+        return self._space.is_low
+
+    @property
     def last(self) -> BatchEnd:
         """Where the log ends. All of it is durable, and up to there may be acked."""
         return self._log.last

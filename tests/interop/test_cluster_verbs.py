@@ -447,6 +447,11 @@ def test_status_shows_who_leads_and_what_is_wrong(
     assert f"! {c} (127.0.0.1:5099) receives a copy of the store, 30 % of 10.0 MiB so far" in said
     assert "copying" in said
     assert operator.json(1, "status")["members"][2]["copied_bytes"] == 3 << 20
+    actor.list(a, b, c)
+    actor.show(a, "leading", disk_low=True)
+    said = " ".join(operator.run(1, "status").split())
+    assert f"! the disk of {a} (127.0.0.1:5097) is nearly full: publishers are blocked" in said
+    actor.list(a)
     actor.show(a, "leading", left={c: "it is slow"})
     actor.show(c)
     said = operator.run(1, "status")

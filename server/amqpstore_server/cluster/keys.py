@@ -166,6 +166,10 @@ class View(NamedTuple):
         position = self.shown(member).get("position")
         return position if isinstance(position, int) else 0
 
+    def has_room(self, member: str) -> bool:
+        """Whether a member says that its disk is not nearly full: older versions say nothing."""
+        return self.shown(member).get("disk_low") is False
+
     @property
     def secret(self) -> bytes:
         """What members prove to each other that they know; empty before the group is founded."""

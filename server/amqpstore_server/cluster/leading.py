@@ -144,6 +144,8 @@ class Leader:
         self.leave_counts = dict.fromkeys(LeaveReason, 0)
         self._stalled_since: float | None = None
         self._is_blocked = False
+        self._full_since: float | None = None
+        """Since when the disk here has been nearly full, or was tried last to give way for that."""
         self._handover: _Handover | None = None
         self._beats: dict[int, float] = {}
         self._beat = 0
@@ -718,6 +720,7 @@ class Leader:
             if reason := self._reason_to_give_way(now):
                 self.resign(reason)
                 return
+            self._look_for_room(now, is_disk_low=health.is_disk_low)
             self._look_at_handover(now)
         if now >= self._read_at:
             # A watch may miss who left the list by a lost request that was carried out late.
@@ -796,6 +799,31 @@ class Leader:
             return
         if to in self.members and self._is_streaming(to):
             self._hand_over(_Handover(to, self._until(now), is_stopping=False))
+
+    def _look_for_room(self, now: float, *, is_disk_low: bool) -> None:
+        """Hand leadership over once the disk here has been nearly full for a while, and a follower
+        has room: else publishers would wait beside it, perhaps for ever.
+        """
+        if not is_disk_low:
+            self._full_since = None
+            return
+        if self._full_since is None:
+            self._full_since = now
+        if now - self._full_since < self._timing.disk_low_s or self._handover is not None:
+            return
+        self._full_since = now
+        for name in self.members:
+            is_sound = not self._view.shown(name).get("damaged", False)
+            is_there = self._is_other(name) and self._is_streaming(name)
+            if is_there and is_sound and self._view.has_room(name):
+                self._effects.append(
+                    TellOperator(
+                        f"the disk of this leader is nearly full, and {name} has room: it is to "
+                        "lead. Make room here"
+                    )
+                )
+                self.hand_over(name, now)
+                return
 
     def _until(self, now: float) -> float:
         return now + self._timing.hand_over_s

@@ -103,7 +103,7 @@ class GroupMember:
         self._vacant_since: float | None = None
         self._read_at = now
         self._show_at = now
-        self._shown_follows = False
+        self._shown_follows = self._shown_disk_low = False
         self._noted = self.notes = notes or Notes()
         self._note_at = now
         self.proves_itself = True
@@ -129,10 +129,11 @@ class GroupMember:
     def tick(self, now: float, health: Health) -> None:
         """Do what is due; to be called at least ten times a second."""
         follows = self._follows()
-        is_due = now >= self._show_at or follows is not self._shown_follows
+        changes = (follows, health.is_disk_low) != (self._shown_follows, self._shown_disk_low)
+        is_due = now >= self._show_at or changes
         if is_due and health.is_fit(now, self._timing) and self._may_show():
             self._show_at = now + self._timing.alive_every_s
-            self._shown_follows = follows
+            self._shown_follows, self._shown_disk_low = follows, health.is_disk_low
             self.effects.append(ShowAlive(self._alive_key(), self._status()))
         self._take_notes(now)
         if self.leader is not None:
@@ -231,6 +232,7 @@ class GroupMember:
             "position": self._log.last().lsn,
             "follows": self._follows(),
             "damaged": self.identity.is_damaged,
+            "disk_low": self._shown_disk_low,
             "generation": self.registering.generation,
             "seen": self.notes.shown(),
             **({"waits": self.waits} if self.waits else {}),
@@ -331,7 +333,9 @@ class GroupMember:
             return others and timing.read_every_s + (1 + others) * timing.turn_s
         older = view.in_sync[: view.in_sync.index(member)]
         first = {*older, view.handover} - {view.last_leader}
-        return sum(view.is_alive(one) for one in first) * timing.turn_s
+        # Where publishers would wait for room, all others come first.
+        later = len(view.in_sync) if self._shown_disk_low else 0
+        return (later + sum(view.is_alive(one) for one in first)) * timing.turn_s
 
     # Answers of etcd.
 

@@ -40,6 +40,10 @@ class Timing(NamedTuple):
     """
     stall_s: float = 5.0
     """A leader that cannot commit for so long lets others try."""
+    disk_low_s: float = 10.0
+    """A leader whose disk has been nearly full for so long lets a follower lead that has room: what
+    its publishers wait for may never come.
+    """
     unable_s: float = 10.0
     """A member that was elected and could not serve clients stands again after so long."""
     hand_over_s: float = 5.0
@@ -84,6 +88,8 @@ class Health(NamedTuple):
     """When the event loop that serves clients last turned; None while there is none."""
     opening_since: float | None = None
     """When the store of a leader began to be opened; None while it is not being opened."""
+    is_disk_low: bool = False
+    """Whether the disk is nearly full, so that a leader takes no publishes."""
 
     def is_fit(self, now: float, timing: Timing) -> bool:
         """Tell whether neither the disk, the event loop nor the opening of a store has hung for too

@@ -112,6 +112,8 @@ class Controller:
         """When the event loop that serves clients last turned; None while there is none."""
         self.opening_since: float | None = None
         """When the store of a leader began to be opened; None once clients are served."""
+        self.is_disk_low = False
+        """Whether the disk of a leader is nearly full."""
         self.serves_until = 0.0
         """Until when no other member can lead, by the monotonic clock, if this one does."""
         self.member = GroupMember(
@@ -242,7 +244,9 @@ class Controller:
         busy_since = min((at for at in began if at is not None), default=None)
         # Who waits for others with the event loop in hand is not ill.
         waits = companion is not None and companion.is_waiting
-        return Health(busy_since, None if waits else self.turned_at, self.opening_since)
+        turned_at = None if waits else self.turned_at
+        is_disk_low = self.is_disk_low or self._lane.is_disk_low
+        return Health(busy_since, turned_at, self.opening_since, is_disk_low)
 
     def _is_fit(self) -> bool:
         return self._health().is_fit(time.monotonic(), self._settings.timing)

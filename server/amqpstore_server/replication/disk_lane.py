@@ -140,6 +140,12 @@ class DiskLane:
         self._thread = threading.Thread(target=self._work, name="follower's disk", daemon=True)
         self._thread.start()
 
+    @property
+    def is_disk_low(self) -> bool:
+        """Whether the disk of a follower is nearly full."""
+        store = self._store
+        return store is not None and store.is_disk_low
+
     def put(self, effect: DiskJob) -> None:
         """Have an effect carried out behind those before; never blocks."""
         if isinstance(effect, Receive):

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import trio
 
-from amqpstore import DeposedError
+from amqpstore import DeposedError, Store
 from amqpstore_server.config import Config
 from amqpstore_server.management_sockets import ManagementSockets
 from amqpstore_server.replication.companion import LeaderCompanion
@@ -48,13 +48,13 @@ class LeadingTerm:
         self,
         controller: Controller,
         companion: LeaderCompanion,
-        directory: str,
+        store: Store,
         reloaded: Callable[[Config], None],
     ) -> None:
         self.reloaded = reloaded
         self.when_defined = companion.when_defined
         self._controller = controller
-        self._directory = directory
+        self._store = store
         self._is_ending = False
         """Whether all that is sent is to close connections."""
         self._changed = trio.Event()
@@ -124,15 +124,19 @@ class LeadingTerm:
         await committed.wait()
 
     async def show_progress(self) -> None:
-        """Show that the event loop turns; else another member is to lead. Never returns."""
+        """Show that the event loop turns, and whether the disk has room; else another member is to
+        lead. Never returns.
+        """
         controller = self._controller
         try:
             while True:
                 controller.turned_at = time.monotonic()
                 controller.opening_since = None
+                controller.is_disk_low = self._store.is_disk_low
                 await trio.sleep(_TURN_S)
         finally:
             controller.turned_at = None
+            controller.is_disk_low = False
 
     async def watch(self, watch_committer: Callable[[], Awaitable[None]]) -> None:
         """Run until the disk fails. Raises: DurabilityError."""
@@ -164,7 +168,7 @@ class LeadingTerm:
             if orders.failure is not None:
                 raise orders.failure
             if orders.deposed:
-                return DeposedError(self._directory, orders.deposed)
+                return DeposedError(self._store.directory, orders.deposed)
             await changed.wait()
 
     async def stop(self) -> None:

@@ -266,7 +266,7 @@ class MemberRuntime:
                 serve(
                     self._config,
                     store,
-                    lambda: LeadingTerm(controller, companion, store.directory, self._reloaded),
+                    lambda: LeadingTerm(controller, companion, store, self._reloaded),
                 )
         finally:
             # As a crash would leave it: what is not committed may be discarded.

@@ -142,6 +142,25 @@ def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:
     assert group.invariants.violations == []
 
 
+def test_a_leader_whose_disk_is_full_lets_a_follower_lead_that_has_room(group: Group) -> None:
+    """Else its publishers would wait for ever beside that. Where all are full, nobody gives way."""
+    (full,) = group.leaders
+    oldest = next(one for one in group.machines if one is not full)
+    full.is_disk_low = oldest.is_disk_low = True
+    group.run(TIMING.disk_low_s + 5.0)
+    (leader,) = group.leaders
+    assert leader not in (full, oldest)
+    assert f"nearly full, and {leader.name} has room" in reports(group)
+    leader.is_disk_low = True
+    term = group.etcd.view().term
+    group.run(3 * TIMING.disk_low_s)
+    assert group.leaders == [leader]
+    assert group.etcd.view().term == term
+    assert group.etcd.view().shown(full.name)["disk_low"]
+    assert set(group.etcd.view().in_sync) == {"A", "B", "C"}
+    assert group.invariants.violations == []
+
+
 def test_who_is_as_slow_as_the_others_stays(group: Group) -> None:
     before = group.etcd.view().changed(IN_SYNC)
     for one in group.machines:

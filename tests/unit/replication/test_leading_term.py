@@ -31,6 +31,7 @@ class StandIn:
         self.turned_at: float | None = None
         self.opening_since: float | None = time.monotonic()
         self.serves_until = float("inf")
+        self.is_disk_low = False
         self.member = SimpleNamespace(leader=None)
         self.doors = SimpleNamespace(open=lambda _door: None)
 
@@ -42,7 +43,8 @@ def leadership(controller: Any) -> LeadingTerm:
     companion: Any = SimpleNamespace(
         when_defined=lambda callback: callback(), call_settled=lambda: None
     )
-    return LeadingTerm(controller, companion, "/data", lambda _config: None)
+    store: Any = SimpleNamespace(directory="/data", is_disk_low=True)
+    return LeadingTerm(controller, companion, store, lambda _config: None)
 
 
 def test_an_app_that_leads_shows_that_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +62,7 @@ def test_an_app_that_leads_shows_that_its_loop_turns(monkeypatch: pytest.MonkeyP
                 while controller.turned_at is None:
                     await trio.sleep(0.01)
                 assert controller.opening_since is None
+                assert controller.is_disk_low
                 before = controller.turned_at
                 while controller.turned_at == before:
                     await trio.sleep(0.01)

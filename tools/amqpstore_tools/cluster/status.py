@@ -32,6 +32,7 @@ class MemberStatus(NamedTuple):
     term: int
     batch: int
     is_damaged: bool
+    is_disk_low: bool
     copied_bytes: int
     copy_bytes: int
     waits: str
@@ -71,6 +72,7 @@ def _member(view: View, name: str, value: Mapping[str, Any]) -> MemberStatus:
         term=position.term,
         batch=position.number,
         is_damaged=bool(alive.get("damaged", False)),
+        is_disk_low=bool(alive.get("disk_low", False)),
         copied_bytes=int(copied.get("bytes", 0)),
         copy_bytes=int(copied.get("of", 0)),
         waits=str(alive.get("waits", "")),
@@ -113,6 +115,13 @@ def problems(view: View) -> Iterator[str]:
             yield f"{named(view, one.member)} waits: {one.waits}"
         for twin in _outsiders(view, one.member):
             yield f"a second process of {named(view, one.member)}, {twin}"
+        if one.is_disk_low:
+            leads = one.member == leader_of(view)
+            what = "publishers are blocked until there is room, or another member leads"
+            yield (
+                f"the disk of {named(view, one.member)} is nearly full: "
+                f"{what if leads else 'make room there'}"
+            )
         if one.is_damaged:
             yield f"{named(view, one.member)} has found damage: run `amqpstore check` there"
 
@@ -120,6 +129,8 @@ def problems(view: View) -> Iterator[str]:
 def _remark(one: MemberStatus) -> str:
     if one.waits:
         return "waits"
+    if one.is_disk_low:
+        return "disk full"
     return "damaged" if one.is_damaged else "copying" if one.copied else ""
 
 

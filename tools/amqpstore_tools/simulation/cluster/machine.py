@@ -124,6 +124,8 @@ class SimulatedMachine:
         self.is_disk_stuck = False
         self.is_disk_full = False
         """Whether what a leader sends cannot be written."""
+        self.is_disk_low = False
+        """Whether there is so little room that a leader takes no publishes."""
         self.is_loop_stuck = False
         self.is_recovery_stuck = False
         """Whether a store that is to be opened by a leader never is."""
@@ -305,7 +307,7 @@ class SimulatedMachine:
         if not self.is_loop_stuck or member.role is not Role.LEADING:
             self._turned_at = self.now
         busy_since = self._busy_since if self._opening_since is None else None
-        return Health(busy_since, self._turned_at, self._opening_since)
+        return Health(busy_since, self._turned_at, self._opening_since, self.is_disk_low)
 
     def watched(self) -> None:
         """A watch of etcd says that the keys have changed."""
