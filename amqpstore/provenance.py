@@ -2,12 +2,14 @@
 
 A message is enqueued in the batch that it was published in, and in no other; later batches have its
 deliveries, and how it left each queue. Where it moved on, to a dead-letter queue for instance, the
-batch in which it left has another message with its body, and that one is followed as well.
+batch in which it left has another message with its body, and that one is followed as well. So is
+the one that it was before: the log is searched backwards for what left a queue in the batch that
+brought it.
 
-The log is read forwards, once, from the segment that the message was published in. Nothing is
-locked: a broker may write the log meanwhile, and remove segments. What it has removed cannot be
-told any more: once a message is acked, that is soon the case. Which clients had to do with the
-message is not in the log but beside it, and stays longer: see `client_trails`.
+The log is read forwards from the segment that the message, or the first that it was, was published
+in. Nothing is locked: a broker may write the log meanwhile, and remove segments. What it has
+removed cannot be told any more: once a message is acked, that is soon the case. Which clients had
+to do with the message is not in the log but beside it, and stays longer: see `client_trails`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ MAX_READ_BYTES = 1 << 30
 """How much of the log and of compacted segments is read for one answer."""
 
 MAX_FOLLOWED = 32
-"""How many messages that it became are followed."""
+"""How many messages that it became are followed, and how many that it was."""
+
+MAX_SEARCHED_BYTES = 256 << 20
+"""How much of the log before a message is searched for what it was before."""
 
 MAX_STEPS = 1000
 """How many steps of a message are told."""
@@ -77,7 +82,8 @@ class Trail:
     """What is known of one message. `message` is None if no sound record of it was found.
 
     `lsn` and `time_ms` are those of the batch that it was published in, 0 if that is gone.
-    `came_from` is the id of the message that became this one, 0 if it was published. `places` are
+    `came_from` is the id of the message that became this one, 0 if it was published, or if the log
+    does not have that one any more. `places` are
     those that it has not left. `segment` has its record, 0 if there is none.
     """
 
@@ -141,25 +147,125 @@ class ProvenanceReader:
         self._held: dict[int, dict[int, Trail]] = {}
         """The trails by the places that the messages have: queue and sequence."""
         self._wanted: QueuePlace | None = None
+        self._asked: Trail | None = None
+        """The one that the answer is about."""
+        self._acked: list[Operation] = []
+        """What left queues in the batch that it was published in."""
         self._is_gone = False
         """Whether the batch that the message was published in is no longer in the log."""
+        self._newest = 0
+        """The segment in which the log goes on."""
 
     def of_message(self, message_id: int, places: Iterable[QueuePlace] = ()) -> Provenance:
         """Return what is known of the message of an id. Args: places, that it is known to have."""
         known = [*places]
-        self._follow(Trail(message_id), known)
-        found = self._read(message_id)
-        self._find_clients(known)
-        return found
+        self._asked = Trail(message_id)
+        self._follow(self._asked, known)
+        self._read(message_id)
+        return self._with_origins(known)
 
     def of_place(self, place: QueuePlace) -> Provenance:
         """Return what is known of the message in a place; without a trail, if the log does not say
         which one that is.
         """
         self._wanted = place
-        found = self._read(0)
-        self._find_clients([place])
+        self._read(0)
+        return self._with_origins([place])
+
+    # What it was before.
+
+    def _with_origins(self, known: list[QueuePlace]) -> Provenance:
+        """Return what was found, with what the message was before, and the clients."""
+        origins = self._origins()
+        if self._asked is None or not origins:
+            self._find_clients(known)
+            return self._found
+        again = ProvenanceReader(
+            *(self._files, self._directory, self._seed, self._decoder, self._is_copy),
+            *(self._left_bytes, self._goes_on),
+        )
+        # Read again, from the first of them on: their steps are between batches known by now.
+        became: list[int] = []
+        for message_id, came_from in zip([self._asked.id, *origins], [*origins, 0], strict=True):
+            trail = Trail(message_id, came_from=came_from, became=became)
+            again._follow(trail, [] if became else known)
+            became = [message_id]
+        found = again._read(origins[-1])
+        found.read_bytes += self._found.read_bytes
+        again._find_clients(known)
         return found
+
+    def _origins(self) -> list[int]:
+        """Return the ids of the messages that the one asked for was before, the last one first."""
+        origins: list[int] = []
+        trail, acked = self._asked, self._acked
+        left_bytes = min(self._left_bytes, MAX_SEARCHED_BYTES)
+        while trail is not None and trail.message is not None and acked:
+            if len(origins) == MAX_FOLLOWED:
+                break
+            origin = None
+            for number in reversed(self._log_until(trail.segment)):
+                left_bytes -= self._size_of(number)
+                if left_bytes < 0:
+                    return origins
+                if (origin := self._origin_in(number, trail, trail.message, acked)) is not None:
+                    break
+            if origin is None:
+                break
+            trail, acked = origin
+            origins.append(trail.id)
+        return origins
+
+    def _log_until(self, segment: int) -> list[int]:
+        names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
+        numbers = sorted(segment_numbers(names))
+        return [one for one in numbers if not is_compacted(one) and one <= segment]
+
+    def _size_of(self, number: int) -> int:
+        try:
+            return self._files.size_of(segment_path(self._directory, number))
+        except FileNotFoundError:
+            return 0
+
+    def _origin_in(
+        self, number: int, copy: Trail, copied: Message, acked: list[Operation]
+    ) -> tuple[Trail, list[Operation]] | None:
+        """Find the message that became a copy in a segment of the log: it left its queue by one of
+        the `acked` operations. Returns it, and what left queues in its own batch.
+        """
+        try:
+            file = self._files.open(segment_path(self._directory, number))
+        except FileNotFoundError:
+            return None
+        try:
+            size = written_end(file)
+
+            def payload_of(record: Record) -> bytes:
+                return read_around(file, record.payload_offset, record.end - record.payload_offset)
+
+            for batch in batches(scan_file(file, size, number, self._seed), payload_of, 0, size):
+                if not self._goes_on():
+                    self._found.is_cut = True
+                    return None
+                if not batch.is_whole():
+                    continue
+                if batch.lsn > copy.lsn:
+                    return None
+                for place, record in _left_of(batch, acked):
+                    if record.number == copy.id:
+                        continue
+                    if not record.flags and record.end - record.payload_offset < len(copied.body):
+                        continue
+                    original = self._message(file, record)
+                    if original is None or original.body != copied.body:
+                        continue
+                    if self._is_copy(original, copied, place.queue_id):
+                        trail = Trail(record.number, message=original, segment=number)
+                        trail.lsn = batch.lsn
+                        return trail, _acks(batch)
+        finally:
+            file.close()
+        return None
 
     def _find_clients(self, known: list[QueuePlace]) -> None:
         """Find the clients that had to do with the message, or with what it became."""
@@ -185,6 +291,7 @@ class ProvenanceReader:
         names = self._files.list_directory(f"{self._directory}/{SEGMENTS}")
         numbers = sorted(segment_numbers(names))
         log = [number for number in numbers if not is_compacted(number)]
+        self._newest = log[-1] if log else 0
         for number in self._segments_to_read(log, message_id):
             if self._is_done or not self._read_log(number):
                 break
@@ -267,20 +374,26 @@ class ProvenanceReader:
             def payload_of(record: Record) -> bytes:
                 return read_around(file, record.payload_offset, record.end - record.payload_offset)
 
+            unusable = 0
             for batch in batches(scanned, payload_of, 0, size):
                 if not self._goes_on():
                     self._found.is_cut = True
                     return False
-                self._read_batch(file, number, batch)
+                if batch.is_whole():
+                    self._found.damaged += unusable
+                    unusable = 0
+                    self._read_batch(file, number, batch)
+                else:
+                    unusable += not batch.is_blank
+            # Behind the last whole batch of the log is what was there before the file was used
+            # again, a torn tail, or what is being written now: that is not damage.
+            if number != self._newest:
+                self._found.damaged += unusable
         finally:
             file.close()
         return True
 
     def _read_batch(self, file: File, number: int, batch: StoredBatch) -> None:
-        if not batch.is_whole():
-            # The last one may be a torn tail, or not written yet.
-            self._found.damaged += not batch.is_blank
-            return
         self._found.last_lsn = batch.lsn
         enqueues = [one for one in batch.operations if one.kind == OperationKind.ENQUEUE]
         self._find_wanted(enqueues)
@@ -301,7 +414,8 @@ class ProvenanceReader:
             place = self._wanted.sequence - operation.first_sequence
             if operation.queue_id == self._wanted.queue_id and 0 <= place < operation.message_count:
                 self._wanted = None
-                self._follow(Trail(operation.first_id + place), ())
+                self._asked = Trail(operation.first_id + place)
+                self._follow(self._asked, ())
                 return
 
     def _follow(self, trail: Trail, places: Iterable[QueuePlace]) -> None:
@@ -324,6 +438,8 @@ class ProvenanceReader:
         enqueues: Iterable[Operation],
     ) -> None:
         trail.lsn, trail.time_ms = batch.lsn, batch.time_ms
+        if trail is self._asked:
+            self._acked = _acks(batch)
         record = next(one for one in batch.messages if one.number == trail.id)
         self._read_record(trail, file, number, record)
         for operation in enqueues:
@@ -426,6 +542,33 @@ class ProvenanceReader:
                     return
         finally:
             file.close()
+
+
+def _acks(batch: StoredBatch) -> list[Operation]:
+    """Return the operations by which messages left queues, in a batch that has messages, too."""
+    return [one for one in batch.operations if one.kind == OperationKind.ACK]
+
+
+def _left_of(batch: StoredBatch, acked: Iterable[Operation]) -> Iterator[tuple[QueuePlace, Record]]:
+    """Yield the messages of a batch that later left the places it gave them, by `acked`."""
+    records: dict[int, Record] = {}
+    for enqueue in batch.operations:
+        if enqueue.kind != OperationKind.ENQUEUE:
+            continue
+        for ack in acked:
+            if ack.queue_id != enqueue.queue_id:
+                continue
+            first = max(ack.first_sequence, enqueue.first_sequence)
+            end = min(
+                ack.first_sequence + ack.message_count,
+                enqueue.first_sequence + enqueue.message_count,
+            )
+            if first < end and not records:
+                records = {one.number: one for one in batch.messages}
+            for sequence in range(first, end):
+                record = records.get(enqueue.first_id + sequence - enqueue.first_sequence)
+                if record is not None:
+                    yield QueuePlace(enqueue.queue_id, sequence), record
 
 
 def _has(batch: StoredBatch, message_id: int) -> bool:

@@ -3,8 +3,10 @@ offline tools give it.
 
 It knows nothing of a running broker. What an answer says:
 
-- `trail`: the message, and those that it became in other queues, each with `id`, `came_from` (the
-  id of the message that became this one), `exchange`, `routing_key`, `properties`, `body_bytes`,
+- `trail`: the message, those that it was before, and those that any of these became in other
+  queues, each with `id`, `came_from` (the id of the message that became this one; None if it was
+  published, or if the log does not have that one any more), `exchange`, `routing_key`,
+  `properties`, `body_bytes`,
   `published_ms` and `lsn` of the batch (None if that is gone), `segment` of its record, `steps`,
   `now_in` and `became`;
 - `now_in`: the queues that have it: `vhost`, `queue`, `queue_id` and `sequence`; a running broker
@@ -13,7 +15,8 @@ It knows nothing of a running broker. What an answer says:
 - `steps`: what happened to it, in order: `at_ms`, `lsn`, `what`, `vhost`, `queue` and `sequence`;
   `deliveries`, how often it had been delivered by then, `expires_ms`. `what` is "enqueued",
   "delivered", "left" (it was acked, or went on as another message) or "removed" (purged, or
-  unreadable);
+  unreadable). One that left has a `reason`: that in x-death if it became a dead letter, "delayed"
+  if its delay was over, "moved", or, as its client is noted, "acked" or "rejected"; else None;
 - `clients`: the clients that had to do with the message in any of its queues, oldest first:
   `at_ms`, `what` ("published", "delivered", "acked", "rejected" or "requeued"), `connection`,
   `channel`, `user` and `consumer_tag` (None for basic.get, and for a publisher), `vhost`, `queue`,
@@ -28,7 +31,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from amqpstore import Message
-from amqpstore.client_trails import Note
+from amqpstore.client_trails import Note, What
 from amqpstore.provenance import Provenance, QueuePlace, Trail, TrailStep
 from amqpstore.records import OperationKind
 from amqpstore_server.protocol.content import decode_properties
@@ -40,6 +43,8 @@ _WHAT = {
     OperationKind.DELIVERED: "delivered",
     OperationKind.PURGE: "removed",
 }
+
+_SETTLED = (What.ACKED, What.REJECTED)
 
 Row = dict[str, Any]
 
@@ -81,7 +86,7 @@ def is_copy_in(names: Names) -> Callable[[Message, Message, int], bool]:
 def trail_answer(found: Provenance, names: Names, properties: Callable[[bytes], Row]) -> Row:
     """Return an answer. Args: properties, decodes properties for JSON; raises ValueError."""
     return {
-        "trail": [_trail(trail, names, properties) for trail in found.trails],
+        "trail": [_trail(trail, found, names, properties) for trail in found.trails],
         "clients": [_client(note, names) for note in found.clients],
         "log": {
             "first_lsn": found.first_lsn or None,
@@ -95,14 +100,16 @@ def trail_answer(found: Provenance, names: Names, properties: Callable[[bytes], 
     }
 
 
-def _trail(trail: Trail, names: Names, properties: Callable[[bytes], Row]) -> Row:
+def _trail(
+    trail: Trail, found: Provenance, names: Names, properties: Callable[[bytes], Row]
+) -> Row:
     row: Row = {
         "id": trail.id,
         "came_from": trail.came_from or None,
         "published_ms": trail.time_ms or None,
         "lsn": trail.lsn or None,
         "segment": trail.segment or None,
-        "steps": [_step(step, names) for step in trail.steps],
+        "steps": [_step(step, trail, found, names) for step in trail.steps],
         "steps_left_out": trail.steps_left_out,
         "now_in": [_place(place, names) for place in trail.places],
         "became": trail.became,
@@ -125,14 +132,34 @@ def _trail(trail: Trail, names: Names, properties: Callable[[bytes], Row]) -> Ro
     return row
 
 
-def _step(step: TrailStep, names: Names) -> Row:
+def _step(step: TrailStep, trail: Trail, found: Provenance, names: Names) -> Row:
     kind = OperationKind(step.kind)
     row = {"at_ms": step.time_ms, "lsn": step.lsn, "what": _WHAT[kind], **_place(step.place, names)}
     if kind is OperationKind.DELIVERED:
         row["deliveries"] = step.detail
     elif kind is OperationKind.ENQUEUE and step.detail:
         row["expires_ms"] = step.detail
+    elif kind is OperationKind.ACK:
+        row["reason"] = _reason(step, trail, found, names)
     return row
+
+
+def _reason(step: TrailStep, trail: Trail, found: Provenance, names: Names) -> str | None:
+    """Return why a message left a queue, as far as that is known."""
+    for copy in found.trails:
+        # What it became was published in the batch in which it left.
+        if copy.id not in trail.became or copy.lsn != step.lsn or copy.message is None:
+            continue
+        raw = copy.message.envelope.properties
+        deaths = _deaths(raw)
+        if deaths and deaths[0].get("queue") == names(step.place.queue_id).queue:
+            return str(deaths[0].get("reason"))
+        waited = _headers(raw).get("x-delay")
+        return "delayed" if isinstance(waited, int) and waited < 0 else "moved"
+    for note in found.clients:
+        if (note.queue_id, note.first_sequence) == step.place and note.what in _SETTLED:
+            return note.what.name.lower()
+    return None
 
 
 def _client(note: Note, names: Names) -> Row:
@@ -181,7 +208,7 @@ def _notes(found: Provenance) -> list[str]:
     if found.missing:
         notes.append("segments were removed while they were read")
     if found.damaged:
-        notes.append("parts of the log could not be used: they are damaged, or not yet written")
+        notes.append("parts of the log are damaged, and could not be used")
     return notes
 
 

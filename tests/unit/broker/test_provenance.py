@@ -24,7 +24,7 @@ from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.message_trail import UNKNOWN, trail_answer
 from amqpstore_server.users import Users
-from tests.simulated_broker import START_MS, SimulatedBroker
+from tests.simulated_broker import DIRECTORY, START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client
 
 
@@ -111,6 +111,70 @@ def test_deliveries_and_the_way_to_the_dead_letters(simulated: SimulatedBroker) 
     (death,) = second["deaths"]
     assert (death["queue"], death["reason"]) == ("q", "rejected")
     assert steps(at(simulated, "q", "2")["trail"][0]) == [("enqueued", "q", 2)]
+
+
+def test_a_dead_letter_says_what_it_was_before(simulated: SimulatedBroker) -> None:
+    """Asked by its place in the last queue: the log is searched backwards, twice here."""
+    simulated.queue("first", dead_letter_exchange="", dead_letter_routing_key="q")
+    ann, bob = client(simulated, "ann"), client(simulated, "bob")
+    for body in ("before", "letter", "before"):
+        ann.publish("", "first", body)
+        simulated.settle()
+    simulated.clock.advance(500)
+    for queue in ("first", "q"):
+        if queue == "first":
+            assert bob.get(queue) == "before"
+        assert bob.get(queue) == "letter"
+        simulated.settle()
+        ann.publish("", "morgue", "another")
+        bob.reject("letter")
+        simulated.settle()
+    (place,) = [
+        one for one in range(1, 4) if at(simulated, "morgue", str(one))["trail"][0]["came_from"]
+    ]
+    answer = at(simulated, "morgue", str(place))
+    dead, second, first = answer["trail"]
+    assert (dead["came_from"], second["came_from"], first["came_from"]) == (
+        second["id"],
+        first["id"],
+        None,
+    )
+    assert (first["became"], second["became"]) == ([second["id"]], [dead["id"]])
+    assert steps(first) == [
+        ("enqueued", "first", 2),
+        ("delivered", "first", 2),
+        ("left", "first", 2),
+    ]
+    assert [place["queue"] for place in dead["now_in"]] == ["morgue"]
+    assert [trail["steps"][-1].get("reason") for trail in answer["trail"]] == [
+        *(None, "rejected", "rejected")
+    ]
+    assert clients(answer) == [
+        ("published", "ann", "first", None),
+        ("delivered", "bob", "first", None),
+        ("rejected", "bob", "first", None),
+        ("delivered", "bob", "q", None),
+        ("rejected", "bob", "q", None),
+    ]
+    assert told(of_message(administration(simulated), dead["id"])) == answer
+
+
+def test_why_a_message_left(simulated: SimulatedBroker) -> None:
+    ann = client(simulated, "ann")
+    ann.publish("", "q", "acked")
+    ann.publish("", "q", "expired", expiration="10")
+    simulated.settle()
+    assert ann.get("q") == "acked"
+    ann.ack("acked")
+    simulated.settle()
+    simulated.pass_time(20)
+
+    def reason(position: str) -> Any:
+        left = at(simulated, "q", position)["trail"][0]["steps"][-1]
+        assert left["what"] == "left"
+        return left["reason"]
+
+    assert [reason("1"), reason("2")] == ["acked", "expired"]
 
 
 def test_who_has_got_a_message_and_has_not_acked_it(simulated: SimulatedBroker) -> None:
@@ -221,7 +285,7 @@ def test_who_published_what_in_a_transaction(simulated: SimulatedBroker) -> None
         ("published", "ann"),
         [],
         ("published", "ann"),
-        [],
+        ("published", "bob"),
         ("published", "bob"),
     ]
     assert clients(at(simulated, "q", "2")) == [("published", "ann", "q", None)]
@@ -317,6 +381,25 @@ def test_it_is_honest_about_what_is_gone() -> None:
     (trail,) = answer["trail"]
     assert (trail["steps"], trail["segment"]) == ([], None)
     assert any("its record is gone" in note for note in answer["notes"])
+
+
+def test_a_batch_that_is_being_written_is_no_damage(simulated: SimulatedBroker) -> None:
+    client = Client(simulated)
+    for bodies in (("one",), ("two", "of", "them"), ("three", "and", "four")):
+        client.publish("", "q", *bodies)
+        simulated.settle()
+    name = max(simulated.disk.list_directory(f"{DIRECTORY}/segments"))
+    path = f"{DIRECTORY}/segments/{name}"
+    whole = simulated.disk.content(path).rstrip(b"\0")
+
+    def damaged(content: bytes) -> tuple[int, bool]:
+        simulated.disk.replace_in_cache(path, content)
+        answer = told(of_message(administration(simulated), 1))
+        assert steps(answer["trail"][0]) == [("enqueued", "q", 1)]
+        return answer["log"]["damaged"], any("damaged" in note for note in answer["notes"])
+
+    assert damaged(whole) == (0, False)
+    assert damaged(whole[:-10]) == (0, False)
 
 
 def test_a_limit_is_said(simulated: SimulatedBroker) -> None:

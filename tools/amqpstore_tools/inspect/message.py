@@ -297,8 +297,8 @@ def _show_provenance(found: Facts) -> None:
         rows = table("when (UTC)", "what", "vhost", "queue", "sequence", right="sequence")
         for step in trail["steps"]:
             what = step["what"]
-            if "deliveries" in step:
-                what = f"{what} ({step['deliveries']})"
+            if more := step.get("deliveries") or step.get("reason"):
+                what = f"{what} ({shown(str(more))})"
             queue = shown(step["queue"] or f"#{step['queue_id']} (deleted)")
             vhost = shown(step["vhost"] if step["vhost"] is not None else "-", 20)
             rows.add_row(when(step["at_ms"]), what, vhost, queue, str(step["sequence"]))
