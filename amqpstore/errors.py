@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from amqpstore.terms import batch_named
+
 
 class PicklableError(Exception):
     """An exception that can be pickled and copied, whatever its subclass is built from.
@@ -123,8 +125,8 @@ class RefusedBatchError(StoreError):
 
     def __init__(self, lsn: int, reason: str) -> None:
         super().__init__(
-            f"batch {lsn} was refused: {reason}. Nothing was changed. The follower has to connect "
-            "to its leader again, and to agree with it on where their logs part."
+            f"{batch_named(lsn)} was refused: {reason}. Nothing was changed. The follower has to "
+            "connect to its leader again, and to agree with it on where their logs part."
         )
         self.lsn = lsn
         self.reason = reason

@@ -8,7 +8,10 @@ was never committed is told from the one that took its place.
 
 from __future__ import annotations
 
-from amqpstore.tables import Position
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpstore.tables import Position
 
 MAX_TERM = (1 << 18) - 1
 """The highest term: no LSN is above 2^62."""
@@ -29,6 +32,11 @@ def term_of(lsn: int) -> int:
 def number_of(lsn: int) -> int:
     """Return which batch of the log it is, counted over all terms."""
     return lsn & _NUMBERS
+
+
+def batch_named(lsn: int) -> str:
+    """Return a batch as people are told of it."""
+    return f"batch {number_of(lsn)} of term {term_of(lsn)}" if lsn else "a batch"
 
 
 def lsn_of(term: int, number: int) -> int:

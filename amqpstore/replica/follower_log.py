@@ -29,7 +29,7 @@ from amqpstore.replica.sealed_batch import SEGMENT_BYTES, SealedBatch
 from amqpstore.replica.segment_rewrite import SegmentRewrite
 from amqpstore.segments import Segment
 from amqpstore.space import Space, is_no_space
-from amqpstore.terms import term_of
+from amqpstore.terms import batch_named, term_of
 
 _MAX_SKIPPED = 100
 """Segments that a leader may have left empty in a row."""
@@ -78,7 +78,7 @@ class FollowerLog(Log):
             reason = f"it is for {where}, and the log ends at {(last.segment, last.offset)}"
             raise RefusedBatchError(lsn, reason)
         if lsn <= last.lsn:
-            raise RefusedBatchError(lsn, f"the log has batch {last.lsn} already")
+            raise RefusedBatchError(lsn, f"the log has {batch_named(last.lsn)} already")
         if sealed.lengths and sealed.first_id < last.message_id:
             reason = f"its first id is {sealed.first_id}, and the log has {last.message_id - 1}"
             raise RefusedBatchError(lsn, reason)

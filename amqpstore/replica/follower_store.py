@@ -57,7 +57,7 @@ from amqpstore.replica.segment_rewrite import (
 from amqpstore.replica.whole_copy import WholeCopy
 from amqpstore.space import is_no_space
 from amqpstore.tables import Position, StoreRows
-from amqpstore.terms import term_of
+from amqpstore.terms import batch_named, term_of
 from amqpstore.transient import TransientLog
 from amqpstore.worker import ThreadWorker, Worker
 
@@ -226,10 +226,10 @@ class FollowerStore(ClosableStore):
             raise RefusedBatchError(lsn, "the leader's definitions come first")
         place = self._reader().find(lsn)
         if place is None:
-            raise DivergedError(self.directory, f"it has no batch {lsn}")
+            raise DivergedError(self.directory, f"it has no {batch_named(lsn)}")
         floor = self._committed()
         if place[1:3] < floor:
-            reason = f"what follows batch {lsn} is committed, up to {floor}"
+            reason = f"what follows {batch_named(lsn)} is committed"
             raise DivergedError(self.directory, reason)
         # The log goes on: no copy is needed.
         remove_unfinished(self._backing.files, self.directory)

@@ -12,7 +12,7 @@ import pytest
 from amqpstore import Store
 from amqpstore.errors import MembershipError
 from amqpstore.files import OsFiles
-from amqpstore.replica import Membership, read_membership, write_membership
+from amqpstore.replica import FollowerStore, Membership, read_membership, write_membership
 from amqpstore_server.cluster.keys import (
     IN_SYNC,
     LEADER,
@@ -28,6 +28,8 @@ from amqpstore_server.cluster.keys import (
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.settings import EtcdSettings
 from amqpstore_tools.__main__ import main
+from amqpstore_tools.administration.door import asked
+from amqpstore_tools.offline.exits import ToolError
 from tests.etcd_process import PATIENT_S, EtcdCluster
 from tests.interop.relay import Relay
 from tests.waiting import wait_until
@@ -265,6 +267,9 @@ def test_members_join_with_an_empty_directory(
     assert "is that of member" in operator.run(5, "join", data="b")
     Store.open(operator.data("other")).close()
     assert "a new member begins empty" in operator.run(5, "join", data="other").lower()
+    Path(operator.data("files")).mkdir()
+    Path(operator.data("files"), "x.txt").touch()
+    assert "is not empty: it contains x.txt" in operator.run(5, "join", data="files")
     said = operator.json(0, "join", "--observer", data="bb")
     assert f"amqpstore cluster remove {three[1]}" in said["done"]
     view = client.read()
@@ -281,12 +286,20 @@ def test_a_join_that_was_interrupted_is_finished(operator: Operator, client: Etc
     assert operator.json(0, "join", data="b")["member"] == member
 
 
+def test_who_asks_a_follower_that_runs_is_sent_to_the_leader(operator: Operator) -> None:
+    operator.run(0, "init")
+    operator.run(0, "join", data="b")
+    with FollowerStore.open(operator.data("b")), pytest.raises(ToolError, match="ask the leader"):
+        asked(operator.data("b"), {"do": "list_users"})
+
+
 def test_members_are_removed_when_the_leader_can_do_without(
     operator: Operator, client: EtcdClient, actor: Actor, three: tuple[str, str, str]
 ) -> None:
     a, b, c = three
     assert "leads" in operator.run(5, "remove", a)
     assert "127.0.0.1:5000 is not a member" in operator.run(1, "remove", "127.0.0.1:5000")
+    assert "name a member" in operator.run(2, "remove", "")
     dropping = threading.Thread(
         target=actor.when, args=(lambda view: c not in view.members, lambda _: actor.list(a, b))
     )
@@ -441,6 +454,11 @@ def test_status_shows_who_leads_and_what_is_wrong(
     assert lines[3].split() == [
         *(a, "leading", "1.", "127.0.0.1:5097", "127.0.0.1:5672", "1,000"),
     ]
+    operator.run(0, "set", "min_in_sync", "1")
+    actor.show(a, "leading")
+    said = " ".join(operator.run(1, "status").split())
+    assert "! min_in_sync is 1 of 3 replicas: a leader that is alone confirms" in said
+    operator.run(0, "set", "min_in_sync", "2")
     actor.list(a)
     actor.show(c, copied={"bytes": 3 << 20, "of": 10 << 20})
     said = operator.run(1, "status")

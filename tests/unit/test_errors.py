@@ -1,6 +1,7 @@
 """Every error goes through pools of processes: it is pickled and copied as it is."""
 
 import copy
+import errno
 import importlib
 import inspect
 import pickle
@@ -18,6 +19,7 @@ from amqpstore import DeposedError, DurabilityError, StoreError
 from amqpstore_server.etcd.errors import EndpointError
 from amqpstore_server.protocol.errors import AmqpError, ChannelException, ConnectionException
 from amqpstore_tools.pika.status import XaStatus
+from amqpstore_tools.verbs import serve
 
 PACKAGES = (amqpstore, amqpstore_server, amqpstore_tools)
 WITHOUT_CODE = {AmqpError, ChannelException, ConnectionException}
@@ -135,3 +137,9 @@ def test_every_error_of_the_library_is_a_store_error(name: str) -> None:
     found = getattr(amqpstore, name)
     if name.endswith("Error"):
         assert issubclass(found, StoreError)
+
+
+def test_an_error_of_the_system_that_names_no_file_is_told_with_the_data_directory() -> None:
+    assert "/data" in serve._where(OSError(errno.EIO, "Input/output error"), "/data")
+    assert not serve._where(OSError(errno.EIO, "Input/output error", "/data/x"), "/data")
+    assert not serve._where(StoreError("closed"), "/data")

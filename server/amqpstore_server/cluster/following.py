@@ -356,7 +356,9 @@ class Following:
             return
         position = batch.position
         if position.number != self._number + 1 or position.term > batch.term:
-            self._object(f"the batch {position} behind batch {self._number}")
+            self._object(
+                f"batch {position.number} of term {position.term} behind batch {self._number}"
+            )
         elif self._is_next(batch.seq):
             self._number = position.number
             self._effects.append(Append(batch))

@@ -7,6 +7,7 @@ import pytest
 
 from amqpstore import DamageError, MembershipError, Store
 from amqpstore.catalog import LmdbCatalog
+from amqpstore.errors import RefusedBatchError
 from amqpstore.files import OsFiles
 from amqpstore.replica.membership import Membership, read_membership, write_membership
 from amqpstore.tables import Position, StoreRows
@@ -38,6 +39,7 @@ def test_an_lsn_is_a_term_and_a_number() -> None:
     assert (term_of(lsn_of(3, 7)), number_of(lsn_of(3, 7))) == (3, 7)
     assert lsn_of(3, 7) < lsn_of(3, 8) < lsn_of(4, 1)
     assert lsn_of(MAX_TERM, (1 << 44) - 1) < 1 << 62
+    assert str(RefusedBatchError(lsn_of(3, 7), "...")).startswith("batch 7 of term 3 was refused")
 
 
 def test_numbers_of_a_term_skip_all_that_a_discarded_batch_can_have() -> None:

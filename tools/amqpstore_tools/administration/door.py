@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
-from amqpstore import DiskFullError, Store
+from amqpstore import DiskFullError, Store, StoreLockedError
+from amqpstore.files import OsFiles
+from amqpstore.replica import read_membership
 from amqpstore_server.administration.framing import (
     LENGTH,
     MAX_BYTES,
@@ -117,7 +119,15 @@ def _read(connection: socket.socket, byte_count: int) -> bytes:
 
 
 def _on_store(directory: str, content: bytes) -> Any:
-    store = Store.open(directory)
+    try:
+        store = Store.open(directory)
+    except StoreLockedError:
+        if read_membership(OsFiles(), directory) is None:
+            raise
+        raise ToolError(
+            f"{directory} is that of a member of a group, which runs and does not lead: ask the "
+            "leader, on its machine. `amqpstore cluster status` says who that is."
+        ) from None
     try:
         refuse_short_log(directory, store)
         context = BrokerContext(

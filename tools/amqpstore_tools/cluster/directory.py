@@ -68,8 +68,10 @@ def make_follower(directory: str, store_id: str, cluster: int, group_id: str) ->
     try:
         create_follower(directory, uuid.UUID(store_id), made)
     except (MembershipError, NotAStoreError) as error:
+        is_foreign = isinstance(error, NotAStoreError)
+        what = f"is not empty: {error.reason}" if is_foreign else error.reason
         raise ToolError(
-            f"{directory} {error.reason}. A new member begins empty, and fetches what the leader "
+            f"{directory} {what}. A new member begins empty, and fetches what the leader "
             "has: name another directory with --data"
         ) from None
     return made

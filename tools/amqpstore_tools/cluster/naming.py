@@ -8,10 +8,12 @@ from amqpstore_tools.offline.exits import NotFoundError, UsageError
 
 def member_named(view: View, text: str) -> str:
     """Return the id of a member. Raises: NotFoundError, UsageError."""
+    if not text:
+        raise UsageError("name a member: its id, the beginning of that, or its address")
     found = [
         name
         for name, value in view.members.items()
-        if text == value.get("replicate") or (text and name.startswith(text))
+        if text == value.get("replicate") or name.startswith(text)
     ]
     if not found:
         known = ", ".join(sorted(view.members)) or "nobody"

@@ -103,6 +103,11 @@ def problems(view: View) -> Iterator[str]:
         yield (
             f"{len(listed)} in sync, and min_in_sync is {view.min_in_sync}: publishers are blocked"
         )
+    if view.min_in_sync == 1 and len(view.voters) > 2:
+        yield (
+            f"min_in_sync is 1 of {len(view.voters)} replicas: a leader that is alone confirms "
+            "from its own disk; run `amqpstore cluster set min_in_sync 2` once two are in sync"
+        )
     for one in members:
         if one.role == "away":
             yield f"{named(view, one.member)} is away"

@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     except PermissionError as error:
         return _fail(EXIT_NOT_A_STORE, error, _who_may(effective.config.data))
     except (StoreError, OSError) as error:
-        return _fail(EXIT_DISK_FAILED if is_of_failed_disk(error) else EXIT_FAILED, error)
+        code = EXIT_DISK_FAILED if is_of_failed_disk(error) else EXIT_FAILED
+        return _fail(code, error, _where(error, effective.config.data))
     return 0
 
 
@@ -100,6 +101,16 @@ def _what_to_do(directory: str) -> str:
     return (
         f"`amqpstore check {name}` shows the damage, and `amqpstore repair {name} --plan "
         "plan.json` what can be kept"
+    )
+
+
+def _where(error: Exception, directory: str) -> str:
+    """Say where an error of the system may have come from that names no file."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return ""
+    return (
+        f"the system says so, of no file in particular; the data directory is {directory}: look "
+        "whether its disk is well"
     )
 
 
