@@ -145,11 +145,13 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
         reason = f"component '{parameter.component}' not found"
         _note(left_out, "parameter", parameter.vhost, parameter.name, reason)
         yield
-    changed = {
-        one.name: one.value
-        for one in definitions.global_parameters
-        if one.value is not None and broker.global_parameters.get(one.name) != one.value
-    }
+    changed: dict[str, Any] = {}
+    for one in definitions.global_parameters:
+        if one.value is not None and broker.global_parameters.get(one.name) != one.value:
+            with _noting(left_out, "global parameter", "", one.name):
+                broker.check_global_parameters({**changed, one.name: one.value})
+                changed[one.name] = one.value
+            yield
     if changed:
         with _noting(left_out, "global parameters", "", ""):
             broker.define_global_parameters(changed)

@@ -142,6 +142,7 @@ def too_many_words(broker: BrokerProcess) -> None:
         client.declare_queue("words")
         client.send(queue_bind(1, "words", "amq.topic", "." * 128))
         client.expect_channel_close(1, 406)
+        client.finish()
 
 
 def one_connection_too_many(broker: BrokerProcess) -> None:
@@ -203,6 +204,7 @@ def one_get_too_many_that_waits(broker: BrokerProcess) -> None:
         client.declare_queue("waited-for")
         client.send(waiting_get(1, "waited-for", 60_000) * 1025)
         client.expect_channel_close(1, 406)
+        client.finish()  # its queue is gone then
 
 
 def one_consumer_too_many(broker: BrokerProcess) -> None:

@@ -292,6 +292,7 @@ def test_parameters_have_a_number_and_a_size(api: ManagementClient) -> None:
     some = [{"name": f"p{number}", "value": 1} for number in range(MAX_GLOBAL_PARAMETERS)]
     api.request("POST", "/definitions", json={"global_parameters": some})
     before = len(api.get("/global-parameters"))
+    assert before > MAX_GLOBAL_PARAMETERS  # those that there is room for came in
     api.expect(400, "PUT", "/global-parameters/more", {"value": 1})
     api.expect(204, "PUT", "/global-parameters/p0", {"value": 2})
     api.delete("/global-parameters/p0")

@@ -176,15 +176,19 @@ class Broker:
         made = f"amqpstore-cluster-id-{self.context.store.store_id.hex()}"
         return found if isinstance(found, str) else made
 
+    def check_global_parameters(self, values: Mapping[str, Any]) -> None:
+        """Make sure that there is room for these. Raises: ValueError."""
+        stay = {name for name in self.global_parameters if values.get(name, "") is not None}
+        new = {name for name, value in values.items() if value is not None}
+        if new - stay and len(stay | new) > MAX_GLOBAL_PARAMETERS:
+            raise ValueError(f"there may be {MAX_GLOBAL_PARAMETERS} parameters of no virtual host")
+
     def define_global_parameters(self, values: Mapping[str, Any]) -> None:
         """Set parameters that are of no virtual host; None removes one. Durable on return.
 
         Raises: ValueError, TypeError, OverflowError (nothing is changed then).
         """
-        stay = {name for name in self.global_parameters if values.get(name, "") is not None}
-        new = {name for name, value in values.items() if value is not None}
-        if new - stay and len(stay | new) > MAX_GLOBAL_PARAMETERS:
-            raise ValueError(f"there may be {MAX_GLOBAL_PARAMETERS} parameters of no virtual host")
+        self.check_global_parameters(values)
         self.context.store.define(
             [
                 Change(
