@@ -146,11 +146,11 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
         _note(left_out, "parameter", parameter.vhost, parameter.name, reason)
         yield
     changed: dict[str, Any] = {}
-    for one in definitions.global_parameters:
-        if one.value is not None and broker.global_parameters.get(one.name) != one.value:
-            with _noting(left_out, "global parameter", "", one.name):
-                broker.check_global_parameters({**changed, one.name: one.value})
-                changed[one.name] = one.value
+    for found in definitions.global_parameters:
+        if found.value is not None and broker.global_parameters.get(found.name) != found.value:
+            with _noting(left_out, "global parameter", "", found.name):
+                broker.check_global_parameters({**changed, found.name: found.value})
+                changed[found.name] = found.value
             yield
     if changed:
         with _noting(left_out, "global parameters", "", ""):

@@ -38,7 +38,6 @@ _REFUSALS = {
     401: "Without a login, or the user may not do this",
     403: "Sent by a page of another site",
     404: "Something that it names does not exist",
-    405: "Nothing is named, and the path without a name has other methods",
     408: "The body takes too long",
     409: "Another request is doing this",
     413: "The body is too large",

@@ -310,7 +310,6 @@ ROUTES = (
         hash_password,
         "The hash of a password for definitions; POST keeps it out of the logs of proxies",
         _ADMINISTRATOR,
-        refusals=(405,),  # of the path without a password
     ),
     ApiRoute(
         "POST",
