@@ -16,6 +16,7 @@ from amqpstore_tools.pika import XaResource, Xid
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import connect
 from tests.management_client import PASSWORD, ManagementClient, managed, management_url
+from tests.waiting import wait_until
 
 OPEN, TOPIC, INTERNAL, CLOSED = "open", "events", "inner", "closed"
 VICTIM = "open.victim"
@@ -237,6 +238,7 @@ def test_a_history_is_replayed_by_who_may_publish_to_queues(
         channel.confirm_delivery()
         channel.basic_publish("", KEPT, b"x", pika.BasicProperties(delivery_mode=2))
         assert channel.basic_get(KEPT, auto_ack=True)[2] == b"x"
+    wait_until(lambda: depth(broker, f"amq.consumed.{KEPT}") > 0, "it is in the history")
     properties = {"headers": {"x-replay-to": "closed.queue", "x-limit": 1}}
     body = {"routing_key": KEPT, "payload": "", "payload_encoding": "string"}
     request = {**body, "properties": properties}
