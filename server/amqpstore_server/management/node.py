@@ -86,7 +86,7 @@ def node_row(context: ManagementContext) -> dict[str, Any]:
         "running": True,
         "being_drained": context.stopping.is_set(),
         "os_pid": str(os.getpid()),
-        "uptime": _uptime_ms(),
+        "uptime": uptime_ms(),
         "processors": os.cpu_count() or 1,
         "run_queue": _runnable(),
         "fd_total": descriptors,
@@ -199,7 +199,8 @@ def python_version() -> str:
     return f"Python {platform.python_version()}"
 
 
-def _uptime_ms() -> int:
+def uptime_ms() -> int:
+    """Return for how many ms this process has run."""
     with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
         started_ticks = int(file.read().rpartition(")")[2].split()[19])
     return int((time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / _CLOCK_TICKS) * 1000)

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from amqpstore_server.management.errors import HttpError
-from amqpstore_server.management.pages import charts
+from amqpstore_server.management.pages import charts, formats
 from amqpstore_server.management.pages.charts import LiveReading, events
 
 READING = LiveReading({"ready": "7"}, {"ready": 7.0}, {"times": [1.0, 2.0], "ready": [5.0, 6.0]})
@@ -26,13 +26,35 @@ def test_samples_are_columns_of_rates_and_of_lengths() -> None:
         "messages_ready": samples((20, 7), (0, 5)),
         "ack": {},
     }
-    assert charts._merged(details, charts.RATES) == {
+    assert charts._merged(details, charts.RATES, 0) == {
         "times": [0, 5, 10, 15, 20],
         "publish": [None, 0, 2, 1, 1],
         "messages_ready": [5, None, None, None, 7],
         "ack": [None] * 5,
     }
-    assert charts._merged({"publish": {}}, charts.RATES) == {}
+    assert charts._merged({"publish": {}}, charts.RATES, 0) == {}
+
+
+def test_a_chart_begins_with_the_broker() -> None:
+    """The API repeats the first value for the time before, as RabbitMQ's clients expect samples."""
+    details = {
+        "publish": samples((20, 8), (15, 3), (10, 3)),
+        "messages_ready": samples((20, 7), (15, 7), (10, 7), (5, 7), (0, 7)),
+    }
+    assert charts._merged(details, charts.RATES, 12) == {
+        "times": [15, 20],
+        "publish": [None, 1],
+        "messages_ready": [7, 7],
+    }
+    assert charts._merged(details, charts.RATES, 21) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(1_700_000_000, "1700000000 (2023-11-14 22:13:20 UTC)"), (1 << 62, str(1 << 62))],
+)
+def test_a_timestamp_has_its_date(seconds: int, shown: str) -> None:
+    assert formats.moment_of_seconds(seconds) == shown
 
 
 class Stream:

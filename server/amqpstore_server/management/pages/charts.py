@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.node import uptime_ms
 from amqpstore_server.management.pages.api import PageApi
 from amqpstore_server.management.pages.formats import duration, number, per_second, size
 
@@ -106,7 +107,7 @@ def connection(name: str) -> ReadNow:
         keys = ("recv_oct", "send_oct")
         values = {key: (found.get(f"{key}_details") or {}).get("rate") for key in keys}
         details = {key: found.get(f"{key}_details") or {} for key in keys}
-        return LiveReading({}, _known(values), _merged(details, keys))
+        return LiveReading({}, _known(values), _merged(details, keys, _started_s()))
 
     return read
 
@@ -200,16 +201,27 @@ def _values(stats: Mapping[str, Any], lengths: Mapping[str, Any]) -> dict[str, f
 def _samples(stats: Mapping[str, Any], lengths: Mapping[str, Any]) -> dict[str, list[float | None]]:
     details = {key: stats[f"{key}_details"] for key in RATES if f"{key}_details" in stats}
     details |= {key: lengths.get(f"{key}_details") or {} for key in LENGTHS}
-    return _merged(details, RATES)
+    return _merged(details, RATES, _started_s())
+
+
+def _started_s() -> float:
+    return time.time() - uptime_ms() / 1000
 
 
 def _merged(
-    details: Mapping[str, Mapping[str, Any]], counted: Iterable[str]
+    details: Mapping[str, Mapping[str, Any]], counted: Iterable[str], since_s: float
 ) -> dict[str, list[float | None]]:
-    """Return samples as columns, oldest first; of those that are counted, the rates between."""
+    """Return samples as columns, oldest first; of those that are counted, the rates between.
+
+    Args: since_s, when the broker started: before that, the API repeats the first value.
+    """
     columns: dict[str, dict[float, float]] = {}
     for key, detail in details.items():
-        found = [(one["timestamp"] / 1000, one["sample"]) for one in detail.get("samples", [])]
+        found = [
+            (one["timestamp"] / 1000, one["sample"])
+            for one in detail.get("samples", [])
+            if one["timestamp"] / 1000 >= since_s
+        ]
         found.reverse()
         if key in counted:
             columns[key] = {

@@ -73,6 +73,16 @@ def moment(milliseconds: Any) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def moment_of_seconds(seconds: Any) -> str:
+    """Write what a publisher says is a time, in seconds since 1970, with that time in UTC, unless
+    it is out of range.
+    """
+    try:
+        return f"{seconds} ({moment(seconds * 1000)})"
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
+
+
 def flags(row: Mapping[str, Any]) -> list[str]:
     """Return the properties of a queue or exchange that are set."""
     return [label for key, label in _FLAGS if row.get(key)]

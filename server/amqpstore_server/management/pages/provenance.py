@@ -17,6 +17,8 @@ _WHAT = {
     "left": "left the queue: it was acked, or moved on",
     "removed": "was removed: purged, or unreadable",
 }
+_LEFT = "left the queue"
+"""If the reason is known, which follows."""
 
 _DID = {
     "published": "Published it",
@@ -54,7 +56,10 @@ async def read_trails(api: PageApi, asked: PageAddress) -> Values:
 
 
 def _trail(trail: Mapping[str, Any], vhost: str) -> Values:
-    steps = [{**step, "what": _WHAT[step["what"]]} for step in trail["steps"]]
+    steps = [
+        {**step, "what": _LEFT if step.get("reason") else _WHAT[step["what"]]}
+        for step in trail["steps"]
+    ]
     route = trail.get("route_now")
     deaths = [_death(death) for death in trail.get("deaths", ()) if isinstance(death, Mapping)]
     way = steps_of(route, vhost) if route else None

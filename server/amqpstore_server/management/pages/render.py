@@ -35,6 +35,7 @@ _TEMPLATES.filters |= {
     "json": formats.json,
     "marked": marked_name,
     "moment": formats.moment,
+    "moment_of_seconds": formats.moment_of_seconds,
     "number": formats.number,
     "rate": formats.rate,
     "segment": segment,

@@ -100,7 +100,8 @@ function drawChart(element) {
           stroke: colour(`chart-${index + 1}`),
           width: 2,
           dash: index % 2 ? [6, 3] : undefined,
-          points: { show: false },
+          // One value alone is no line.
+          points: { show: (plot) => plot.data[0].length === 1 },
           // Where no pointer is, the last one.
           value: (plot, value, series, index) => written(index == null ? plot.data[series].at(-1) : value, say),
         })),
