@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPException
+from typing import Any
 
 import urllib3
 from urllib3.exceptions import (
@@ -36,6 +37,7 @@ from amqpstore_server.etcd.messages import (
     excerpt,
     printable,
 )
+from amqpstore_server.etcd.names import HostAddresses, connecting_to
 from amqpstore_server.etcd.settings import EtcdSettings, endpoint_url
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -48,7 +50,8 @@ _AUTH_IS_OFF = 9
 class Endpoint:
     """Sends requests to one address; safe in all threads.
 
-    Args: timeout_s, for the connection, then for the beginning of the answer, then for its end.
+    Args: timeout_s, for the look-up of the name, then for the connection, then for the beginning
+    of the answer, then for its end.
     """
 
     def __init__(self, url: str, settings: EtcdSettings, timeout_s: float) -> None:
@@ -57,6 +60,8 @@ class Endpoint:
         """Whether the last request has failed, which was logged then."""
         self._settings = settings
         self._timeout_s = timeout_s
+        host = urllib3.util.parse_url(self.url).host or ""
+        self._addresses = HostAddresses(host.strip("[]"), timeout_s)
         self._pool: urllib3.HTTPConnectionPool | None = None
         self._lock = threading.Lock()
         self._token = ""
@@ -178,7 +183,10 @@ class Endpoint:
                     if self.url.startswith("https:")
                     else {}
                 )
-                self._pool = urllib3.connection_from_url(self.url, maxsize=_CONNECTIONS, **tls)
+                pool = urllib3.connection_from_url(self.url, maxsize=_CONNECTIONS, **tls)
+                kind: Any = connecting_to(self._addresses, pool.ConnectionCls)
+                pool.ConnectionCls = kind
+                self._pool = pool
             return self._pool
 
     def _failed(self, status: int, answer: bytes) -> EndpointError:
