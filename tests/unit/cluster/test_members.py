@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from amqpstore_server.cluster import leading
@@ -10,6 +13,8 @@ from amqpstore_server.cluster.keys import IN_SYNC, LEADER
 from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
 from amqpstore_server.cluster.progress import LeaveReason
+from amqpstore_tools.cluster.joining import _removal
+from amqpstore_tools.offline.exits import ToolError
 from amqpstore_tools.simulation.cluster.etcd import keep_none
 from amqpstore_tools.simulation.cluster.history import Group
 from amqpstore_tools.simulation.cluster.machine import SYNC_S, TIMING, SimulatedMachine
@@ -172,9 +177,27 @@ def test_who_is_as_slow_as_the_others_stays(group: Group) -> None:
 def test_who_has_died_leaves_the_list_although_nothing_is_published(group: Group) -> None:
     """A list counts the living: else another one may be removed who is needed."""
     dead = last_follower(group)
+    group.events.run_until(group.events.now + 2.0)  # nothing is under way
     dead.kill(with_power=True)
     group.events.run_until(group.events.now + 8.0)
     assert dead.name not in group.etcd.view().in_sync
+
+
+def test_a_healthy_member_is_not_removed_while_another_one_is_dead(group: Group) -> None:
+    """By the verb itself, with nothing published: the list has only the living by then."""
+    dead = last_follower(group)
+    (healthy,) = (one for one in group.machines if one not in (dead, group.leaders[0]))
+    keys: Any = SimpleNamespace(where="etcd")
+    _removal(keys, group.etcd.view(), healthy.name, "while all live")
+    group.events.run_until(group.events.now + 2.0)  # nothing is under way
+    dead.kill(with_power=True)
+    group.events.run_until(group.events.now + 8.0)
+    with pytest.raises(ToolError, match="fewer than min_in_sync, 2, replicas would be in sync"):
+        _removal(keys, group.etcd.view(), healthy.name, "while one is dead")
+    group.etcd.operate(_removal(keys, group.etcd.view(), dead.name, "the dead one"))
+    before = len(group.invariants.confirms)
+    group.run(5.0)
+    assert len(group.invariants.confirms) > before
 
 
 def test_a_key_of_a_dead_member_is_no_reason_to_give_up(group: Group) -> None:
