@@ -20,7 +20,7 @@ import msgspec
 
 from amqpstore_server.config_checks import (
     A_PATH,
-    NO_NUL,
+    A_PATH_OR_EMPTY,
     check_addresses,
     check_key_set,
     check_origins,
@@ -99,7 +99,7 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             "a directory of further certificates (`*.crt`), each with its key (`*.key`), for "
             "clients that ask for one of their names (SNI)",
             expected="the path of a directory, or empty",
-            pattern=NO_NUL,
+            pattern=A_PATH_OR_EMPTY,
             live=True,
         ),
     ] = ""
@@ -172,7 +172,7 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         key(
             "a directory with the public keys of tokens: `KEY-ID.pem`",
             expected="the path of a directory, or empty",
-            pattern=NO_NUL,
+            pattern=A_PATH_OR_EMPTY,
             live=True,
         ),
     ] = ""
@@ -458,7 +458,7 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             "a JSON file as `rabbitmqctl export_definitions` writes it: users, permissions, "
             "policies, topology; read at start, and again on SIGHUP",
             expected="the path of a file, or empty",
-            pattern=NO_NUL,
+            pattern=A_PATH_OR_EMPTY,
             live=True,
         ),
     ] = ""

@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-NO_NUL = r"^[^\x00]*$"
-A_PATH = r"^[^\x00]+$"
+_NO_URL = r"(?![A-Za-z][A-Za-z0-9+.-]*://)"
+A_PATH_OR_EMPTY = rf"^{_NO_URL}[^\x00]*$"
+A_PATH = rf"^{_NO_URL}[^\x00]+$"
+"""Of a file or a directory. An address on the web is none, though a file could have such a name:
+nothing is fetched from there.
+"""
 SERVED_PATHS = frozenset(
     [
         "act",

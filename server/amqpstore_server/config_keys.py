@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from amqpstore.errors import PicklableError
-from amqpstore_server.config_checks import A_FILE, NO_NUL
+from amqpstore_server.config_checks import A_FILE, A_PATH_OR_EMPTY
 
 _SHOWN_VALUE = 80
 _MAX_NUMBER = (1 << 63) - 1
@@ -74,7 +74,7 @@ def key(
 
 def file_key(meaning: str, *, live: bool = False) -> msgspec.Meta:
     """Declare a key that names a file, or none: see `key`."""
-    return key(meaning, live=live, expected=A_FILE, pattern=NO_NUL)
+    return key(meaning, live=live, expected=A_FILE, pattern=A_PATH_OR_EMPTY)
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,10 @@ def test_variables_that_are_no_keys_are_told(tmp_path: Path) -> None:
         ('data = ""', "data ="),
         ('data = "a\\u0000b"', "data ="),
         ('definitions = "a\\u0000b"', "definitions ="),
+        ('definitions = "http://a:1/definitions.json"', "the path of a file, or empty"),
+        ('tls_certificate = "FILE:///etc/a.crt"', "the path of a file, or empty"),
+        ('oauth_keys = "https://a/keys"', "the path of a directory, or empty"),
+        ('data = "s3://bucket/data"', "the path of a directory"),
         ("listen = []", "at least one"),
         (f'product = "{"x" * 256}"', "a string of 1 to 255 characters"),
         (

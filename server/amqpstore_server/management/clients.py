@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore_server.administration.tables import shown_table
@@ -217,8 +216,3 @@ def consumer_row(context: ManagementContext, found: OpenConsumer) -> dict[str, A
             "user": connection.amqp.user,
         },
     }
-
-
-def shown_time(time_ms: int) -> str:
-    """Return a time as RabbitMQ writes it."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
