@@ -110,8 +110,8 @@ def test_an_idle_connection_that_its_client_has_closed_has_left(tmp_path: Path) 
     """Scripts make one for each request: it does not wait for the end of the time that it might
     have stayed idle, which is an hour here.
     """
-    door = "amqpstore_server.management.door"
-    (tmp_path / "sitecustomize.py").write_text(f"import {door}\n{door}._IDLE_S = 3600.0\n")
+    server = "amqpstore_server.management.http_server"
+    (tmp_path / "sitecustomize.py").write_text(f"import {server}\n{server}._IDLE_S = 3600.0\n")
     with managed(BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log"))) as broker:
         broker.environment["PYTHONPATH"] = str(tmp_path)
         broker.environment["AMQPSTORE_MANAGEMENT_MAX_CONNECTIONS"] = "5"
