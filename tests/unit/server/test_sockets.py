@@ -450,39 +450,39 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
     trio.run(main)
 
 
+class Turns(trio.abc.Instrument):
+    """Counts the turns of trio's loop: in each of them all other tasks may run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
 def test_other_tasks_run_when_somebody_connects(sockets: Sockets) -> None:
     """However busy the clients are: the task that accepts may have waited for a millisecond."""
+    turns = Turns()
+
+    async def let_run() -> bool:
+        before = turns.count
+        sockets.wake()
+        await sockets.wait()
+        return turns.count > before
 
     async def main() -> list[bool]:
-        others: list[None] = []
-
-        async def count() -> None:
-            while True:
-                await trio.lowlevel.checkpoint()
-                others.append(None)
-
-        async def let_run() -> bool:
-            before = len(others)
-            sockets.wake()
-            await sockets.wait()
-            return len(others) > before
-
         with socket.create_server(("127.0.0.1", 0)) as listener:
             sockets.let_accept(listener)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(count)
-                await let_run()
-                found = [await let_run()]
-                sockets._look(0)  # the wake-up, if it was not seen
-                with socket.create_connection(listener.getsockname()):
-                    select.select([listener], [], [], 60)
-                    sockets._look(60)
-                    found.append(await let_run())
-                    found.append(await let_run())
-                nursery.cancel_scope.cancel()
+            await let_run()
+            found = [await let_run()]
+            sockets._look(0)  # the wake-up, if it was not seen
+            with socket.create_connection(listener.getsockname()):
+                select.select([listener], [], [], 60)
+                sockets._look(60)
+                found += [await let_run(), await let_run()]
         return found
 
-    assert trio.run(main) == [False, True, False]
+    assert trio.run(main, instruments=[turns]) == [False, True, False]
 
 
 def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
