@@ -2,7 +2,6 @@
 whose datasyncs end as those of the kernel do.
 """
 
-import select
 import socket
 import time
 from collections.abc import AsyncIterator, Generator
@@ -25,6 +24,7 @@ from amqpstore_tools.client.connection import Address, Connection
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from tests.committers import LaterDatasyncs
+from tests.waiting import wait_readable
 
 DIRECTORY = "/data"
 CLOCKED = (amqpstore_server.socket_connection, amqpstore_server.sockets, amqpstore_server.turn)
@@ -112,9 +112,7 @@ async def some_clients(count: int) -> AsyncIterator[tuple[App, list[socket.socke
 
 def wait_for_reads(app: App, count: int) -> None:
     """Return when so many clients can be read: what was sent may arrive later."""
-    socks = [client._socket for client in app.connections]
-    while len(select.select(socks, [], [], 60)[0]) < count:
-        pass
+    wait_readable(*(client._socket for client in app.connections), count=count)
 
 
 def messages() -> MessageBlock:

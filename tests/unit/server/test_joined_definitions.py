@@ -1,6 +1,5 @@
 """What clients define in one round of reads is one commit, before which none is answered."""
 
-import select
 import socket
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from amqpstore.catalog import Change
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from tests.one_client import some_clients, still_clock, wait_for_reads
+from tests.waiting import wait_readable
 
 CLIENTS = 5
 
@@ -49,8 +49,7 @@ async def declares() -> list[tuple[int, bool]]:
         with still_clock():
             assert app.sockets._look(0)
             app._turn.round(app.committer, trio.current_time())
-        for sock in socks:
-            select.select([sock], [], [], 60)
+        wait_readable(*socks, count=CLIENTS)
         assert all(map(has_answers, socks))
         assert len(app.broker.vhost("/").queues) == CLIENTS + 1
         # Outside of a round a definition is durable on return.

@@ -5,7 +5,6 @@ do. The rounds of a turn are run by this test, so trio's own calls are not count
 `test_call_counts` has the calls of many messages, without the app.
 """
 
-import select
 import socket
 
 import pytest
@@ -20,6 +19,7 @@ from amqpstore_tools.client import frames, wire
 from tests.calls import Counts
 from tests.committers import LaterDatasyncs
 from tests.one_client import messages, one_client, still_clock, wait_for_reads
+from tests.waiting import wait_readable
 
 WARM_UP = 10
 PUBLISHES = 20
@@ -75,7 +75,7 @@ def confirm(app: App, sock: socket.socket) -> None:
     for _ in range(2):
         assert app.sockets._look(60)
         app._turn.round(app.committer, 0.0)
-    select.select([sock], [], [], 60)
+    wait_readable(sock)
     octets = sock.recv(4096, socket.MSG_DONTWAIT)
     (frame,) = frames.whole_frames(octets, 0, len(octets))
     assert frames.method_of(octets, frame) == wire.BASIC_ACK

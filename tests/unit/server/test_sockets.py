@@ -1,6 +1,5 @@
 """The clients' sockets in one selector: who is read in a round, and what wakes the waiting task."""
 
-import select
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import amqpstore_server.sockets
 from amqpstore_server import share
 from amqpstore_server.sockets import Sockets
 from tests.one_client import StillClock
+from tests.waiting import wait_readable
 
 
 class Reading:
@@ -477,7 +477,7 @@ def test_other_tasks_run_when_somebody_connects(sockets: Sockets) -> None:
             found = [await let_run()]
             sockets._look(0)  # the wake-up, if it was not seen
             with socket.create_connection(listener.getsockname()):
-                select.select([listener], [], [], 60)
+                wait_readable(listener)
                 sockets._look(60)
                 found += [await let_run(), await let_run()]
         return found
