@@ -42,8 +42,8 @@ class Unacked:
         """Those whose queues are yet to be looked at since one was deleted."""
         self._look_at_ms = 0
         self.has_deleted = False
-        """Whether a queue was deleted of which there may be runs. There is no list by queues: it
-        would cost something with each delivery and each ack.
+        """Whether a queue was deleted that may have runs here. They are not listed by queue, which
+        would cost something for each delivery and each ack.
         """
 
     def add(self, queue: Queue, run: Run) -> None:

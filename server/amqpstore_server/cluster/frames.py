@@ -237,7 +237,9 @@ class Promise(_Frame, frozen=True, tag=13):
 
 
 class Leave(_Frame, frozen=True, tag=16):
-    """The follower stops in order: nobody is to wait for it. Sent to a leader that takes it."""
+    """The follower is being stopped, so that nobody waits for it. Sent only to a leader that takes
+    it.
+    """
 
     term: Term
 
