@@ -219,6 +219,7 @@ class Sockets:
         self._return_at = math.inf
         if now < self._others_run_at and (not wait_s or self._look(min(wait_s, _LINGER_S))):
             return
+        self._others_run_at = math.inf
         if not wait_s:
             await trio.lowlevel.checkpoint()
         elif wait_s < math.inf:
@@ -229,7 +230,9 @@ class Sockets:
             await trio.lowlevel.wait_readable(self._selector.fileno())
         now = time.perf_counter()
         self._hurried = {whom: until for whom, until in self._hurried.items() if until > now}
-        self._others_run_at = now + (0.0 if self._hurried else _ALONE_S)
+        if self._others_run_at == math.inf:
+            # Nobody has asked for another turn of theirs meanwhile.
+            self._others_run_at = now + (0.0 if self._hurried else _ALONE_S)
 
     def _wait_s(self, now: float) -> float:
         """Return how long to wait, unless anything happens: 0 if there is something to do."""
