@@ -75,6 +75,18 @@ class KernelDatasyncs:
         self._event = ctypes.create_string_buffer(_EVENT.size)
         requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._submitted = (ctypes.c_long(calls.submit), self._context, ctypes.c_long(1), requests)
+        # By whether to wait. Made once: they would cost more than the call that does not.
+        self._asked = tuple(
+            (
+                ctypes.c_long(calls.getevents),
+                self._context,
+                ctypes.c_long(least),
+                ctypes.c_long(1),
+                self._event,
+                None,
+            )
+            for least in (0, 1)
+        )
         self._descriptor = -1
 
     @classmethod
@@ -104,15 +116,7 @@ class KernelDatasyncs:
 
     def is_done(self, *, wait: bool = False) -> bool:
         call = self._wait if wait else self._poll
-        got = call(
-            ctypes.c_long(self._calls.getevents),
-            self._context,
-            ctypes.c_long(wait),
-            ctypes.c_long(1),
-            self._event,
-            None,
-        )
-        if got != 1:
+        if call(*self._asked[wait]) != 1:
             return False  # also when a signal of the process ended the wait
         result = _EVENT.unpack(self._event)[2]
         if result:
