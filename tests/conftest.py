@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from pika.adapters.select_connection import _PollerBase
+from pika.connection import Parameters
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.broker_process import BrokerProcess
@@ -52,6 +53,10 @@ os.environ["LOGNAME"] = f"u{os.getuid()}"
 if len(os.fsencode(tempfile.gettempdir())) > MAX_TEMPORARY:
     os.environ["TMPDIR"] = "/tmp"
     tempfile.tempdir = None
+
+# To check a password takes longer than pika waits for a login if others use all of the machine.
+Parameters.DEFAULT_SOCKET_TIMEOUT = 60.0  # type: ignore[misc]
+Parameters.DEFAULT_STACK_TIMEOUT = 60.0  # type: ignore[misc]
 
 # Many brokers run at the same time: those whose management API is tested say where they listen.
 os.environ["AMQPSTORE_MANAGEMENT_LISTEN"] = ""

@@ -41,11 +41,11 @@ from amqpstore_server.config_values import (
     trails_of,
 )
 from amqpstore_server.definitions import Definitions, load
-from amqpstore_server.doors import Doors, Visitor
+from amqpstore_server.doors import Doors
 from amqpstore_server.first_users import define_administrator, define_first
 from amqpstore_server.garbage import WholeCollector, YoungCollector, keep_collections_short
 from amqpstore_server.holds import LoopHolds
-from amqpstore_server.listening import accept_clients, listen
+from amqpstore_server.listening import Acceptor, listen
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.logins import Logins, tokens_of
 from amqpstore_server.management_sockets import (
@@ -473,8 +473,10 @@ class App:
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
     ) -> None:
-        self.sockets.let_accept(listener)
-        await accept_clients(listener, self._doors.admission, partial(self._admit, clients, tls))
+        admit = partial(self._admit, clients, tls)
+        acceptor = Acceptor(listener, self._doors.admission, admit)
+        self.sockets.let_accept(listener, acceptor)
+        await acceptor.run()
 
     def _admit(
         self, clients: trio.Nursery, tls: Certificates | None, client: socket.socket, _host: str
@@ -510,14 +512,15 @@ class App:
             client.close()
         else:
             connection.amqp.log.accepted(self._doors.log_limit, visitor.peer, now)
-            clients.start_soon(self._serve_client, connection, visitor)
-            self.sockets.let_others_run()
+            self.connections.add(connection)
+            clients.start_soon(self._serve_client, connection)
+            if not connection.begin(visitor):
+                self.sockets.let_others_run()
         return had_room
 
-    async def _serve_client(self, connection: SocketConnection, visitor: Visitor) -> None:
-        self.connections.add(connection)
+    async def _serve_client(self, connection: SocketConnection) -> None:
         try:
-            await connection.run(visitor)
+            await connection.run()
         except* DurabilityError:
             raise
         except* Exception:

@@ -65,27 +65,68 @@ def _listen_for_both(port: int) -> int:
     ).detach()
 
 
-async def accept_clients(listener: socket.socket, admission: AdmissionLine, admit: Admit) -> None:
-    """Accept clients until cancelled, and close the listener then, and those that still wait to be
-    let in.
+class Acceptor:
+    """Accepts clients on a listener, and has them let in.
+
+    Args: admission, where they wait for that; admit, lets one in.
     """
-    with listener, contextlib.closing(admission):
-        while True:
-            is_drained, pause_s = False, 0.0
-            try:
-                for _ in range(_ACCEPTED_AT_ONCE):
-                    client, address = listener.accept()
-                    admission.join(client, address[0], admit)
-            except BlockingIOError:
-                is_drained = True
-            except OSError as error:
-                # Usually too many open files: wait for some to be closed.
-                _log.error("cannot accept", extra={"reason": str(error)})
-                pause_s = _ACCEPT_AGAIN_S
-            wait_s = admission.let_in(trio.current_time())
-            if is_drained:
-                with trio.move_on_after(wait_s if admission else math.inf):
-                    await trio.lowlevel.wait_readable(listener)
-            else:
-                # Those that come faster than this wait in the listener's backlog.
-                await trio.sleep(pause_s or (_BUSY_S if wait_s else 0.0))
+
+    def __init__(self, listener: socket.socket, admission: AdmissionLine, admit: Admit) -> None:
+        self._listener = listener
+        self._admission = admission
+        self._admit = admit
+        self._idle: trio.CancelScope | None = None
+        """While `run` waits for the next one to connect, and nobody waits to be let in."""
+
+    async def run(self) -> None:
+        """Accept clients until cancelled, and close the listener then, and those that still wait to
+        be let in.
+        """
+        with self._listener, contextlib.closing(self._admission):
+            while True:
+                is_drained, pause_s = self._accept()
+                wait_s = self._admission.let_in(trio.current_time())
+                if is_drained:
+                    await self._wait(wait_s if self._admission else math.inf)
+                else:
+                    # Those that come faster than this wait in the listener's backlog.
+                    await trio.sleep(pause_s or (_BUSY_S if wait_s else 0.0))
+
+    def has_arrived(self, now: float) -> bool:
+        """Accept those that have just connected, for a caller who knows of them before `run` does.
+
+        Returns whether it has nothing left to do.
+        """
+        if self._idle is None:
+            return False  # those before them have their turn first
+        is_drained, _ = self._accept()
+        self._admission.let_in(now)
+        if is_drained and not self._admission:
+            return True
+        self._idle.cancel()
+        return False
+
+    def _accept(self) -> tuple[bool, float]:
+        """Accept some clients. Returns whether none is left, and for how long none can be accepted
+        after an error.
+        """
+        try:
+            for _ in range(_ACCEPTED_AT_ONCE):
+                client, address = self._listener.accept()
+                self._admission.join(client, address[0], self._admit)
+        except BlockingIOError:
+            return True, 0.0
+        except OSError as error:
+            # Usually too many open files: wait for some to be closed.
+            _log.error("cannot accept", extra={"reason": str(error)})
+            return False, _ACCEPT_AGAIN_S
+        return False, 0.0
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for somebody to connect, for a time at most."""
+        try:
+            with trio.move_on_after(seconds) as scope:
+                self._idle = None if self._admission else scope
+                await trio.lowlevel.wait_readable(self._listener)
+        finally:
+            self._idle = None

@@ -12,7 +12,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
@@ -68,6 +68,7 @@ class SocketConnection:
         "_held_back",
         "_is_broken",
         "_is_drained",
+        "_is_ending",
         "_is_leaving",
         "_is_loopback",
         "_is_read",
@@ -90,6 +91,7 @@ class SocketConnection:
         "_turn",
         "_unread",
         "_unsent",
+        "_unstarted",
         "_visitor",
         "amqp",
         "connected_ms",
@@ -149,6 +151,10 @@ class SocketConnection:
             self._socket = self._tls = TlsSocket(sock, tls_context, self.amqp.log)
         self._expires_at = math.inf
         self._tasks: trio.Nursery | None = None
+        """While `run` can start any."""
+        self._unstarted: list[Callable[[], Awaitable[None]]] = []
+        """What it starts in its first turn."""
+        self._is_ending = False
         self._unsent: list[bytes | memoryview] = []
         self._reading = trio.CancelScope()
         self._is_read = False
@@ -185,23 +191,42 @@ class SocketConnection:
         """Whether the client may not publish more for now."""
         return self._held_back is not None
 
-    async def run(self, visitor: Visitor) -> None:
-        """Serve the client."""
+    def begin(self, visitor: Visitor) -> bool:
+        """Read from the client from now on, unless TLS begins with a handshake. To be called once,
+        and `run` has its first turn after that.
+
+        Returns whether it does; other tasks have nothing to do for this client then.
+        """
         self._visitor = visitor
+        self.amqp.on_secret = self._has_secret
+        if self._tls is not None:
+            return False
+        try:
+            self._offer(None)
+            self._read_on(at_once=True)
+        except FATAL:
+            raise
+        except Exception:  # noqa: BLE001
+            self._broke()
+        return True
+
+    async def run(self) -> None:
+        """Serve the client, after `begin`."""
+        visitor = self._visitor
         try:
             async with trio.open_nursery() as nursery:
                 self._tasks = nursery
-                self.amqp.on_secret = self._has_secret
+                for task in self._unstarted:
+                    nursery.start_soon(task)
+                self._unstarted.clear()
                 try:
                     with self._reading:
-                        if self._tls is None or await self._shake_hands(self._tls):
-                            self._offer(self._tls.certificate if self._tls else None)
-                            # What followed the handshake has been read from the socket already.
-                            self._read_on(at_once=self._tls is not None)
+                        if self._tls is None or await self._secure(self._tls):
                             await self._attend()
                 finally:
                     # While the nursery ends it takes no more tasks, but others have their turn.
                     self._tasks = None
+                    self._is_ending = True
                 self._stop_reading()
                 nursery.cancel_scope.cancel()
             drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
@@ -223,8 +248,10 @@ class SocketConnection:
             self._broker.context.octets.add(self.amqp.octets)
             self.amqp.log.info("connection closed")
 
-    async def _shake_hands(self, tls: TlsSocket) -> bool:
-        """Do the handshake of TLS. Returns whether the client is to be served."""
+    async def _secure(self, tls: TlsSocket) -> bool:
+        """Do the handshake of TLS, and begin to read. Returns whether the client is to be
+        served.
+        """
         deadline = self._accepted_at + HANDSHAKE_S
         try:
             await tls.shake_hands(deadline, self._tls_handshakes, self.host)
@@ -235,6 +262,9 @@ class SocketConnection:
         version, cipher = tls.version_and_cipher
         extra = {"version": version, "cipher": cipher}
         self.amqp.log.info("TLS handshake done", extra=extra)
+        self._offer(tls.certificate)
+        # What followed the handshake has been read from the socket already.
+        self._read_on(at_once=True)
         return True
 
     def _offer(self, certificate: bytes | None) -> None:
@@ -456,7 +486,7 @@ class SocketConnection:
     def alarm_is_over(self) -> None:
         """Handle what was held, and read on."""
         self.amqp.unblock()
-        if self._tasks is not None and not self.amqp.is_finished:
+        if not self._is_ending and not self.amqp.is_finished:
             self._blocked.unpark_all()
             # Anew: if it was read all the time, it would wait for its client's next bytes.
             self._stop_reading()
@@ -532,9 +562,17 @@ class SocketConnection:
         return found
 
     def _has_secret(self, token: str) -> None:
-        if self._tasks is not None:
-            self._tasks.start_soon(self._renew, token)
-            self._sockets.let_others_run()
+        self._start(partial(self._renew, token))
+
+    def _start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task, unless this is the end."""
+        if self._is_ending:
+            return
+        if self._tasks is None:
+            self._unstarted.append(task)
+        else:
+            self._tasks.start_soon(task)
+        self._sockets.let_others_run()
 
     async def _renew(self, token: str) -> None:
         """Check a new token, while the client goes on with the old one."""
@@ -622,10 +660,9 @@ class SocketConnection:
 
     def _write_later(self) -> None:
         """Have a task send the rest. After the end of all tasks, `_last_words` does."""
-        if self._tasks is not None and not self._is_writing:
+        if not self._is_ending and not self._is_writing:
             self._is_writing = True
-            self._tasks.start_soon(self._write_rest)
-            self._sockets.let_others_run()
+            self._start(self._write_rest)
 
     async def _write_rest(self) -> None:
         """Send what is left once the socket accepts more, and others had their turn."""

@@ -84,6 +84,13 @@ class SocketReader(Protocol):
         """Note that the last read took so long that it may have been a costly one."""
 
 
+class Arrivals(Protocol):
+    """Accepts those who connect to a listener."""
+
+    def has_arrived(self, now: float) -> bool:
+        """Accept those that have connected. Returns whether none is left."""
+
+
 class HasDescriptor(Protocol):
     """A socket, for the selector."""
 
@@ -101,8 +108,9 @@ class Sockets:
         """What is written to this eventfd does the same as `wake`."""
         # Reports each write to it once, so nobody has to read it.
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
-        self._listeners: set[int] = set()
-        """Of which trio is told that somebody has connected."""
+        self._listeners: dict[int, Arrivals] = {}
+        self._arrived: list[Arrivals] = []
+        """Of listeners to which somebody has connected."""
         self._ready: deque[tuple[int, SocketReader, int]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
         again."""
@@ -122,17 +130,18 @@ class Sockets:
         """When something was read from a client that is not costly."""
         self._has_looked = False
         """`wait` has just asked the selector."""
+        self._is_reading = False
         self._others_run_at = 0.0
         self._hurried: dict[object, float] = {}
         """Until when each is in a hurry."""
         self._return_at = math.inf
         """When the next `wait` returns at the latest."""
 
-    def let_accept(self, listener: HasDescriptor) -> None:
-        """Let other tasks run, as `let_others_run`, whenever somebody connects, until the listener
-        is closed: its task accepts them.
+    def let_accept(self, listener: HasDescriptor, arrivals: Arrivals) -> None:
+        """Have those accepted who connect to a listener, until it is closed, before anything is
+        read from clients; other tasks run after that if somebody is left.
         """
-        self._listeners.add(listener.fileno())
+        self._listeners[listener.fileno()] = arrivals
         self._selector.register(listener.fileno(), select.EPOLLIN | select.EPOLLET)
 
     def add(self, sock: HasDescriptor, reader: SocketReader) -> None:
@@ -143,7 +152,7 @@ class Sockets:
         self._readers[descriptor] = reader
         self._unwatched.add(descriptor)
         self._sort(descriptor, reader)
-        if reader.has_more:
+        if reader.has_more and not self._is_reading:
             self.wake()
 
     def remove(self, sock: HasDescriptor) -> None:
@@ -255,7 +264,7 @@ class Sockets:
 
     def _wait_s(self, now: float) -> float:
         """Return how long to wait, unless anything happens: 0 if there is something to do."""
-        if self._ready or self._continuing or self._leaving:
+        if self._ready or self._continuing or self._leaving or self._arrived:
             return 0.0
         wait_s = max(0.0, self._return_at - now)
         return min(wait_s, self._rest_s()) if self._costly else wait_s
@@ -273,8 +282,8 @@ class Sockets:
             for descriptor, events in found:
                 if reader := readers.get(descriptor):
                     ready.append((descriptor, reader, events))
-                elif descriptor in self._listeners:
-                    self.let_others_run()
+                elif arrivals := self._listeners.get(descriptor):
+                    self._arrived.append(arrivals)
             self._has_looked = True
             return True
         return False
@@ -289,6 +298,9 @@ class Sockets:
         that have closed their side a few are read in each round.
         Returns whether the time was over.
         """
+        self._is_reading = True
+        if self._arrived:
+            self._accept(now)
         began = time.perf_counter()
         self._costly_was_read = False
         count = len(self._continuing) if self._continuing else 0
@@ -299,7 +311,15 @@ class Sockets:
             self._read_costly(now)
         if self._leaving:
             self._read_leaving(now)
+        self._is_reading = False
         return is_busy
+
+    def _accept(self, now: float) -> None:
+        """Have those accepted who have connected."""
+        arrived, self._arrived = self._arrived, []
+        for arrivals in arrived:
+            if not arrivals.has_arrived(now):
+                self.let_others_run()
 
     def _read_ordinary(self, now: float, began: float) -> bool:
         """Read from those that are readable and not costly. Returns as `read`."""
@@ -342,8 +362,11 @@ class Sockets:
         """Note which other sockets have become readable meanwhile. Returns whether any has."""
         readers, ready = self._readers, self._ready
         for descriptor, events in self._selector.poll(0):
-            if descriptor not in seen and (reader := readers.get(descriptor)):
-                ready.append((descriptor, reader, events))
+            if reader := readers.get(descriptor):
+                if descriptor not in seen:
+                    ready.append((descriptor, reader, events))
+            elif arrivals := self._listeners.get(descriptor):
+                self._arrived.append(arrivals)
         return bool(ready)
 
     def _continue(self, count: int, now: float, began: float) -> None:

@@ -20,6 +20,9 @@ from collections.abc import Callable
 
 _MAX_QUEUED_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 16
+_COLLECT_S = 0.01
+"""How long a text waits for others. Each time the thread runs it takes the interpreter from the one
+that serves clients, and while these come and go, each of them has several lines."""
 _FLUSH_S = 1.0
 """How long a flush waits, at the end of the process for example, if the reader stands still."""
 
@@ -57,6 +60,8 @@ class DecoupledStream(io.TextIOBase):
         self._queued_bytes = 0
         """The size of `_texts`, and of what is being written."""
         self._lost = 0
+        self._flushes = 0
+        """How many callers wait for what is queued to be written."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -86,14 +91,22 @@ class DecoupledStream(io.TextIOBase):
                 self._texts.append(data)
                 self._queued_bytes += len(data)
                 self._start()
-                self._changed.notify_all()
+                if len(self._texts) == 1 or self._is_urgent():
+                    self._changed.notify_all()
         return len(text)
 
     def flush(self) -> None:
         """Wait until what was queued is written or lost, but not for long."""
         with self._changed:
             if not sys.is_finalizing():
+                self._flushes += 1
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: not self._queued_bytes, _FLUSH_S)
+                self._flushes -= 1
+
+    def _is_urgent(self) -> bool:
+        """Tell whether what is queued is to be written at once."""
+        return self._flushes > 0 or self._queued_bytes > _CHUNK_BYTES
 
     def _start(self) -> None:
         """Start the thread with the first text: a fork has none of its parent's threads."""
@@ -105,6 +118,7 @@ class DecoupledStream(io.TextIOBase):
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._texts)
+                self._changed.wait_for(self._is_urgent, _COLLECT_S)
                 chunk = self._next_chunk()
             is_written = self._write(chunk)
             with self._changed:

@@ -20,7 +20,7 @@ from hypercorn.typing import AppWrapper, ConnectionState, Framework
 from hypercorn.utils import wrap_app
 
 from amqpstore_server.doors import Doors, Visitor
-from amqpstore_server.listening import accept_clients
+from amqpstore_server.listening import Acceptor
 from amqpstore_server.management.app import ManagementApp
 from amqpstore_server.management.call import PASSED_ON
 from amqpstore_server.management.http_server import HttpServer, server_config
@@ -136,7 +136,7 @@ class ManagementDoor:
             self._admit(client, host, listener, clients)
             return had_room
 
-        await accept_clients(listener.socket, self._doors.admission, admit)
+        await Acceptor(listener.socket, self._doors.admission, admit).run()
 
     def _admit(
         self, accepted: socket.socket, host: str, listener: _Listener, clients: trio.Nursery

@@ -1,12 +1,16 @@
-"""Wildcard addresses: which clients reach them."""
+"""Listening: which clients reach wildcard addresses, and how they are accepted."""
 
 import contextlib
 import socket
 
 import pytest
+import trio
+import trio.testing
 
-from amqpstore_server.listening import listen
+from amqpstore_server.admission import AdmissionLine
+from amqpstore_server.listening import Acceptor, listen
 from tests.etcd_process import free_port
+from tests.waiting import wait_readable
 
 
 def has_ipv6() -> bool:
@@ -52,3 +56,37 @@ async def test_the_wildcard_of_ipv4_is_for_ipv4_only() -> None:
         port = listener.getsockname()[1]
         assert reaches("127.0.0.1", port)
         assert not has_ipv6() or not reaches("::1", port)
+
+
+@pytest.mark.trio
+async def test_who_has_arrived_is_let_in_without_a_turn_of_the_task() -> None:
+    admitted: list[socket.socket] = []
+
+    def admit(client: socket.socket, _host: str) -> bool:
+        admitted.append(client)
+        return True
+
+    line = AdmissionLine()
+    (listener,) = await listen([("127.0.0.1", 0)])
+    acceptor = Acceptor(listener, line, admit)
+    assert not acceptor.has_arrived(0.0)  # nobody accepts yet
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        await trio.testing.wait_all_tasks_blocked()
+        with socket.create_connection(listener.getsockname()):
+            wait_readable(listener)
+            assert acceptor.has_arrived(trio.current_time())
+            assert len(admitted) == 1
+        # At that time nobody else may be let in: the task does it later.
+        line.rate.per_s = 1000
+        line.rate.note(trio.current_time())
+        with socket.create_connection(listener.getsockname()):
+            wait_readable(listener)
+            assert not acceptor.has_arrived(trio.current_time() - 100)
+            assert len(admitted) == 1
+            while len(admitted) < 2:
+                await trio.lowlevel.checkpoint()
+            assert not line
+        nursery.cancel_scope.cancel()
+    for client in admitted:
+        client.close()

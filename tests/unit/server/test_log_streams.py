@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpstore_server.logs import set_up
+from amqpstore_server.logs import set_up, streams
 from amqpstore_server.logs.streams import DecoupledStream
 from tests.waiting import wait_until
 
@@ -46,6 +46,24 @@ def test_lines_come_in_their_order(pipe: Pipe) -> None:
         pipe.stream.write(f"{line}\n")
     assert read_lines(pipe, 10_000) == expected
     assert not pipe.lost
+
+
+def test_lines_that_come_together_are_written_together(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_COLLECT_S", 60.0)
+    for number in range(3):
+        pipe.stream.write(f"{number}\n")
+    pipe.stream.flush()
+    assert os.read(pipe.reader, 100) == b"0\n1\n2\n"
+
+
+def test_many_lines_do_not_wait_for_more(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_COLLECT_S", 60.0)
+    count = streams._CHUNK_BYTES // len(LINE) + 1
+    for _ in range(count):
+        pipe.stream.write(LINE)
+    assert read_lines(pipe, 1)
 
 
 def test_a_reader_that_stands_still_costs_lines_but_no_time(pipe: Pipe) -> None:

@@ -25,8 +25,8 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[SocketConnection]:
     found: list[SocketConnection] = []
     run = SocketConnection.run
 
-    async def run_and_note(self: SocketConnection, *arguments: object) -> None:
-        await run(self, *arguments)  # type: ignore[arg-type]
+    async def run_and_note(self: SocketConnection) -> None:
+        await run(self)
         found.append(self)
 
     monkeypatch.setattr(SocketConnection, "run", run_and_note)
