@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 from amqpstore_server.peers import peer_of
 
-MAX_WAITING = 4096
+MAX_WAITING = 16_384
 _LET_IN_AT_ONCE = 32
+_HELD_S = 0.004
+"""How long nobody is let in, at least, once nobody may be."""
 _GONE_SHARE = 0.1
 
 Admit = Callable[[socket.socket, str], bool]
@@ -50,12 +52,17 @@ class AcceptRate:
 
 
 class AdmissionLine:
-    """The clients that wait to be let in. Args: most, how many may wait; when there are more, the
-    newest of the peer that has most of them is refused.
+    """The clients that wait to be let in.
+
+    Args: most, how many may wait; when there are more, the newest of the peer that has most of them
+    is refused. is_held, whether nobody may be let in at a time.
     """
 
-    def __init__(self, most: int = MAX_WAITING) -> None:
+    def __init__(
+        self, most: int = MAX_WAITING, is_held: Callable[[float], bool] = lambda _now: False
+    ) -> None:
         self.rate = AcceptRate()
+        self._is_held = is_held
         self._most = most
         self._waiting: dict[str, deque[_Waiting]] = {}
         """By peer, in the order of their turns."""
@@ -84,6 +91,8 @@ class AdmissionLine:
         for _ in range(_LET_IN_AT_ONCE):
             if not self._count or self.rate.wait_s(now):
                 break
+            if self._is_held(now):
+                return max(self.rate.wait_s(now), _HELD_S)
             arrival = self._next()
             if _is_gone(arrival.client):
                 # It costs little, and so counts little: those behind it are not to wait for it.

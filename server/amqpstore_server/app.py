@@ -507,7 +507,9 @@ class App:
             client.close()
             return had_room
         now = trio.current_time()
-        visitor = self._doors.enter(connection.host, connection.turn_away, now)
+        visitor = self._doors.enter(
+            connection.host, connection.turn_away, now, connection.has_unread
+        )
         if visitor is None:
             client.close()
         else:

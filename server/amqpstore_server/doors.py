@@ -4,6 +4,11 @@ A connected client that has not logged in yet is a stranger. When there are too 
 sockets, one that has not sent a login is disconnected for the newest: the oldest one, of the peer
 that has most of them. So neither many silent connections nor one peer can keep others out. If
 nobody can be disconnected, the newest is refused. What a peer is `peers` says.
+
+Only some strangers at a time are expected to send a login, each for a moment, and the others wait
+to be let in: when all clients come back at once after a failure, they would otherwise throw each
+other out. The moment becomes shorter with each one that lets it pass, and longer with each login:
+silent connections delay nobody for long.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.peers import peer_of
 
 MAX_STRANGERS = 2048
+_MAX_EXPECTED = 256
+_LONGEST_MOMENT_S = 1.0
+_SHORTEST_MOMENT_S = 0.1
 _MAX_RESERVED = 1024
 _LOG_EVERY_S = 10.0
 
@@ -24,14 +32,31 @@ _log = logging.getLogger(__name__)
 
 
 class Visitor:
-    """One client, from `Doors.enter` to `leave`. Args: turn_away, ends its connection."""
+    """One client, from `Doors.enter` to `leave`.
 
-    __slots__ = ("_doors", "peer", "turn_away")
+    Args: turn_away, ends its connection; has_unread, whether it has sent what was not read yet;
+    since, when it came.
+    """
 
-    def __init__(self, doors: Doors, peer: str, turn_away: Callable[[], None]) -> None:
+    __slots__ = ("_doors", "_has_unread", "_since", "peer", "turn_away")
+
+    def __init__(
+        self,
+        doors: Doors,
+        peer: str,
+        turn_away: Callable[[], None],
+        has_unread: Callable[[], bool],
+        since: float,
+    ) -> None:
         self._doors = doors
+        self._has_unread = has_unread
+        self._since = since
         self.peer = peer
         self.turn_away = turn_away
+
+    def has_had(self, moment_s: float, now: float) -> bool:
+        """Whether it has had the time to send something, and all that it has sent was read."""
+        return now >= self._since + moment_s and not self._has_unread()
 
     @property
     def is_stranger(self) -> bool:
@@ -42,6 +67,7 @@ class Visitor:
         """Note that the client has sent a login, which is being checked: it need not make room
         now."""
         self._doors.forget_silent(self)
+        self._doors.expect_no_more(self)
 
     def refused(self) -> None:
         """Note that its login was wrong: it may stay for a moment, unless others need its place."""
@@ -49,12 +75,12 @@ class Visitor:
 
     def logged_in(self) -> None:
         """Note that the client has logged in."""
-        self._doors.forget_silent(self)
-        self._doors.strangers.discard(self)
+        self._doors.forget_stranger(self)
+        self._doors.lengthen_moment()
 
     def leave(self) -> None:
         """Note that its socket is closed."""
-        self.logged_in()
+        self._doors.forget_stranger(self)
         self._doors.forget(self)
 
 
@@ -62,17 +88,20 @@ class Doors:
     """The connected clients. Args: descriptors, the most that the process may have open.
 
     Half of them, but at most 1,024, are reserved for the store; of the others at most half may be
-    used by strangers. `admission` has those that wait to be let in, a quarter at most.
+    used by strangers. `admission` has those that wait to be let in, three quarters of them at most.
     """
 
     def __init__(self, descriptors: int) -> None:
         self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
-        self.admission = AdmissionLine(min(self._places // 4, MAX_WAITING))
+        self.admission = AdmissionLine(min(self._places * 3 // 4, MAX_WAITING), self._is_held)
         self.limit(0, 0)
         self._of_peer: Counter[str] = Counter()
         self.visitors: set[Visitor] = set()
         self.strangers: set[Visitor] = set()
         self._silent: dict[str, dict[Visitor, None]] = {}
+        self._expected: dict[Visitor, None] = {}
+        """Those who are about to send a login, in the order in which they came."""
+        self._moment_s = _LONGEST_MOMENT_S
         self.log_limit = LogLimit()
         """Limits how many clients are logged before they have logged in."""
         self._turned_away = 0
@@ -87,21 +116,31 @@ class Doors:
         self.max_strangers = min(max(self.max_visitors // 2, 1), MAX_STRANGERS)
         self.max_per_peer = per_peer or self._places
 
-    def enter(self, host: str, turn_away: Callable[[], None], now: float) -> Visitor | None:
-        """Admit a client that has connected; None if it is refused. Args: host, its address."""
+    def enter(
+        self,
+        host: str,
+        turn_away: Callable[[], None],
+        now: float,
+        has_unread: Callable[[], bool] = lambda: False,
+    ) -> Visitor | None:
+        """Admit a client that has connected; None if it is refused.
+
+        Args: host, its address; others, see `Visitor`.
+        """
         peer = peer_of(host)
         if self._is_peer_full(peer):
             self.note(host, now)
             self._make_room(self._silent.get(peer, {}))
         elif self._is_full:
             self.note(host, now)
-            self._make_room(max(self._silent.values(), key=len, default={}))
+            self._make_room(self._most_silent)
         if self._is_full or self._is_peer_full(peer):
             return None
-        visitor = Visitor(self, peer, turn_away)
+        visitor = Visitor(self, peer, turn_away, has_unread, now)
         self.visitors.add(visitor)
         self._of_peer[peer] += 1
         self.strangers.add(visitor)
+        self._expected[visitor] = None
         self.remember_silent(visitor)
         return visitor
 
@@ -118,6 +157,20 @@ class Doors:
             if not silent:
                 del self._silent[visitor.peer]
 
+    def forget_stranger(self, visitor: Visitor) -> None:
+        """Note that a visitor has logged in, or has left."""
+        self.forget_silent(visitor)
+        self.expect_no_more(visitor)
+        self.strangers.discard(visitor)
+
+    def expect_no_more(self, visitor: Visitor) -> None:
+        """Note that a visitor has sent its login, or has left."""
+        self._expected.pop(visitor, None)
+
+    def lengthen_moment(self) -> None:
+        """Have strangers wait longer for the others to log in: one has."""
+        self._moment_s = min(2 * self._moment_s, _LONGEST_MOMENT_S)
+
     def forget(self, visitor: Visitor) -> None:
         """Note that a visitor has left."""
         if visitor in self.visitors:
@@ -132,6 +185,28 @@ class Doors:
         if oldest := next(iter(silent), None):
             oldest.leave()
             oldest.turn_away()
+
+    def _is_held(self, now: float) -> bool:
+        """Whether nobody is let in: as many as possible are expected to log in first, or the logins
+        of all are being checked, or somebody would have to leave who just came.
+        """
+        while len(self._expected) >= _MAX_EXPECTED:
+            oldest = next(iter(self._expected))
+            if not oldest.has_had(self._moment_s, now):
+                return True
+            self._moment_s = max(self._moment_s / 2, _SHORTEST_MOMENT_S)
+            del self._expected[oldest]
+        if not self._is_full:
+            return False
+        leaving = next(iter(self._most_silent), None)
+        if leaving is None:
+            return len(self.strangers) >= self.max_strangers
+        return not leaving.has_had(_LONGEST_MOMENT_S, now)
+
+    @property
+    def _most_silent(self) -> dict[Visitor, None]:
+        """The silent strangers of the peer that has most of them."""
+        return max(self._silent.values(), key=len, default={})
 
     def _is_peer_full(self, peer: str) -> bool:
         return self._of_peer[peer] >= self.max_per_peer

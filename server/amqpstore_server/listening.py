@@ -14,9 +14,9 @@ from amqpstore_server.admission import AdmissionLine, Admit
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.proxied_listening import ProxyProtocolListener
 
-_BACKLOG = 1024
+_BACKLOG = 4096
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104
-_ACCEPTED_AT_ONCE = 32
+_ACCEPTED_AT_ONCE = 128
 _BUSY_S = 0.004
 """How long nobody is accepted, after some at once, while those who were cannot be let in."""
 

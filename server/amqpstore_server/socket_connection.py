@@ -318,6 +318,13 @@ class SocketConnection:
         self._reading.cancel()
         self._sockets.let_others_run()
 
+    def has_unread(self) -> bool:
+        """Whether the client has sent what was not read yet."""
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
     def turn_away(self) -> None:
         """End the connection at once: its place is needed for another."""
         self.amqp.abandon()

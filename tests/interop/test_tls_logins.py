@@ -158,7 +158,7 @@ def test_py_amqp_logs_in_with_its_certificate_and_sends_large_bodies(
             message = amqp.Message(body, content_encoding="binary")
             channel.basic_publish_confirm(message, routing_key="q")
             assert channel.basic_get("q", no_ack=True).body == body
-        assert "user=anna mechanism=EXTERNAL" in broker.stderr
+        wait_until(lambda: "user=anna mechanism=EXTERNAL" in broker.stderr)
 
 
 def test_external_is_offered_only_where_it_can_work(data_directory: str, files: TlsFiles) -> None:

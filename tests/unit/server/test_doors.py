@@ -1,5 +1,11 @@
 """The doors: who is let in, and who has to go for it."""
 
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from amqpstore_server import doors as module
 from amqpstore_server.doors import Doors, Visitor
 
 
@@ -136,3 +142,108 @@ def test_whose_login_was_wrong_gives_way_again() -> None:
     visitor.leave()
     visitor.refused()
     assert len(street.doors.visitors) == 3
+
+
+class Stampede:
+    """Clients that come at once, where two of them are expected to log in at a time.
+
+    All tests begin at 0 by the clock, where strangers have a second.
+    """
+
+    def __init__(self, descriptors: int = 1000) -> None:
+        self.doors = Doors(descriptors)
+        self.inside: list[Visitor] = []
+        self.unread: set[Visitor] = set()
+        self._sockets: list[socket.socket] = []
+
+    def come(self, count: int) -> None:
+        for _ in range(count):
+            ours, theirs = socket.socketpair()
+            self._sockets += [ours, theirs]
+            self.doors.admission.join(ours, "a", self._admit)
+
+    def let_in(self, now: float) -> int:
+        """How many are let in at a time."""
+        self._now = now
+        before = len(self.inside)
+        wait_s = self.doors.admission.let_in(now)
+        assert bool(wait_s) is bool(self.doors.admission)
+        return len(self.inside) - before
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+    def _admit(self, _client: socket.socket, host: str) -> bool:
+        found: list[Visitor] = []
+        visitor = self.doors.enter(
+            host, lambda: None, self._now, lambda: bool(self.unread.intersection(found))
+        )
+        assert visitor is not None
+        found.append(visitor)
+        self.inside.append(visitor)
+        return True
+
+
+@pytest.fixture
+def stampede(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stampede]:
+    monkeypatch.setattr(module, "_MAX_EXPECTED", 2)
+    found = Stampede()
+    yield found
+    found.close()
+
+
+def test_in_a_stampede_each_login_lets_another_one_in(stampede: Stampede) -> None:
+    stampede.come(4)
+    assert stampede.let_in(0.0) == 2
+    assert stampede.let_in(0.9) == 0
+    stampede.inside[0].logged_in()
+    assert stampede.let_in(0.9) == 1
+    stampede.inside[1].identified()  # its login is being checked
+    assert stampede.let_in(0.9) == 1
+    assert len(stampede.doors.strangers) == 3
+
+
+def test_who_stays_silent_is_expected_no_longer_and_shortens_the_time_of_others(
+    stampede: Stampede,
+) -> None:
+    stampede.come(9)
+    assert stampede.let_in(0.0) == 2
+    assert stampede.let_in(1.0) == 2  # after the first two, a quarter of a second is left
+    assert stampede.let_in(1.2) == 0
+    assert stampede.let_in(1.25) == 2
+    stampede.inside[0].logged_in()
+    stampede.inside[1].logged_in()
+    assert stampede.let_in(1.65) == 2
+    assert len(stampede.doors.visitors) == 8, "nobody had to leave"
+
+
+def test_what_was_not_read_yet_is_waited_for(stampede: Stampede) -> None:
+    stampede.come(4)
+    assert stampede.let_in(0.0) == 2
+    stampede.unread.add(stampede.inside[0])
+    assert stampede.let_in(60.0) == 0
+    stampede.unread.clear()
+    assert stampede.let_in(60.0) == 2
+
+
+def test_while_the_logins_of_all_strangers_are_checked_nobody_is_refused() -> None:
+    stampede = Stampede(16)
+    stampede.come(6)
+    assert stampede.let_in(0.0) == 4
+    for visitor in stampede.inside:
+        visitor.identified()
+    assert stampede.let_in(60.0) == 0
+    stampede.inside[0].logged_in()
+    assert stampede.let_in(60.0) == 1
+    stampede.close()
+
+
+def test_a_stranger_that_just_came_does_not_have_to_leave() -> None:
+    stampede = Stampede(16)
+    stampede.come(6)
+    assert stampede.let_in(0.0) == 4
+    assert stampede.let_in(0.9) == 0
+    assert stampede.let_in(1.0) == 2
+    assert len(stampede.doors.visitors) == 4
+    stampede.close()

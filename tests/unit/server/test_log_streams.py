@@ -51,7 +51,9 @@ def test_lines_come_in_their_order(pipe: Pipe) -> None:
 def test_lines_that_come_together_are_written_together(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "_COLLECT_S", 60.0)
+    monkeypatch.setattr(streams, "_PAUSE_S", 60.0)
+    pipe.stream.write("first\n")
+    assert read_lines(pipe, 1) == ["first"]
     for number in range(3):
         pipe.stream.write(f"{number}\n")
     pipe.stream.flush()
@@ -59,7 +61,9 @@ def test_lines_that_come_together_are_written_together(
 
 
 def test_many_lines_do_not_wait_for_more(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_COLLECT_S", 60.0)
+    monkeypatch.setattr(streams, "_PAUSE_S", 60.0)
+    pipe.stream.write("first\n")
+    assert read_lines(pipe, 1) == ["first"]
     count = streams._CHUNK_BYTES // len(LINE) + 1
     for _ in range(count):
         pipe.stream.write(LINE)
