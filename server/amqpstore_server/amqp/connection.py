@@ -593,7 +593,7 @@ class AmqpConnection:
             self._move(ConnectionEvent.END)
             return
         self._move(ConnectionEvent.HEADER)
-        self._send(self._negotiation.start())
+        self.outbox.add(method_frame(0, self._negotiation.start()))
 
     def _method(self, method: methods.Method, now: float) -> None:
         """Raises: AmqpError."""

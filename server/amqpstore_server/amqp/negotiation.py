@@ -50,8 +50,8 @@ class Negotiation:
         self._log.warning(what, extra={"header": header.hex()})
         return False
 
-    def start(self) -> methods.ConnectionStart:
-        """Return connection.start, with the server's capabilities and mechanisms."""
+    def start(self) -> bytes:
+        """Return the payload of connection.start, with the server's capabilities and mechanisms."""
         return start(self._product, self.mechanisms)
 
     def start_ok(self, method: methods.ConnectionStartOk) -> bool:

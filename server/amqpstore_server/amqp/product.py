@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from amqpstore_server.protocol import methods
@@ -30,8 +31,9 @@ class Product(NamedTuple):
     version: str
 
 
-def start(product: Product, mechanisms: tuple[str, ...]) -> methods.ConnectionStart:
-    """Return the first method of a connection."""
+@lru_cache(maxsize=64)
+def start(product: Product, mechanisms: tuple[str, ...]) -> bytes:
+    """Return the payload of the first method of a connection. It is the same for most clients."""
     return methods.ConnectionStart(
         version_major=0,
         version_minor=9,
@@ -45,7 +47,7 @@ def start(product: Product, mechanisms: tuple[str, ...]) -> methods.ConnectionSt
         },
         mechanisms=" ".join(mechanisms).encode(),
         locales=b"en_US",
-    )
+    ).encode()
 
 
 def shares_prefetch(product: Product, client: Mapping[str, Any]) -> bool:

@@ -65,10 +65,10 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    is_quoted = any(one in text for one in ' ="')
+    is_quoted = " " in text or "=" in text or '"' in text
     if is_quoted:
-        text = text.replace("\\", "\\\\")
-    text = text.replace('"', '\\"').replace("\n", "\\n")
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    text = text.replace("\n", "\\n")
     return f'"{text}"' if is_quoted else text
 
 
