@@ -411,7 +411,7 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             ge=0,
             live=True,
         ),
-    ] = 1000
+    ] = 5000
     compress_from_bytes: Annotated[
         int,
         key(
