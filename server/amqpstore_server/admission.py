@@ -59,7 +59,9 @@ class AdmissionLine:
     """
 
     def __init__(
-        self, most: int = MAX_WAITING, is_held: Callable[[float], bool] = lambda _now: False
+        self,
+        most: Callable[[], int] = lambda: MAX_WAITING,
+        is_held: Callable[[float], bool] = lambda _now: False,
     ) -> None:
         self.rate = AcceptRate()
         self._is_held = is_held
@@ -76,7 +78,7 @@ class AdmissionLine:
         """Add a client that has connected. Args: host, its address; admit, lets it in."""
         self._waiting.setdefault(peer_of(host), deque()).append(_Waiting(client, host, admit))
         self._count += 1
-        if self._count > self._most:
+        if self._count > self._most():
             peer = max(self._waiting, key=lambda one: len(self._waiting[one]))
             self._waiting[peer].pop().client.close()
             self._left(peer)

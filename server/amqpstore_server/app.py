@@ -473,8 +473,7 @@ class App:
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
     ) -> None:
-        admit = partial(self._admit, clients, tls)
-        acceptor = Acceptor(listener, self._doors.admission, admit)
+        acceptor = Acceptor(listener, self._doors.admission, partial(self._admit, clients, tls))
         self.sockets.let_accept(listener, acceptor)
         await acceptor.run()
 
@@ -499,25 +498,20 @@ class App:
                 tls.context if tls else None,
                 self._tls_handshakes,
             )
-        except OSError:
-            client.close()  # it closed before it was served
-            return had_room
-        except Exception:  # noqa: BLE001
-            _log.exception("client rejected")
+        except Exception as error:  # noqa: BLE001
+            if not isinstance(error, OSError):  # it closed before it was served
+                _log.exception("client rejected")
             client.close()
             return had_room
         now = trio.current_time()
-        visitor = self._doors.enter(
-            connection.host, connection.turn_away, now, connection.has_unread
-        )
+        visitor = self._doors.enter(connection.host, connection, now)
         if visitor is None:
             client.close()
         else:
             connection.amqp.log.accepted(self._doors.log_limit, visitor.peer, now)
             self.connections.add(connection)
             clients.start_soon(self._serve_client, connection)
-            if not connection.begin(visitor):
-                self.sockets.let_others_run()
+            connection.begin(visitor)
         return had_room
 
     async def _serve_client(self, connection: SocketConnection) -> None:

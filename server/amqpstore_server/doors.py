@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from typing import Protocol
 
 from amqpstore_server.admission import MAX_WAITING, AdmissionLine
 from amqpstore_server.broker.log_limit import LogLimit
@@ -31,32 +31,35 @@ _LOG_EVERY_S = 10.0
 _log = logging.getLogger(__name__)
 
 
+class Guest(Protocol):
+    """The connection of a client."""
+
+    def turn_away(self) -> None:
+        """End the connection at once: its place is needed for another."""
+
+    def has_unread(self) -> bool:
+        """Whether the client has sent what was not read yet."""
+
+
 class Visitor:
-    """One client, from `Doors.enter` to `leave`.
+    """One client, from `Doors.enter` to `leave`. Args: since, when it came."""
 
-    Args: turn_away, ends its connection; has_unread, whether it has sent what was not read yet;
-    since, when it came.
-    """
+    __slots__ = ("_doors", "_guest", "_since", "peer")
 
-    __slots__ = ("_doors", "_has_unread", "_since", "peer", "turn_away")
-
-    def __init__(
-        self,
-        doors: Doors,
-        peer: str,
-        turn_away: Callable[[], None],
-        has_unread: Callable[[], bool],
-        since: float,
-    ) -> None:
+    def __init__(self, doors: Doors, peer: str, guest: Guest, since: float) -> None:
         self._doors = doors
-        self._has_unread = has_unread
+        self._guest = guest
         self._since = since
         self.peer = peer
-        self.turn_away = turn_away
 
     def has_had(self, moment_s: float, now: float) -> bool:
         """Whether it has had the time to send something, and all that it has sent was read."""
-        return now >= self._since + moment_s and not self._has_unread()
+        return now >= self._since + moment_s and not self._guest.has_unread()
+
+    def turn_away(self) -> None:
+        """End its connection: its place is needed for another."""
+        self.leave()
+        self._guest.turn_away()
 
     @property
     def is_stranger(self) -> bool:
@@ -88,12 +91,12 @@ class Doors:
     """The connected clients. Args: descriptors, the most that the process may have open.
 
     Half of them, but at most 1,024, are reserved for the store; of the others at most half may be
-    used by strangers. `admission` has those that wait to be let in, three quarters of them at most.
+    used by strangers. `admission` has those that wait to be let in, in a part of the free places.
     """
 
     def __init__(self, descriptors: int) -> None:
         self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
-        self.admission = AdmissionLine(min(self._places * 3 // 4, MAX_WAITING), self._is_held)
+        self.admission = AdmissionLine(self._max_waiting, self._is_held)
         self.limit(0, 0)
         self._of_peer: Counter[str] = Counter()
         self.visitors: set[Visitor] = set()
@@ -116,17 +119,8 @@ class Doors:
         self.max_strangers = min(max(self.max_visitors // 2, 1), MAX_STRANGERS)
         self.max_per_peer = per_peer or self._places
 
-    def enter(
-        self,
-        host: str,
-        turn_away: Callable[[], None],
-        now: float,
-        has_unread: Callable[[], bool] = lambda: False,
-    ) -> Visitor | None:
-        """Admit a client that has connected; None if it is refused.
-
-        Args: host, its address; others, see `Visitor`.
-        """
+    def enter(self, host: str, guest: Guest, now: float) -> Visitor | None:
+        """Admit a client that has connected; None if it is refused. Args: host, its address."""
         peer = peer_of(host)
         if self._is_peer_full(peer):
             self.note(host, now)
@@ -136,7 +130,7 @@ class Doors:
             self._make_room(self._most_silent)
         if self._is_full or self._is_peer_full(peer):
             return None
-        visitor = Visitor(self, peer, turn_away, has_unread, now)
+        visitor = Visitor(self, peer, guest, now)
         self.visitors.add(visitor)
         self._of_peer[peer] += 1
         self.strangers.add(visitor)
@@ -183,8 +177,11 @@ class Doors:
     def _make_room(silent: dict[Visitor, None]) -> None:
         """Turn the oldest of these away."""
         if oldest := next(iter(silent), None):
-            oldest.leave()
             oldest.turn_away()
+
+    def _max_waiting(self) -> int:
+        """How many may wait to be let in."""
+        return min((self._places - len(self.visitors)) * 3 // 4, MAX_WAITING)
 
     def _is_held(self, now: float) -> bool:
         """Whether nobody is let in: as many as possible are expected to log in first, or the logins

@@ -191,16 +191,15 @@ class SocketConnection:
         """Whether the client may not publish more for now."""
         return self._held_back is not None
 
-    def begin(self, visitor: Visitor) -> bool:
+    def begin(self, visitor: Visitor) -> None:
         """Read from the client from now on, unless TLS begins with a handshake. To be called once,
         and `run` has its first turn after that.
-
-        Returns whether it does; other tasks have nothing to do for this client then.
         """
         self._visitor = visitor
         self.amqp.on_secret = self._has_secret
         if self._tls is not None:
-            return False
+            self._sockets.let_others_run()
+            return
         try:
             self._offer(None)
             self._read_on(at_once=True)
@@ -208,7 +207,6 @@ class SocketConnection:
             raise
         except Exception:  # noqa: BLE001
             self._broke()
-        return True
 
     async def run(self) -> None:
         """Serve the client, after `begin`."""
@@ -422,6 +420,9 @@ class SocketConnection:
                 amqp.must_not_be_read = True
                 self._need_attention()
             else:
+                # Not in the task, whose turn comes later: the client may be back before that, and
+                # declare what is exclusively its own.
+                amqp.lost()
                 self.end()
             return
         size = len(read)

@@ -84,7 +84,7 @@ class SocketReader(Protocol):
         """Note that the last read took so long that it may have been a costly one."""
 
 
-class Arrivals(Protocol):
+class SocketAcceptor(Protocol):
     """Accepts those who connect to a listener."""
 
     def has_arrived(self, now: float) -> bool:
@@ -108,8 +108,8 @@ class Sockets:
         """What is written to this eventfd does the same as `wake`."""
         # Reports each write to it once, so nobody has to read it.
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
-        self._listeners: dict[int, Arrivals] = {}
-        self._arrived: list[Arrivals] = []
+        self._listeners: dict[int, SocketAcceptor] = {}
+        self._arrived: list[SocketAcceptor] = []
         """Of listeners to which somebody has connected."""
         self._ready: deque[tuple[int, SocketReader, int]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
@@ -137,7 +137,7 @@ class Sockets:
         self._return_at = math.inf
         """When the next `wait` returns at the latest."""
 
-    def let_accept(self, listener: HasDescriptor, arrivals: Arrivals) -> None:
+    def let_accept(self, listener: HasDescriptor, arrivals: SocketAcceptor) -> None:
         """Have those accepted who connect to a listener, until it is closed, before anything is
         read from clients; other tasks run after that if somebody is left.
         """

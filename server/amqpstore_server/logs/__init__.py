@@ -30,6 +30,6 @@ def set_up(level: str, form: str) -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     # What no line says is not looked for either: it takes a fifth of the time of each.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.logProcesses = logging.logMultiprocessing = False
     # As "Optimization" in Python's manual of logging has it.
     logging._srcfile = None  # noqa: SLF001

@@ -160,7 +160,7 @@ class ManagementDoor:
         if self._is_full:
             self._doors.note(host, now)
             self._make_room()
-        visitor = None if self._is_full else self._doors.enter(host, stream.close_now, now)
+        visitor = None if self._is_full else self._doors.enter(host, stream, now)
         if visitor is None:
             stream.close_now()
             return
@@ -181,8 +181,7 @@ class ManagementDoor:
         peer = Counter(visitor.peer for _, visitor in strangers).most_common(1)[0][0]
         stream, visitor = next(found for found in strangers if found[1].peer == peer)
         del self._streams[stream]
-        visitor.leave()
-        stream.close_now()
+        visitor.turn_away()
 
     async def _serve(self, stream: _Stream, listener: _Listener, visitor: Visitor) -> None:
         serving = trio.CancelScope()
@@ -275,6 +274,12 @@ class _Stream(trio.abc.HalfCloseableStream):
         """Close the socket; whoever waits for it is told."""
         self.rest()
         self._client.close()
+
+    turn_away = close_now
+
+    def has_unread(self) -> bool:
+        """Whether the client has sent what was not read yet: it is read as it comes."""
+        return False
 
 
 def _logged_in(state: Any) -> None:

@@ -13,7 +13,7 @@ class Queue:
     """Clients that wait to be let in, and the names of those that were."""
 
     def __init__(self, most: int = 100, per_s: int = 1) -> None:
-        self.admission = AdmissionLine(most)
+        self.admission = AdmissionLine(lambda: most)
         self.admission.rate.per_s = per_s
         self.let_in: list[str] = []
         self.has_room = True
@@ -70,7 +70,7 @@ def test_nobody_waits_below_the_rate(queue: Queue) -> None:
 
 
 def test_the_newest_of_the_peer_that_has_most_is_refused(queue: Queue) -> None:
-    queue.admission = AdmissionLine(3)
+    queue.admission = AdmissionLine(lambda: 3)
     queue.admission.rate.per_s = 1
     for name, host in (("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b")):
         queue.join(name, host)

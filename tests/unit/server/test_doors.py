@@ -7,6 +7,7 @@ import pytest
 
 from amqpstore_server import doors as module
 from amqpstore_server.doors import Doors, Visitor
+from tests.guests import NamedGuest
 
 
 class Street:
@@ -17,7 +18,7 @@ class Street:
         self.turned_away: list[str] = []
 
     def enter(self, name: str, host: str = "a") -> Visitor | None:
-        return self.doors.enter(host, lambda: self.turned_away.append(name), now=0.0)
+        return self.doors.enter(host, NamedGuest(name, self.turned_away), now=0.0)
 
     def log_in(self, name: str) -> None:
         visitor = self.enter(name)
@@ -153,7 +154,8 @@ class Stampede:
     def __init__(self, descriptors: int = 1000) -> None:
         self.doors = Doors(descriptors)
         self.inside: list[Visitor] = []
-        self.unread: set[Visitor] = set()
+        self.clients: list[NamedGuest] = []
+        self.turned_away: list[str] = []
         self._sockets: list[socket.socket] = []
 
     def come(self, count: int) -> None:
@@ -175,12 +177,10 @@ class Stampede:
             one.close()
 
     def _admit(self, _client: socket.socket, host: str) -> bool:
-        found: list[Visitor] = []
-        visitor = self.doors.enter(
-            host, lambda: None, self._now, lambda: bool(self.unread.intersection(found))
-        )
+        client = NamedGuest(f"{len(self.clients)}", self.turned_away)
+        visitor = self.doors.enter(host, client, self._now)
         assert visitor is not None
-        found.append(visitor)
+        self.clients.append(client)
         self.inside.append(visitor)
         return True
 
@@ -215,15 +215,15 @@ def test_who_stays_silent_is_expected_no_longer_and_shortens_the_time_of_others(
     stampede.inside[0].logged_in()
     stampede.inside[1].logged_in()
     assert stampede.let_in(1.65) == 2
-    assert len(stampede.doors.visitors) == 8, "nobody had to leave"
+    assert stampede.turned_away == []
 
 
 def test_what_was_not_read_yet_is_waited_for(stampede: Stampede) -> None:
     stampede.come(4)
     assert stampede.let_in(0.0) == 2
-    stampede.unread.add(stampede.inside[0])
+    stampede.clients[0].is_unread = True
     assert stampede.let_in(60.0) == 0
-    stampede.unread.clear()
+    stampede.clients[0].is_unread = False
     assert stampede.let_in(60.0) == 2
 
 
@@ -239,11 +239,28 @@ def test_while_the_logins_of_all_strangers_are_checked_nobody_is_refused() -> No
     stampede.close()
 
 
+def test_those_who_wait_leave_places_to_those_who_were_let_in() -> None:
+    street = Street(16)
+    line = street.doors.admission
+    pairs = [socket.socketpair() for _ in range(7)]
+    for ours, _ in pairs:
+        line.join(ours, "a", lambda _client, _host: True)
+    assert len(line) == 6
+    line.close()
+    for name in "abcdefgh":
+        street.log_in(name)
+    line.join(socket.socket(), "a", lambda _client, _host: True)
+    assert not line
+    for pair in pairs:
+        for one in pair:
+            one.close()
+
+
 def test_a_stranger_that_just_came_does_not_have_to_leave() -> None:
     stampede = Stampede(16)
     stampede.come(6)
     assert stampede.let_in(0.0) == 4
     assert stampede.let_in(0.9) == 0
     assert stampede.let_in(1.0) == 2
-    assert len(stampede.doors.visitors) == 4
+    assert stampede.turned_away == ["0", "1"]
     stampede.close()

@@ -7,6 +7,7 @@ import trio.testing
 from amqpstore_server.doors import Doors
 from amqpstore_server.login_checks import LoginChecks
 from amqpstore_server.peers import peer_of
+from tests.guests import NamedGuest
 
 OTHER = "2001:db8:0:2::1"
 
@@ -37,34 +38,34 @@ def test_many_addresses_of_one_network_are_one_peer_at_the_doors() -> None:
     doors = Doors(1000)
     doors.limit(0, 3)
     for number in range(3):
-        visitor = doors.enter(address(number), lambda: None, 0.0)
+        visitor = doors.enter(address(number), NamedGuest(), 0.0)
         assert visitor is not None
         visitor.logged_in()
         last = visitor
-    assert doors.enter(address(3), lambda: None, 0.0) is None
-    assert doors.enter(OTHER, lambda: None, 0.0) is not None
+    assert doors.enter(address(3), NamedGuest(), 0.0) is None
+    assert doors.enter(OTHER, NamedGuest(), 0.0) is not None
     last.leave()
-    assert doors.enter(address(3), lambda: None, 0.0) is not None
+    assert doors.enter(address(3), NamedGuest(), 0.0) is not None
 
 
 def test_silent_connections_of_one_network_make_room_before_those_of_others() -> None:
     doors = Doors(16)
     turned_away: list[str] = []
-    doors.enter(OTHER, lambda: turned_away.append("other"), 0.0)
+    doors.enter(OTHER, NamedGuest("other", turned_away), 0.0)
     for number in range(20):
         host = address(number)
-        assert doors.enter(host, lambda host=host: turned_away.append(host), 0.0)  # type: ignore[misc]
+        assert doors.enter(host, NamedGuest(host, turned_away), 0.0)
     assert turned_away == [address(number) for number in range(17)]
 
 
 def test_mapped_addresses_are_the_peers_that_they_are_without() -> None:
     doors = Doors(1000)
     doors.limit(0, 1)
-    first = doors.enter("::ffff:192.0.2.1", lambda: None, 0.0)
+    first = doors.enter("::ffff:192.0.2.1", NamedGuest(), 0.0)
     assert first is not None
     first.logged_in()
-    assert doors.enter("192.0.2.1", lambda: None, 0.0) is None
-    assert doors.enter("::ffff:192.0.2.2", lambda: None, 0.0) is not None
+    assert doors.enter("192.0.2.1", NamedGuest(), 0.0) is None
+    assert doors.enter("::ffff:192.0.2.2", NamedGuest(), 0.0) is not None
 
 
 def test_wrong_logins_from_many_addresses_of_one_network_wait_for_each_other() -> None:

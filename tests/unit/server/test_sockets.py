@@ -13,7 +13,6 @@ import amqpstore_server.sockets
 from amqpstore_server import share
 from amqpstore_server.sockets import Sockets
 from tests.one_client import StillClock
-from tests.waiting import wait_readable
 
 
 class Reading:
@@ -449,75 +448,6 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-
-
-class Turns(trio.abc.Instrument):
-    """Counts the turns of trio's loop: in each of them all other tasks may run."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def before_io_wait(self, timeout: float) -> None:
-        self.count += 1
-
-
-class Arrivals:
-    """Notes when it is asked to accept those who have connected."""
-
-    def __init__(self, *, accepts_all: bool) -> None:
-        self.asked: list[float] = []
-        self._accepts_all = accepts_all
-
-    def has_arrived(self, now: float) -> bool:
-        self.asked.append(now)
-        return self._accepts_all
-
-
-@pytest.mark.parametrize("accepts_all", [True, False])
-def test_who_connects_is_accepted_before_clients_are_read(
-    sockets: Sockets, *, accepts_all: bool
-) -> None:
-    """However busy the clients are; other tasks run only if not all of them could be accepted."""
-    turns = Turns()
-    arrivals = Arrivals(accepts_all=accepts_all)
-
-    async def let_run(now: float) -> bool:
-        """Whether other tasks run before a round."""
-        before = turns.count
-        sockets.wake()
-        await sockets.wait()
-        sockets.read(now)
-        return turns.count > before
-
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            sockets.let_accept(listener, arrivals)
-            await let_run(1.0)
-            assert not await let_run(2.0)
-            assert arrivals.asked == []
-            sockets._look(0)  # the wake-up, if it was not seen
-            with socket.create_connection(listener.getsockname()):
-                wait_readable(listener)
-                sockets._look(60)
-                assert not await let_run(3.0)
-                assert arrivals.asked == [3.0]
-                assert await let_run(4.0) is not accepts_all
-                assert arrivals.asked == [3.0]
-
-    trio.run(main, instruments=[turns])
-
-
-def test_who_connects_during_a_round_is_accepted_in_the_next(sockets: Sockets) -> None:
-    arrivals = Arrivals(accepts_all=True)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sockets.let_accept(listener, arrivals)
-        with socket.create_connection(listener.getsockname()):
-            wait_readable(listener)
-            sockets.read(1.0)  # it looks for what became readable meanwhile
-            assert arrivals.asked == []
-            assert not sockets._wait_s(0.0)
-            sockets.read(2.0)
-            assert arrivals.asked == [2.0]
 
 
 def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(

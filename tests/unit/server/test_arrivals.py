@@ -1,0 +1,86 @@
+"""Who connects is accepted in a round of reads."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from amqpstore_server.sockets import Sockets
+from tests.waiting import wait_readable
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    found = Sockets()
+    yield found
+    found.close()
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of trio's loop: in each of them all other tasks may run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+class Street:
+    """Notes when it is asked to accept those who have connected."""
+
+    def __init__(self, *, accepts_all: bool) -> None:
+        self.asked: list[float] = []
+        self._accepts_all = accepts_all
+
+    def has_arrived(self, now: float) -> bool:
+        self.asked.append(now)
+        return self._accepts_all
+
+
+@pytest.mark.parametrize("accepts_all", [True, False])
+def test_who_connects_is_accepted_before_clients_are_read(
+    sockets: Sockets, *, accepts_all: bool
+) -> None:
+    """However busy the clients are; other tasks run only if not all of them could be accepted."""
+    turns = Turns()
+    street = Street(accepts_all=accepts_all)
+
+    async def let_run(now: float) -> bool:
+        """Whether other tasks run before a round."""
+        before = turns.count
+        sockets.wake()
+        await sockets.wait()
+        sockets.read(now)
+        return turns.count > before
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            sockets.let_accept(listener, street)
+            await let_run(1.0)
+            assert not await let_run(2.0)
+            assert street.asked == []
+            sockets._look(0)  # the wake-up, if it was not seen
+            with socket.create_connection(listener.getsockname()):
+                wait_readable(listener)
+                sockets._look(60)
+                assert not await let_run(3.0)
+                assert street.asked == [3.0]
+                assert await let_run(4.0) is not accepts_all
+                assert street.asked == [3.0]
+
+    trio.run(main, instruments=[turns])
+
+
+def test_who_connects_during_a_round_is_accepted_in_the_next(sockets: Sockets) -> None:
+    street = Street(accepts_all=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sockets.let_accept(listener, street)
+        with socket.create_connection(listener.getsockname()):
+            wait_readable(listener)
+            sockets.read(1.0)  # it looks for what became readable meanwhile
+            assert street.asked == []
+            assert not sockets._wait_s(0.0)
+            sockets.read(2.0)
+            assert street.asked == [2.0]
