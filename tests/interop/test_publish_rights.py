@@ -12,6 +12,7 @@ import pytest
 import requests
 from pika.adapters.blocking_connection import BlockingChannel
 
+from amqpstore_server.broker.messages.cycles import LANDMARK, mark_of
 from amqpstore_tools.pika import XaResource, Xid
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import connect
@@ -23,13 +24,18 @@ VICTIM = "open.victim"
 GRAVE = "grave"
 KEPT = "open.kept"
 
-WRITE = f"^({OPEN}|{TOPIC}|{INTERNAL}|{OPEN}\\..*|amq\\.default|amq\\.replay|{GRAVE})$"
+FIREHOSE, EVENTS = "amq.rabbitmq.trace", "amq.rabbitmq.event"
+"""The exchanges of what the broker tells of: nobody else publishes to them."""
+
+WRITE = f"^({OPEN}|{TOPIC}|{INTERNAL}|{OPEN}\\..*|amq\\.default|amq\\.replay|amq\\.rabbitmq\\..*|{GRAVE})$"
 USERS = {"u": WRITE, "no-default": f"^({OPEN}|amq\\.replay|{OPEN}\\..*)$"}
 
 REFUSED = {
     "write": (CLOSED, "any", None),
     "topic write": (TOPIC, "others.key", None),
     "internal exchange": (INTERNAL, "any", None),
+    "firehose": (FIREHOSE, "publish.forged", None),
+    "events": (EVENTS, "user.forged", None),
     "user-id": (OPEN, "any", "somebody"),
 }
 ALLOWED = {
@@ -70,6 +76,9 @@ def api(broker: BrokerProcess) -> Generator[ManagementClient]:
         client.put(f"/queues/%2F/{KEPT}", {"arguments": {"x-history-length": 10}})
         for exchange in (OPEN, TOPIC, INTERNAL, CLOSED):
             client.post(f"/bindings/%2F/e/{exchange}/q/{VICTIM}", {"routing_key": "#"}, status=201)
+        for sink in ("firehose", "events"):
+            exchange, key, _ = REFUSED[sink]
+            client.post(f"/bindings/%2F/e/{exchange}/q/{VICTIM}", {"routing_key": key}, status=201)
         yield client
 
 
@@ -143,7 +152,8 @@ def forge(mine: ManagementClient, exchange: str, keys: list[str], queue: str = V
 def replay(_broker: BrokerProcess, mine: ManagementClient, *what: Any) -> None:
     exchange, key, _ = what
     forge(mine, exchange, [key])
-    answer = mine.post(f"/queues/%2F/{GRAVE}/messages/replay", {"filter": {}, "to": "exchange"})
+    asked = {"filter": {}, "to": "exchange", "trusts_publishers": True}
+    answer = mine.post(f"/queues/%2F/{GRAVE}/messages/replay", asked)
     assert answer["replayed"] + sum(answer["left"].values()) == 1
 
 
@@ -151,7 +161,8 @@ def replay_with_more_keys(broker: BrokerProcess, mine: ManagementClient, *what: 
     """By a key that is allowed, and that one."""
     exchange, key, _ = what
     forge(mine, exchange, ["mine.key", key])
-    mine.post(f"/queues/%2F/{GRAVE}/messages/replay", {"filter": {}, "to": "exchange"})
+    asked = {"filter": {}, "to": "exchange", "trusts_publishers": True}
+    mine.post(f"/queues/%2F/{GRAVE}/messages/replay", asked)
 
 
 EXCHANGE_ROADS: dict[str, Callable[..., None]] = {
@@ -207,7 +218,8 @@ def copy(mine: ManagementClient, target: str) -> requests.Response:
 
 def replay_to_queue(mine: ManagementClient, target: str) -> requests.Response:
     forge(mine, OPEN, ["k"], queue=target)
-    return mine.request("POST", f"/queues/%2F/{GRAVE}/messages/replay", json={"filter": {}})
+    asked = {"filter": {}, "trusts_publishers": True}
+    return mine.request("POST", f"/queues/%2F/{GRAVE}/messages/replay", json=asked)
 
 
 def undo(mine: ManagementClient, target: str) -> requests.Response:
@@ -252,3 +264,44 @@ def test_a_queue_with_dead_letters_is_declared_by_who_may_publish_them(
     for exchange, status in ((CLOSED, 401), (OPEN, 201)):
         arguments = {"x-dead-letter-exchange": exchange}
         mine.expect(status, "PUT", f"/queues/%2F/{OPEN}.{exchange}", {"arguments": arguments})
+
+
+@pytest.mark.parametrize("exchange", [FIREHOSE, EVENTS])
+def test_what_the_broker_tells_of_goes_to_who_may_read_it(
+    broker: BrokerProcess, api: ManagementClient, mine: ManagementClient, exchange: str
+) -> None:
+    """Of a message that one may not read there is no copy to be had, either."""
+    key = {"routing_key": "publish.mine"}
+    path = f"/bindings/%2F/e/{exchange}/q/{VICTIM}"
+    for read, status in (("^open", 401), (".*", 201)):
+        row = {"configure": ".*", "write": WRITE, "read": read}
+        api.put("/permissions/%2F/u", row, status=204)
+        mine.expect(status, "POST", path, key)
+
+
+@pytest.mark.parametrize("forged", ["landmark", "x-death"])
+def test_a_forged_death_is_believed_on_no_road(
+    broker: BrokerProcess, mine: ManagementClient, forged: str
+) -> None:
+    """The mark in the header of the broker's own can be worked out from the id of its cluster."""
+    store_id = bytes.fromhex(
+        mine.as_user("guest", "guest")
+        .get("/global-parameters/internal_cluster_id")["value"]
+        .removeprefix("amqpstore-cluster-id-")
+    )
+    landmark = {"BCC": mark_of(store_id), "queue": "", "deaths": 1, "moves": 0}
+    death = {"queue": VICTIM, "exchange": OPEN, "routing-keys": ["k"], "reason": "expired"}
+    headers: dict[str, Any] = {"x-death": [{"count": 1, **death}]}
+    if forged == "landmark":
+        headers[LANDMARK] = landmark
+    body = {"routing_key": GRAVE, "payload": "x", "payload_encoding": "string"}
+    mine.post("/exchanges/%2F/amq.default/publish", {**body, "properties": {"headers": headers}})
+    with connect(broker.url) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        # The second has the shape of the first.
+        for _ in range(2):
+            channel.basic_publish("", GRAVE, b"x", pika.BasicProperties(headers=headers))
+    answer = mine.post(f"/queues/%2F/{GRAVE}/messages/replay", {"filter": {}})
+    assert (answer["replayed"], sum(answer["left"].values())) == (0, 3)
+    assert depth(broker, VICTIM) == 0

@@ -86,11 +86,13 @@ class Selecting(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class Replaying(Selecting, kw_only=True):
     """Which dead letters, and how they go back: to the `queue` they died in, or through the
-    `exchange` they had come from.
+    `exchange` they had come from. Letters whose x-death this broker has not written stay, unless it
+    `trusts_publishers`.
     """
 
     to: Literal["queue", "exchange"] = "queue"
     max_replays: int = MAX_REPLAYS
+    trusts_publishers: bool = False
 
 
 class Messages:
@@ -189,7 +191,12 @@ class Messages:
             where.queues,
             queue,
             _selection(asked),
-            Return(asked.to == "exchange", asked.max_replays, self._publish_rights(vhost)),
+            Return(
+                asked.to == "exchange",
+                asked.max_replays,
+                self._publish_rights(vhost),
+                asked.trusts_publishers,
+            ),
         )
         handled = yield from _readable(work)
         self._audit("dead letters replayed", vhost, queue, handled.count)

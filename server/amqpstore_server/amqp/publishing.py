@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope, published
 from amqpstore_server.broker.publish_column import ONE
 from amqpstore_server.broker.publish_rights import check_user_id
 from amqpstore_server.protocol.content import (
@@ -167,11 +167,11 @@ class Envelopes:
         is_foreign = check_user_id(
             properties.user_id, self._user, lambda: self._may_impersonate(self._user)
         )
-        kept = raw
+        kept = published(raw, properties.headers)
         if properties.reply_to == REPLY_TO:
             if not reply_to:
                 raise PreconditionFailed("fast reply consumer does not exist")
-            kept = edit_properties(raw, reply_to=reply_to)
+            kept = edit_properties(kept, reply_to=reply_to)
         made = parse_envelope(exchange, routing_key, kept, properties)
         if is_foreign:
             return made  # not cached: the permission may be withdrawn before the next one

@@ -11,6 +11,9 @@ is published.
 - Who publishes names no other user in user-id, but for those who may impersonate others. Whatever
   moves, copies or replays a message leaves its user-id as it is: that of its publisher.
 
+What the broker tells of, events and the copies of the firehose, it publishes itself, to exchanges
+that are internal: no user publishes there, and who binds a queue to them may read them.
+
 A dead letter, and what a binding between exchanges or an alternate exchange passes on, the broker
 publishes itself: rights were asked for when that was declared, and internal exchanges are there
 for it.

@@ -136,6 +136,10 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 """The name that a client consumes its direct replies from, and writes into reply-to."""
 
 _KEY_NAMES = encode_name("CC"), encode_name("BCC")
+READ_HEADERS = (*_KEY_NAMES, encode_name("x-death-landmark"))
+"""The headers that concern the broker, encoded: routing keys, and one that it alone may write, in
+which there is the name of one of these.
+"""
 """The headers that have routing keys, encoded."""
 
 _NOT_PLAIN = frozenset({"expiration", "user_id"})
@@ -179,19 +183,19 @@ def decode_counted_header(payload: bytes) -> tuple[ContentHeader, int]:
             priority = value
         elif name == "headers":
             count = value
-            is_plain = is_plain and not _has_keys(properties)
+            is_plain = is_plain and not _has_read_headers(properties)
         elif concerns_the_broker(name, value):
             is_plain = False
     plain = (mode, priority) if is_plain else None
     return ContentHeader(class_id, body_size, properties, plain), count
 
 
-def _has_keys(properties: bytes) -> bool:
-    """Tell whether properties have routing keys in the headers CC or BCC."""
+def _has_read_headers(properties: bytes) -> bool:
+    """Tell whether properties have headers that concern the broker."""
     if not any(name in properties for name in _KEY_NAMES):
         return False  # as in nearly all
     headers = split_table(split_properties(properties)["headers"])
-    return any(name in headers for name in _KEY_NAMES)
+    return any(name in headers for name in READ_HEADERS)
 
 
 def encode_content_header(class_id: int, body_size: int, raw_properties: bytes) -> bytes:

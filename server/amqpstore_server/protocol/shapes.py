@@ -15,6 +15,7 @@ from typing import NamedTuple
 from amqpstore_server.protocol.content import (
     MORE_FLAGS,
     PROPERTY_TYPES,
+    READ_HEADERS,
     ContentHeader,
     PropertyType,
     concerns_the_broker,
@@ -46,6 +47,9 @@ _HEAD = struct.Struct(">BBHI")
 """The end of a frame, and the beginning of the next: type, channel and size."""
 _HEADER_HEAD_MASK = b"\xff\xff\0\0\xff\xff\xff\xff"
 _BODY_HEAD_MASK = b"\xff\xff\0\0\0\0\0\0"
+
+_READ_HEADERS = {name[1:] for name in READ_HEADERS}
+"""Their names, without the length."""
 
 _STRINGS = b"Sx"
 _TABLE, _ARRAY = b"FA"
@@ -203,7 +207,7 @@ class _Walk:
             if has_names:
                 (size,) = self._share(1)
                 name = self._share(size)
-                if len(ends) == 1 and name in (b"CC", b"BCC"):
+                if len(ends) == 1 and name in _READ_HEADERS:
                     self._is_plain = False
             (tag,) = self._share(1)
             if tag in _STRINGS:

@@ -131,7 +131,7 @@ def test_what_cannot_go_back_stays_and_the_others_go(
     rejected(broker, client, "a")
     client.publish("", "letters", "odd", headers=headers)
     rejected(broker, client, "b")
-    answer = operator.replays("letters", filter=ALL)
+    answer = operator.replays("letters", filter=ALL, trusts_publishers=True)
     assert answer == {"replayed": 2, "left": {why: 1}, "stopped": ""}
     assert (broker.ready("letters"), broker.ready("orders")) == (["odd"], ["a", "b"])
 
@@ -196,7 +196,7 @@ def test_a_letter_that_may_not_be_published_stays_and_those_behind_it_go(
     client.publish("", "letters", "odd", headers=headers)
     rejected(broker, client, "a")
     anna = Operator(broker, broker.broker.access("anna", "/"))
-    answer = anna.replays("letters", filter=ALL, to="exchange")
+    answer = anna.replays("letters", filter=ALL, to="exchange", trusts_publishers=True)
     assert answer == {"replayed": 1, "left": {why: 1}, "stopped": ""}
     assert (broker.ready("letters"), broker.ready("orders")) == (["odd"], ["a"])
     assert "odd" not in broker.ready("audit")
@@ -239,5 +239,54 @@ def test_reasons_why_letters_stay_are_counted_by_a_bounded_number_of_names(
 ) -> None:
     for number in range(120):
         client.publish("", "letters", "odd", headers=forged(f"gone {number}", "k"))
-    left = operator.replays("letters", filter=ALL, to="exchange")["left"]
+    asked = {"filter": ALL, "to": "exchange", "trusts_publishers": True}
+    left = operator.replays("letters", **asked)["left"]
     assert (len(left), left["other reasons"]) == (101, 20)
+
+
+UNTRUSTED = (
+    "its x-death is not this broker's, but was published with it: the operator may say that "
+    "publishers are trusted"
+)
+
+
+@pytest.mark.parametrize("to", ["queue", "exchange"])
+def test_a_publisher_does_not_decide_where_a_replay_takes_its_message(
+    broker: SimulatedBroker, client: Client, operator: Operator, to: str
+) -> None:
+    """It needs no more than the right to publish into the queue of dead letters."""
+    broker.exchange("payments")
+    broker.queue("paid")
+    broker.bind("payments", "paid")
+    rejected(broker, client, "a")
+    client.publish("", "letters", "forged", headers=forged("payments", "k", queue="paid"))
+    answer = operator.replays("letters", filter=ALL, to=to)
+    assert answer == {"replayed": 1, "left": {UNTRUSTED: 1}, "stopped": ""}
+    assert (broker.ready("paid"), broker.ready("letters")) == ([], ["forged"])
+    assert operator.replays("letters", filter=ALL, to=to, trusts_publishers=True)["replayed"] == 1
+    assert broker.ready("paid") == ["forged"]
+
+
+def test_a_letter_that_was_published_again_with_its_deaths_is_one_of_its_publisher(
+    broker: SimulatedBroker, client: Client, operator: Operator
+) -> None:
+    rejected(broker, client, "a")
+    (headers,) = broker.headers("letters")
+    assert client.get("letters") == "a"
+    client.ack("a")
+    client.publish("", "letters", "b", headers=headers)
+    assert operator.replays("letters", filter=ALL)["left"] == {UNTRUSTED: 1}
+    assert operator.replays("letters", filter=ALL, trusts_publishers=True)["replayed"] == 1
+    assert broker.ready("orders") == ["b"]
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["moved", "copied"])
+def test_a_letter_that_an_operator_put_elsewhere_goes_back_all_the_same(
+    broker: SimulatedBroker, client: Client, operator: Operator, *, copies: bool
+) -> None:
+    broker.queue("parked")
+    rejected(broker, client, "a")
+    operator.moves("letters", "parked", filter=ALL, copies=copies)
+    broker.crash()
+    assert operator.replays("parked", filter=ALL)["replayed"] == 1
+    assert broker.ready("orders") == ["a"]

@@ -65,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10,
         help="leave those that were replayed N times (default: %(default)s)",
     )
+    one.add_argument(
+        "--trust-publishers",
+        action="store_true",
+        help="also those whose x-death was published with them: it decides where they go",
+    )
     summary = "undo the last purge of a queue, while that can be undone"
     _add(actions, "undo-purge", summary, _undo_purge)
 
@@ -168,7 +173,8 @@ def _delete(arguments: argparse.Namespace) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> None:
-    which = _selected(arguments, to=arguments.to, max_replays=arguments.max_replays)
+    how = {"to": arguments.to, "max_replays": arguments.max_replays}
+    which = _selected(arguments, **how, trusts_publishers=arguments.trust_publishers)
     _told(arguments, "replayed", _asked(arguments, which=which))
 
 

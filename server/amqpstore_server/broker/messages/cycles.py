@@ -5,8 +5,8 @@ message again with the headers that it came with, as every retry handler does, p
 as well, and a client may write what it likes there. So a dead letter has a header of the broker's
 own, its landmark, which says how many entries of x-death are deaths since the publish. No client
 gets it (see `envelope.visible`), so that none publishes it again. One that a client has made up
-lacks the store's mark. That is derived from the store's id, which operators can see: whoever works
-it out can have their own messages dropped, and no others.
+is taken off it (see `envelope.published`); in a store that has such already it lacks the store's
+mark.
 """
 
 from __future__ import annotations
@@ -129,5 +129,7 @@ def _decoded(value: bytes, mark: str) -> Landmark:
     table = decode_value(value)
     if not isinstance(table, Mapping) or table.get(_MARK) != mark:
         return Landmark()
-    deaths, queue, moves = (table[name] for name in Landmark._fields)
-    return Landmark(deaths, queue, moves)  # type: ignore[arg-type] # as they were written
+    deaths, queue, moves = (table.get(name) for name in Landmark._fields)
+    if isinstance(deaths, int) and isinstance(queue, str) and isinstance(moves, int):
+        return Landmark(deaths, queue, moves)
+    return Landmark()

@@ -95,6 +95,15 @@ def more_keys(headers: Mapping[str, Any] | None, names: Iterable[str]) -> tuple[
     return tuple(key for name in names if name in headers for key in _keys(headers, name))
 
 
+def published(raw: bytes, headers: Mapping[str, Any] | None) -> bytes:
+    """Return the properties that a client publishes without a landmark: only the broker knows which
+    deaths there have been. Args: headers, what is in them.
+    """
+    if not headers or LANDMARK not in headers:
+        return raw
+    return edit_properties(raw, without_headers=(LANDMARK,))
+
+
 def visible(raw: bytes) -> bytes:
     """Return the properties as consumers get them: without BCC, and without a landmark."""
     if BLIND not in raw:

@@ -1,6 +1,11 @@
 """Dead letters that an operator sends back to where they died: to the queue that the newest entry
 of x-death names, or once more through the exchange that it names.
 
+Whoever publishes straight into a queue of dead letters may write any x-death, and would decide
+where an operator's rights take the message. So only an entry that this broker has written since the
+message was published counts, unless the operator trusts those who publish there: as for letters
+that came from another broker with their deaths.
+
 A letter goes back as it was before it died. All headers about its deaths are removed: otherwise it
 would be dropped as a cycle if it came through the same queues again. In their place
 `x-replay-count` counts its replays, and one that was replayed too often stays: it would come back
@@ -20,7 +25,12 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
     ResourceExhaustedError,
 )
-from amqpstore_server.broker.messages.cycles import LANDMARK
+from amqpstore_server.broker.messages.cycles import (
+    LANDMARK,
+    LANDMARK_FIELD,
+    deaths_since_publish,
+    mark_of,
+)
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.selected import (
@@ -37,8 +47,12 @@ from amqpstore_server.broker.transactions.selected import (
     take,
 )
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, plan
-from amqpstore_server.protocol.content import decode_properties, edit_properties
-from amqpstore_server.protocol.field_table import Int64
+from amqpstore_server.protocol.content import (
+    decode_properties,
+    edit_properties,
+    split_properties,
+)
+from amqpstore_server.protocol.field_table import Int64, split_table
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext
@@ -75,12 +89,14 @@ class _Left(Exception):  # noqa: N818 - it is no error
 
 class Return(NamedTuple):
     """How letters go back: `through_exchange`, or straight to their queue, as far as the operator
-    has `rights` to. A letter that was replayed `max_replays` times stays.
+    has `rights` to. A letter that was replayed `max_replays` times stays, and so does one whose
+    x-death its publisher wrote, unless the operator `trusts_publishers`.
     """
 
     through_exchange: bool
     max_replays: int
     rights: PublishRights
+    trusts_publishers: bool = False
 
 
 def replaying_dead_letters(
@@ -128,6 +144,7 @@ class _Letters:
         self._queues = queues
         self._queue = queue
         self._how = how
+        self._mark = mark_of(context.store.store_id)
 
     def send_back(self, piece: Sequence[SeenMessage], handled: Handled) -> None:
         """Send a piece back, in one transaction."""
@@ -170,6 +187,11 @@ class _Letters:
         properties = decode_properties(envelope.properties)
         headers = properties.headers or {}
         name, exchange, keys = _origin(headers)
+        if not (self._how.trusts_publishers or self._has_died(envelope.properties)):
+            raise _Left(
+                "its x-death is not this broker's, but was published with it: the operator may say "
+                "that publishers are trusted"
+            )
         count = headers.get(REPLAY_COUNT)
         count = count if isinstance(count, int) and not isinstance(count, bool) else 0
         if count >= self._how.max_replays:
@@ -189,6 +211,11 @@ class _Letters:
         if not planned.accepted:
             raise _Left("a queue is full")
         return planned
+
+    def _has_died(self, raw: bytes) -> bool:
+        """Tell whether the first entry of x-death is this broker's."""
+        headers = split_table(split_properties(raw)["headers"])
+        return deaths_since_publish(headers.get(LANDMARK_FIELD), self._mark) > 0
 
     def _to_queue(self, name: str) -> Route:
         target = self._queues.get(name)

@@ -22,7 +22,7 @@ from amqpstore_server.broker.channels.outlet import ClosedOutlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.messages.envelope import parse_envelope, visible
+from amqpstore_server.broker.messages.envelope import parse_envelope, published, visible
 from amqpstore_server.broker.publish_rights import check_user_id
 from amqpstore_server.broker.queues.message_sums import MessageSums
 from amqpstore_server.broker.queues.queue import Queue
@@ -125,7 +125,7 @@ async def publish(call: Call) -> Answer:
     unknown = [name for name in body.properties if name not in _PROPERTIES]
     call.note_fields(unread_notes(unknown, _PROPERTIES, "properties"))
     _check_user_id(call, properties)
-    raw = _encoded(properties)
+    raw = published(_encoded(properties), properties.headers)
     _check_header_fits(call, raw)
     if len(body.routing_key.encode()) > _MAX_SHORT_BYTES:
         raise bad_request(f"the routing key has more than {_MAX_SHORT_BYTES} bytes")
