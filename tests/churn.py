@@ -146,6 +146,20 @@ def expired_queues(url: str, client: WireClient) -> None:
         filled(client, queue)
 
 
+def queues_with_consumers(url: str, client: WireClient) -> None:
+    """Deleted while their messages are unacked."""
+    for which in range(TIMES):
+        queue = f"consumed {which}"
+        declared(client, queue)
+        filled(client, queue)
+        client.send(basic_consume(1, queue, queue, no_ack=False))
+        client.expect(BASIC_CONSUME_OK, 1)
+        for _ in range(20):
+            client.expect(BASIC_DELIVER, 1)
+            client.expect_content()
+        deleted(client, queue)
+
+
 ARGUMENTS = {
     "plain": (),
     "durable": (),
@@ -175,5 +189,6 @@ CHURN: list[Churn] = [
     transactions,
     exchanges,
     expired_queues,
+    queues_with_consumers,
     *map(queues, ARGUMENTS),
 ]

@@ -13,7 +13,8 @@ import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from pika.adapters.select_connection import _PollerBase
 from pika.connection import Parameters
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import uncollected
 from tests.broker_process import BrokerProcess
 
 URL_VARIABLE = "AMQPSTORE_TEST_URL"
@@ -140,6 +142,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 pytest_plugins = ["tests.sampling"]
+
+
+@pytest.fixture(scope="module")
+def only_what_is_new() -> Generator[None]:
+    with uncollected.only_what_is_new():
+        yield
+
+
+@pytest.fixture
+def no_collections(only_what_is_new: None) -> Generator[None]:
+    with uncollected.no_collections():
+        yield
+
+
+@pytest.fixture
+def unreachable(only_what_is_new: None) -> Generator[Callable[[], Counter[str]]]:
+    with uncollected.unreachable() as counted:
+        yield counted
 
 
 @pytest.fixture

@@ -22,10 +22,11 @@ Below them:
   permissions by token.
 - `quotas`: how many connections, channels and queues users and virtual hosts may have.
 - `settings`: of a queue; `accepted`: which arguments, policy keys and limits act, are taken with a
-  note, or are refused; `timers`: due times; `ack_timeouts`: overdue acks; `counters`: of messages;
-  `departures`: how messages have left queues, and why; `limits`: of memory and of work done in one
-  go; `steps`: work on very many things; `publish_column`: the publishes of one round of reads,
-  placed together; `context`: what all virtual hosts share.
+  note, or are refused; `timers`: due times; `ack_timeouts`: overdue acks; `late_acks`: what
+  is unacked of deleted queues; `counters`: of messages; `departures`: how messages have left
+  queues, and why; `limits`: of memory and of work done in one go; `steps`: work on very many
+  things; `weak_references`: of parts to their whole; `publish_column`: the publishes of one round
+  of reads, placed together; `context`: what all virtual hosts share.
 
 And above them:
 

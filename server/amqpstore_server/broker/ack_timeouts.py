@@ -54,6 +54,9 @@ class WatchedChannel(Protocol):
     def unacked_in(self, queue: object) -> Iterator[UnackedRun]:
         """Yield what its client has of a queue."""
 
+    def giving_up_deleted(self, at_once: int) -> Iterator[int]:
+        """Free what its client has of deleted queues: see `late_acks`."""
+
     def ack_timed_out(self, timeout_ms: int) -> None:
         """Close the channel."""
 

@@ -23,6 +23,7 @@ from amqpstore_server.broker.departures import DepartureLog
 from amqpstore_server.broker.events import BrokerEvents
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.faults import called
+from amqpstore_server.broker.late_acks import LateAcks
 from amqpstore_server.broker.limits import BROKER_LIMITS, MOVE_COST, BrokerLimits
 from amqpstore_server.broker.publish_column import PublishColumn
 from amqpstore_server.broker.settings import LetterStrategy
@@ -137,10 +138,14 @@ class BrokerContext:
     """Where everything that happens is told."""
     flush: Callable[[], None] = field(init=False)
     column: PublishColumn = field(init=False)
+    late_acks: LateAcks = field(init=False)
 
     def __post_init__(self) -> None:
         self.flush = self.store.sync
         self.column = PublishColumn(self)
+        self.late_acks = LateAcks(
+            self.ack_timeouts.channels, self.background, self.timers, self.clock
+        )
 
     def touch_freed(self) -> None:
         """Touch the queues of channels with room. To be called before the queues' turns, and before

@@ -108,6 +108,8 @@ class Deletion:
             # elsewhere before that, or a crash would lose them.
             context.flush()
         counts = [queue.held_count for queue in self._queues]
+        if any(queue.unacked_count for queue in self._queues):
+            context.late_acks.queue_deleted()
         try:
             if store_queues:
                 context.store.delete_queue(*store_queues, changes=changes)

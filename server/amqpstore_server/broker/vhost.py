@@ -89,6 +89,7 @@ from amqpstore_server.broker.transactions.exchange_queues import ExchangeQueues
 from amqpstore_server.broker.transactions.history import Histories
 from amqpstore_server.broker.transactions.replay import Replays
 from amqpstore_server.broker.transactions.waiting_letters import WaitingLetters
+from amqpstore_server.broker.weak_references import weak_method
 from amqpstore_server.protocol.content import REPLY_TO
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class VirtualHost:
         self.departures = Departures()
         """What has left all of its queues, those that are deleted among them."""
         self.owned_queues = OwnedQueues(
-            context, partial(self.delete_queue, reason=Departure.OWNER_GONE)
+            context, partial(weak_method(self.delete_queue), reason=Departure.OWNER_GONE)
         )
         self._bindings = Bindings()
         self._notes_limit = LogLimit()
@@ -123,11 +124,11 @@ class VirtualHost:
         self.removals = Removals(name, context, self._bindings)
         self.router = Router(name, self.exchanges, self.queues, context)
         self.waiting_letters = WaitingLetters(
-            context, self.router, self.queues, self._create_letters
+            context, self.router, self.queues, weak_method(self._create_letters)
         )
         self.dead_letters = DeadLetters(context, self.router, self.waiting_letters)
         self.policies = Policies(name)
-        self.histories = Histories(context, self.queues, self._create_history)
+        self.histories = Histories(context, self.queues, weak_method(self._create_history))
         self.policy_settings = PolicySettings(
             *(context, self.policies, self.exchanges, self.queues, self.router),
             *(self.histories, self.waiting_letters),
@@ -148,7 +149,8 @@ class VirtualHost:
         )
         self.firehose = Firehose(name, context, self.exchanges, copies)
         self.branches = Branches(
-            name, context, self.dead_letters, self.firehose, self.note_without_queue
+            *(name, context, self.dead_letters, self.firehose),
+            weak_method(self.note_without_queue),
         )
         if exchange := self.exchanges.get(EVENT_EXCHANGE):
             events = OwnPublishes(context, self.router, own, "events", EVENTS_AT_ONCE)

@@ -1,19 +1,36 @@
-"""How the parts of a queue refer to the queue that they are part of."""
+"""How the parts of a queue, or of a virtual host, refer to what they are part of: without keeping
+it alive.
+
+So it is freed at once when it is deleted. A cycle of references would wait for the garbage
+collector, which comes so seldom here that a million reply queues of clients that are gone would add
+up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
-from weakref import ref
+from typing import ParamSpec, TypeVar, cast
+from weakref import WeakMethod, ref
 
-if TYPE_CHECKING:
-    from amqpstore_server.broker.queues.queue import Queue
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
-def weakly(queue: Queue) -> Callable[[], Queue]:
-    """Return a function that returns a queue, but does not keep it alive; for its own parts.
+def weakly(owner: T) -> Callable[[], T]:
+    """Return a function that returns an object, but does not keep it alive; for its own parts."""
+    return cast("Callable[[], T]", ref(owner))
 
-    So a deleted queue is freed at once. A cycle of references would wait for the garbage collector,
-    which comes so seldom here that a million reply queues of clients that are gone would add up.
+
+def weak_method(method: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that calls the method of an object, but does not keep it alive; for its own
+    parts.
     """
-    return cast("Callable[[], Queue]", ref(queue))
+    found = WeakMethod(method)
+
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        its_method = found()
+        if its_method is None:
+            raise ReferenceError("a part outlives what it is part of")
+        return its_method(*arguments, **named)
+
+    return call

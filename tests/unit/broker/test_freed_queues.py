@@ -3,18 +3,19 @@
 It comes seldom here, by design: the reply queues of clients that are gone would add up.
 """
 
-import gc
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import pytest
 
 import amqpstore
-from amqpstore import Run
+from amqpstore import Message, Run
 from amqpstore.expiry import ExpiryHeap
 from amqpstore.runs import ReadyList
+from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Binding
 from amqpstore_server.broker.queues.backlog import Backlog
+from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.priorities import Priorities
@@ -22,10 +23,14 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.broker.timers import Timer
 from tests.simulated_broker import SimulatedBroker
+from tests.uncollected import living
 from tests.unit.broker.simulated import Client
 
 Deed = Callable[[SimulatedBroker, Client], None]
 
+
+LATER_MS = 2000
+"""In this time what is unacked of deleted queues is freed."""
 
 OF_A_QUEUE = (
     Queue,
@@ -44,27 +49,7 @@ OF_A_QUEUE = (
 
 
 def of_queues() -> Counter[str]:
-    """Return how many objects there are of each kind that a queue has."""
-    return Counter(
-        type(found).__name__ for found in gc.get_objects() if isinstance(found, OF_A_QUEUE)
-    )
-
-
-@pytest.fixture(scope="module")
-def only_what_is_new() -> Generator[None]:
-    """Leave out of what `gc` looks through and shows what there was before: all that is loaded."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture
-def no_collections(only_what_is_new: None) -> Generator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    return living(*OF_A_QUEUE)
 
 
 def is_only_declared(simulated: SimulatedBroker, client: Client) -> None:
@@ -165,3 +150,121 @@ def test_nothing_stays_of_a_deleted_queue(deed: Deed) -> None:
     for _ in range(3):
         once()
     assert of_queues() == before
+
+
+def has_consumers(simulated: SimulatedBroker, client: Client) -> None:
+    client.consume("q", "c")
+    simulated.settle()
+
+
+def gets(simulated: SimulatedBroker, client: Client) -> None:
+    for _ in range(5):
+        client.get("q")
+
+
+def has_all_sent_again(simulated: SimulatedBroker, client: Client) -> None:
+    has_consumers(simulated, client)
+    client.channel.recover(requeue=False)
+
+
+def lost_its_consumers(simulated: SimulatedBroker, client: Client) -> None:
+    has_consumers(simulated, client)
+    client.ack("2")
+    client.channel.cancel("c")
+
+
+def later(simulated: SimulatedBroker) -> None:
+    simulated.clock.advance(LATER_MS)
+    simulated.settle()
+    simulated.store.checkpoint()
+    simulated.settle()
+
+
+HOLDERS = [has_consumers, gets, has_all_sent_again, lost_its_consumers]
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
+@pytest.mark.parametrize("holds", HOLDERS, ids=lambda holds: holds.__name__)
+def test_what_is_unacked_of_deleted_queues_is_their_tags_alone(
+    holds: Deed, *, durable: bool
+) -> None:
+    simulated = SimulatedBroker()
+    client, other = Client(simulated), Client(simulated)
+
+    def once() -> None:
+        simulated.queue("q", durable=durable)
+        other.publish("", "q", *"12345")
+        simulated.settle()
+        holds(simulated, client)
+        simulated.settle()
+        simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+        later(simulated)
+        client.got.clear()
+        client.record.clear()
+
+    def of_all() -> Counter[str]:
+        counted = of_queues() + living(Consumer, Message)
+        # These are the tags, and how many they are.
+        del counted["Delivery"], counted["Run"]
+        return counted
+
+    once()  # all refer to the first
+    before = of_all()
+    for _ in range(3):
+        once()
+    assert of_all() == before
+
+
+def test_what_is_unacked_of_a_deleted_queue_is_settled_as_ever() -> None:
+    simulated = SimulatedBroker()
+    client = Client(simulated)
+    client.channel.window.messages = 8
+    for name, bodies in ("q", "1234"), ("r", "56"):
+        simulated.queue(name)
+        client.publish("", name, *bodies)
+        simulated.settle()
+        client.consume(name, name)
+    simulated.settle()
+    client.ack("2")
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    later(simulated)
+    channel = client.channel
+    assert (channel.unacked_count, channel.window.unacked) == (5, 5)
+    client.ack("1")
+    with pytest.raises(PreconditionFailedError, match="unknown delivery tag 2"):
+        client.ack("2")
+    client.requeue("3")
+    client.reject("4")
+    client.requeue("5")
+    simulated.settle()
+    assert channel.totals.late_ack == 1
+    assert client.bodies("r") == ["5", "6", "5"]
+    channel.ack_until(0)
+    assert (channel.unacked_count, channel.window.unacked, channel.window.unacked_bytes) == (
+        0,
+        0,
+        0,
+    )
+
+
+def test_very_many_unacked_messages_of_a_deleted_queue_are_freed_in_steps() -> None:
+    simulated = SimulatedBroker()
+    client = Client(simulated)
+    queue = simulated.queue("q")
+    for number in range(600):
+        client.publish("", "q", str(number))
+        client.get("q")
+    simulated.settle()
+    simulated.vhost.delete_queue(queue)
+    empty = [one.is_empty for one in client.channel.unacked_in(queue)]
+    assert empty == [False] * 600
+    simulated.clock.advance(LATER_MS)
+    simulated.context.run_timers()
+    simulated.broker.pump()
+    empty = [one.is_empty for one in client.channel.unacked_in(queue)]
+    assert 0 < sum(empty) <= 256
+    client.channel.ack_until(100)
+    simulated.settle()
+    assert all(one.is_empty for one in client.channel.unacked_in(queue))
+    assert client.channel.unacked_count == 500

@@ -2,7 +2,6 @@
 them, and it comes seldom. `test_freed` has what one client leaves.
 """
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Generator
 
@@ -17,32 +16,6 @@ from tests.conformance.wire_client import WireClient
 def broker() -> Generator[MemoryBroker]:
     with MemoryBroker() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def only_what_is_new() -> Generator[None]:
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture
-def unreachable(only_what_is_new: None) -> Generator[Callable[[], Counter[str]]]:
-    """Counts our objects that only a collection frees, by their types."""
-
-    def counted() -> Counter[str]:
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        found = Counter(f"{type(one).__module__}.{type(one).__name__}" for one in gc.garbage)
-        return Counter({name: found[name] for name in found if name.startswith("amqpstore")})
-
-    gc.collect()
-    gc.disable()
-    yield counted
-    gc.set_debug(0)
-    gc.garbage.clear()
-    gc.enable()
 
 
 @pytest.mark.parametrize("churn", CHURN, ids=lambda churn: churn.__name__)

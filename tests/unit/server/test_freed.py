@@ -4,7 +4,6 @@ It comes seldom here, by design: what waits for it adds up, from one client to t
 """
 
 import contextlib
-import gc
 from collections import Counter
 from collections.abc import Callable, Generator
 
@@ -44,6 +43,7 @@ from tests.conformance.wire_client import (
     start_ok,
     waiting_get,
 )
+from tests.uncollected import living
 from tests.waiting import wait_until
 
 OF_A_CLIENT = (
@@ -62,10 +62,7 @@ Deed = Callable[[WireClient], None]
 
 
 def of_clients() -> Counter[str]:
-    """Return how many objects there are of each kind that a client has."""
-    return Counter(
-        type(found).__name__ for found in gc.get_objects() if isinstance(found, OF_A_CLIENT)
-    )
+    return living(*OF_A_CLIENT)
 
 
 def of_the_only_client() -> Counter[str]:
@@ -78,23 +75,6 @@ def of_the_only_client() -> Counter[str]:
 def broker() -> Generator[MemoryBroker]:
     with MemoryBroker() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def only_what_is_new() -> Generator[None]:
-    """Leave out of what `gc` looks through and shows what there was before: all that is loaded."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture
-def no_collections(only_what_is_new: None) -> Generator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def publishes(client: WireClient) -> None:

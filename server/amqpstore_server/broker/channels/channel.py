@@ -447,6 +447,10 @@ class Channel:
         settled = self.transaction.settled if self.transaction is not None else ()
         return self._unacked.of_queue(queue, settled)
 
+    def giving_up_deleted(self, at_once: int) -> Iterator[int]:
+        """Free what its client has of deleted queues: see `UnackedDeliveries`."""
+        return self._unacked.giving_up_deleted(self.vhost.context.store.ack, at_once)
+
     def ack_timed_out(self, timeout_ms: int) -> None:
         """Have the channel closed: an ack is overdue. Unacked messages are requeued."""
         self.outlet.ack_timed_out(timeout_ms)

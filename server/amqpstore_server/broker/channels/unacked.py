@@ -5,12 +5,14 @@ A client that acks in another order than it gets its messages has a delivery for
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
 
-from amqpstore.runs import RunList
+import amqpstore
+from amqpstore.runs import Run, RunList
 from amqpstore_server.broker import steps
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError
@@ -23,6 +25,7 @@ _NONE: deque[Delivery] = deque()
 """Shared by nearly all channels, and never added to: an empty deque takes 760 bytes."""
 
 _FIRST_SEQUENCE = attrgetter("run.first_sequence")
+_FIRST_TAG = attrgetter("first_sequence")
 
 
 class UnackedDeliveries(RunList[Delivery]):
@@ -61,6 +64,38 @@ class UnackedDeliveries(RunList[Delivery]):
         for delivery in chain(self, self.redeliveries, self.rolled_back, settled):
             if delivery.queue is queue:
                 yield delivery
+
+    def giving_up_deleted(
+        self, release: Callable[[amqpstore.Queue, Run], object], at_once: int
+    ) -> Iterator[int]:
+        """Free the messages of deleted queues, with the queues and their consumers: only the tags
+        stay, which the client may still settle. Yields how many deliveries were looked at.
+
+        All deliveries that are treated alike from now on refer to the queue and the consumer of the
+        oldest of them. Args: release, of the store, takes a run.
+        """
+        kept: dict[tuple[object, ...], Delivery] = {}
+        tag = 0
+        while True:
+            # By tag: what comes and goes between two steps moves the places of the others.
+            place = bisect_left(self._runs, tag, self._head, key=_FIRST_TAG)
+            looked_at = self._runs[place : place + at_once]
+            if not looked_at:
+                return
+            for delivery in looked_at:
+                queue, consumer = delivery.queue, delivery.consumer
+                if not queue.is_deleted:
+                    continue
+                if not delivery.is_empty:
+                    release(*delivery.taken)
+                    delivery.empty()
+                its_ms = queue.ack_timeout_ms(consumer, -1)
+                alike = consumer is None, its_ms, queue.letter_strategy
+                like = kept.setdefault(alike, delivery)
+                delivery.queue, delivery.consumer = like.queue, like.consumer
+                delivery.store_queue = like.store_queue
+            tag = looked_at[-1].end
+            yield len(looked_at)
 
     def take_all(self) -> list[Delivery]:
         """Remove and return all of them."""

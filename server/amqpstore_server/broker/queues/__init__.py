@@ -7,7 +7,6 @@
 - `letters`: dead letters that wait until other queues take them.
 - `room`: how much fits before it is full.
 - `purges`: purges, and how they are undone.
-- `parts`: how these parts refer to their queue, so that it is freed when it is deleted.
 - `browsing`: walks through a queue that leave it as it is.
 - `delivery`: deliveries that are unacked; `leaving`: messages that are read back from disk to be
   moved elsewhere.

@@ -18,8 +18,8 @@ from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.limits import DROP_COST
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.leaving import affordable
-from amqpstore_server.broker.queues.parts import weakly
 from amqpstore_server.broker.queues.priorities import Priorities
+from amqpstore_server.broker.weak_references import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue, WayOut

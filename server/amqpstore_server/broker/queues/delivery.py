@@ -59,6 +59,20 @@ class Delivery:
         """The run with the queue of the store that it was taken from."""
         return Taken(self.store_queue, self.run)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no messages, only their number and sizes: see `empty`."""
+        return self.run.messages is None and not self.run.first_id
+
+    def empty(self) -> None:
+        """Drop what the run has of its messages, which the store has forgotten: the client may
+        still settle it, and then it stops counting as unacked.
+        """
+        run = self.run
+        if run.messages is not None:
+            run.unload()
+        run.first_id, run.ids, run.returned_by = 0, None, None
+
     def split(self, count: int) -> Delivery:
         """Split off the first `count` messages (fewer than all) as a delivery of their own."""
         run = self.run.split(count)

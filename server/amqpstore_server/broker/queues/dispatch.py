@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import AccessRefusedError
-from amqpstore_server.broker.queues.parts import weakly
 from amqpstore_server.broker.settings import is_quorum
+from amqpstore_server.broker.weak_references import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer, ConsumingChannel

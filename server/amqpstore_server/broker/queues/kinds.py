@@ -81,6 +81,10 @@ class DelayQueue(Queue):
     exchange: Exchange | None = None
     """The exchange it belongs to; None if that, or its type, is gone."""
 
+    def closed(self) -> None:
+        super().closed()
+        self.exchange = None  # which refers to its queue
+
     @property
     def is_plain(self) -> bool:
         return False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError
 from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.queues.parts import weakly
+from amqpstore_server.broker.weak_references import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.backlog import Taken

@@ -15,7 +15,7 @@ import amqpstore
 from amqpstore import DiskFullError, Purged
 from amqpstore.departures import Departure
 from amqpstore_server.broker.faults import Contained
-from amqpstore_server.broker.queues.parts import weakly
+from amqpstore_server.broker.weak_references import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from amqpstore_server.broker.queues.parts import weakly
+from amqpstore_server.broker.weak_references import weakly
 
 if TYPE_CHECKING:
     from amqpstore import Run

@@ -46,6 +46,7 @@ from amqpstore_server.broker.transactions.waiting_letters import (
     nowhere,
     refusal,
 )
+from amqpstore_server.broker.weak_references import weak_method
 from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_property,
@@ -92,7 +93,7 @@ class DeadLetters:
         self._context = context
         self._router = router
         self._waiting = waiting
-        waiting.plan = self.plan_letter
+        waiting.plan = weak_method(self.plan_letter)
         self._mark = mark_of(context.store.store_id)
 
     def dead_letter(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:

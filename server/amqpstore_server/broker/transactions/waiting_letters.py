@@ -29,7 +29,6 @@ from amqpstore_server.broker.names import own_name
 from amqpstore_server.broker.queues.browsing import MessagePosition, SeenMessage, Walk
 from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.letters import LettersQueue
-from amqpstore_server.broker.queues.parts import weakly
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.transactions.selected import (
@@ -40,6 +39,7 @@ from amqpstore_server.broker.transactions.selected import (
     take,
 )
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
+from amqpstore_server.broker.weak_references import weak_method, weakly
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 
@@ -167,7 +167,7 @@ class WaitingLetters:
         self._create = create
         self._stuck: dict[Forwarding, None] = {}
         self._has_changed = False
-        self._retry = context.timers.timer(self._look_again)
+        self._retry = context.timers.timer(weak_method(self._look_again))
 
     def apply(self, queue: Queue) -> None:
         """Give a queue the letters that wait in it, if it has just been restored."""
