@@ -12,7 +12,7 @@ import codecs
 import logging
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +23,13 @@ from amqpstore_server.broker.patterns import Pattern, PatternError
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED, QUORUM
 from amqpstore_server.password_hashes import ARGON2, is_argon2
-from amqpstore_server.protocol.field_table import MAX_ARGUMENTS_DEPTH, MAX_ENTRIES
+from amqpstore_server.protocol.bounds import (
+    MAX_DEFINITION_ENTRIES,
+    TooLargeError,
+    check_fields,
+    check_numbers,
+    counting_json,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -211,7 +217,7 @@ class PolicyDefinition(msgspec.Struct, kw_only=True):
         _check_expression("pattern", self.pattern, f"policy '{self.name}'")
         _check_one_of("apply-to", self.apply_to, _APPLY_TO)
         check_numbers("priority", self.priority)
-        check_table("definition", dict(self.settings))
+        check_fields("definition", dict(self.settings))
         _check_size("definition", self.settings)
 
     @property
@@ -232,7 +238,7 @@ class QueueDefinition(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_named(self.name)
         check_shortstr("name", self.name)
-        check_table("arguments", self.arguments)
+        check_fields("arguments", self.arguments)
 
 
 class ExchangeDefinition(msgspec.Struct, kw_only=True):
@@ -249,7 +255,7 @@ class ExchangeDefinition(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_named(self.name)
         check_shortstr("name", self.name)
-        check_table("arguments", self.arguments)
+        check_fields("arguments", self.arguments)
 
 
 class BindingDefinition(msgspec.Struct, kw_only=True):
@@ -266,7 +272,7 @@ class BindingDefinition(msgspec.Struct, kw_only=True):
         _check_one_of("destination_type", self.destination_type, _DESTINATION_TYPES)
         for name in ("source", "destination", "routing_key"):
             check_shortstr(name, getattr(self, name))
-        check_table("arguments", self.arguments)
+        check_fields("arguments", self.arguments)
 
 
 class VirtualHostLimits(NamedTuple):
@@ -385,9 +391,14 @@ def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
     Raises: DefinitionsError.
     """
     try:
-        content = msgspec.json.decode(_read(path, max_bytes))
+        read = _read(path, max_bytes)
+        for _ in counting_json("it", read, MAX_DEFINITION_ENTRIES):
+            pass
+        content = msgspec.json.decode(read)
     except OSError as error:
         raise DefinitionsError(f"cannot read the definitions {path}: {error.strerror}") from None
+    except TooLargeError as error:
+        raise DefinitionsError(f"cannot read the definitions {path}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DefinitionsError(f"{path} is not JSON: {error}") from None
     return definitions_of(content, path)
@@ -514,39 +525,3 @@ def _check_size(name: str, value: Any) -> None:
     size = len(msgspec.json.encode(value))
     if size > MAX_VALUE_BYTES:
         raise ValueError(f"`{name}` has {size} bytes as JSON; at most {MAX_VALUE_BYTES} are kept")
-
-
-def check_table(field: str, table: Mapping[str, Any]) -> None:
-    """Check that a table could be one of AMQP: see `check_numbers`, and the number of its entries.
-    That comes first, as there may be millions.
-    """
-    count = 0
-    waiting: list[Any] = [table]
-    while waiting:
-        one = waiting.pop()
-        count += len(one)
-        if count > MAX_ENTRIES:
-            raise ValueError(f"`{field}` has more than {MAX_ENTRIES} entries")
-        inside = one if isinstance(one, list) else one.values()
-        waiting += [inner for inner in inside if isinstance(inner, dict | list)]
-    check_numbers(field, table)
-
-
-def check_numbers(field: str, value: Any) -> None:
-    """Check that integers fit in AMQP's 64-bit fields, and that tables are not nested too
-    deeply.
-    """
-    level = [value]
-    for _ in range(MAX_ARGUMENTS_DEPTH + 1):
-        for one in level:
-            if isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
-                raise ValueError(f"`{field}` has {one}; expected integers of at most 64 bits")
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
-        if not level:
-            return
-    raise ValueError(f"`{field}` is nested more than {MAX_ARGUMENTS_DEPTH} deep")

@@ -86,8 +86,8 @@ def test_every_limit_of_the_configuration_has_a_row() -> None:
         (r"\| 2047 \|", "| 2048 |", "highest channel of a connection: the default is 2047"),
         ("test_nesting_has_a_limit", "test_none", "levels of a field table: there is no"),
         (
-            "field_table.MAX_DEPTH",
-            "field_table.MAX_DEEP",
+            "bounds.MAX_DEPTH",
+            "bounds.MAX_DEEP",
             "levels of a field table: nothing",
         ),
         ("`frame_max` \\|", "`frame_most` |", "size of a frame: nothing is set by"),

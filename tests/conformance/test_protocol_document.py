@@ -14,6 +14,7 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.settings import CHECKS
 from amqpstore_server.broker.transactions.replay import ReplayRequest
+from amqpstore_server.protocol.bounds import MAX_ARGUMENTS_DEPTH, MAX_DEPTH, MAX_ENTRIES
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -21,13 +22,7 @@ from amqpstore_server.protocol.errors import (
     ConnectionException,
     MalformedError,
 )
-from amqpstore_server.protocol.field_table import (
-    MAX_ARGUMENTS_DEPTH,
-    MAX_DEPTH,
-    MAX_ENTRIES,
-    Timestamp,
-    decode_table,
-)
+from amqpstore_server.protocol.field_table import Timestamp, decode_table
 from amqpstore_server.protocol.methods import METHODS, BasicGet
 from tests.format.document import Row, code, table
 

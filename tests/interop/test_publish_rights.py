@@ -27,7 +27,9 @@ KEPT = "open.kept"
 FIREHOSE, EVENTS = "amq.rabbitmq.trace", "amq.rabbitmq.event"
 """The exchanges of what the broker tells of: nobody else publishes to them."""
 
-WRITE = f"^({OPEN}|{TOPIC}|{INTERNAL}|{OPEN}\\..*|amq\\.default|amq\\.replay|amq\\.rabbitmq\\..*|{GRAVE})$"
+OWN = r"amq\.rabbitmq\..*|amq\.default|amq\.replay"
+
+WRITE = f"^({OPEN}|{TOPIC}|{INTERNAL}|{OPEN}\\..*|{OWN}|{GRAVE})$"
 USERS = {"u": WRITE, "no-default": f"^({OPEN}|amq\\.replay|{OPEN}\\..*)$"}
 
 REFUSED = {

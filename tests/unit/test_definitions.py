@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server import definitions
 from amqpstore_server.definitions import (
     BindingDefinition,
     Definitions,
@@ -24,10 +25,10 @@ from amqpstore_server.definitions import (
     QueueDefinition,
     TopicPermission,
     User,
-    check_table,
     definitions_of,
     load,
 )
+from amqpstore_server.protocol.bounds import check_fields
 from tests.calls import Counts
 
 EXPORTED = Path(__file__).parent / "definitions" / "rabbitmq-3.10.8.json"
@@ -334,6 +335,18 @@ def test_a_file_is_neither_endless_nor_larger_than_memory(tmp_path: Path) -> Non
 SURROGATE = r'{"vhosts": [{"name": "\ud800"}]}'
 
 
+def test_a_file_has_a_limited_number_of_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definitions, "MAX_DEFINITION_ENTRIES", 20)
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps({"queues": [{"name": "q", "vhost": "/"}] * 6, "x": 1}))
+    assert len(load(str(path)).queues) == 6
+    path.write_text(json.dumps({"queues": [{"name": "q", "vhost": "/"}] * 6, "x": 1, "y": 1}))
+    with pytest.raises(DefinitionsError, match=r"definitions.json: it has more than 20 entries"):
+        load(str(path))
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", SURROGATE, "users: []", '{"users": []} more', "[" * 100_000]
 )
@@ -365,5 +378,5 @@ def test_what_is_too_large_is_refused_before_a_look_at_all_of_it() -> None:
     table = {"a": [[number] for number in range(100_000)]}
     counts = Counts()
     with pytest.raises(ValueError, match="more than 16384 entries"), counts:
-        check_table("arguments", table)
+        check_fields("arguments", table)
     assert counts.python.total() + counts.built_in.total() < 100

@@ -93,7 +93,9 @@ FILE_MODULES = (
     "amqpstore.store",
 )
 # How properties of messages are kept, whatever protocol they came through.
-MESSAGE_MODULES = ("amqpstore_server.protocol.content", "amqpstore_server.protocol.field_table")
+MESSAGE_MODULES = tuple(
+    f"amqpstore_server.protocol.{name}" for name in ("bounds", "content", "field_table")
+)
 # A client of etcd knows what it is asked for, and nothing else of the broker.
 ETCD_MODULES = ("amqpstore_server.etcd", "amqpstore_server.cluster")
 # Who may import it: nothing that a single node loads, but for the check of an endpoint.

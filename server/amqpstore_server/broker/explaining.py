@@ -17,6 +17,7 @@ from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.queues.kinds import DelayQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router, RouteStep
+from amqpstore_server.protocol.bounds import check_fields
 from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_properties,
@@ -50,8 +51,9 @@ def explain(
     """Explain where a message would go.
 
     Raises: PreconditionFailedError (CC or BCC are malformed), ValueError (a property that cannot be
-    encoded).
+    encoded, or too many headers).
     """
+    check_fields("headers", properties.headers or {})
     raw = encode_properties(properties)
     # As they would arrive: a number may be encoded as another type than it was given as.
     arrived = decode_properties(raw)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import email.parser
-import email.policy
+import email
+import email.message
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,12 +14,16 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 
 from amqpstore_server.management.errors import HttpError, bad_request
+from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES, TooLargeError, counting_json
 from amqpstore_server.ticking import in_time
 
 _READ_S = 30.0
 _FORM = "multipart/form-data"
 _SMALL_BYTES = 256 << 10
 _IN_THREAD_BYTES = 64 << 10
+_MAX_PARTS = 8
+_MAX_HEAD_BYTES = 1 << 10
+"""Of a form."""
 
 BodyT = TypeVar("BodyT")
 
@@ -45,14 +49,26 @@ async def read_body(request: Request, max_bytes: int, large: trio.Semaphore) -> 
 
 def file_in(content: bytes, kind: str) -> bytes:
     """Return the file in a form, or its only field. Raises: HttpError."""
-    head = b"content-type: " + kind.encode("latin-1", "replace") + b"\r\n\r\n"
-    form = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + content)
-    parts = [one for one in form.walk() if not one.is_multipart()]
-    files = [one for one in parts if one.get_filename() is not None]
-    if not form.is_multipart() or len(files or parts) != 1:
+    head = email.message.Message()
+    head["content-type"] = kind
+    boundary = head.get_boundary() or ""
+    # Never one by one: what a form of some megabytes has of lines and parts may be millions.
+    delimiter = b"\r\n--" + boundary.encode("latin-1", "replace")
+    parts = (b"\r\n" + content).split(delimiter, _MAX_PARTS + 2)
+    fields = [(head, body) for head, gap, body in map(_divided, parts[1:]) if gap]
+    files = [one for one in fields if one[0].get_filename() is not None]
+    is_whole = boundary and parts[-1].startswith(b"--")
+    if not is_whole or len(files or fields) != 1:
         raise bad_request("a form must have one file")
-    found = (files or parts)[0].get_payload(decode=True)
-    return found if isinstance(found, bytes) else b""
+    return (files or fields)[0][1]
+
+
+def _divided(part: bytes) -> tuple[email.message.Message, bytes, bytes]:
+    """Return the head of a part of a form, the gap, empty if it has none, and the body."""
+    head, gap, body = part.partition(b"\r\n\r\n")
+    if len(head) > _MAX_HEAD_BYTES:
+        raise bad_request("a part of the form has a head that is too long")
+    return email.message_from_bytes(head.removeprefix(b"\r\n") + b"\r\n\r\n"), gap, body
 
 
 async def read_form(request: Request, max_bytes: int) -> bytes:
@@ -86,12 +102,22 @@ async def _received(request: Request, max_bytes: int, large: trio.Semaphore) -> 
     return bytes(received)
 
 
-async def decoded(content: bytes, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]:
+async def decoded(
+    content: bytes, kind: type[BodyT], most_entries: int = MAX_BODY_ENTRIES
+) -> tuple[dict[str, Any], BodyT]:
     """Return the content of a body, an object of JSON, as it is, and as a value of a type. An empty
     one, or null, is an empty object, as in RabbitMQ. Raises: HttpError.
+
+    Args: most_entries, of all objects and arrays in it: see `bounds`.
     """
     if content.strip() in (b"", b"null", b"undefined"):
         content = b"{}"
+    if len(content) > most_entries:
+        try:
+            for _ in counting_json("the body", content, most_entries):
+                await trio.lowlevel.checkpoint()
+        except TooLargeError as error:
+            raise bad_request(str(error)) from None
     if len(content) <= _IN_THREAD_BYTES:
         return _decoded(content, kind)
     return await trio.to_thread.run_sync(_decoded, content, kind)

@@ -24,6 +24,7 @@ from amqpstore_server.management.errors import (
 )
 from amqpstore_server.management.listing import ListQuery, RowKind, listed, shown_row
 from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES
 from amqpstore_server.statistics.ranges import SampleRanges, ranges_of
 
 if TYPE_CHECKING:
@@ -150,11 +151,13 @@ class Call:
         if not (only_looks and identity.may_see(name)):
             raise not_authorised("User not authorised to access virtual host")
 
-    async def body(self, kind: type[BodyT]) -> BodyT:
+    async def body(self, kind: type[BodyT], most_entries: int = MAX_BODY_ENTRIES) -> BodyT:
         """Return the body, an object of JSON, as a value of a type. Fields that the type does not
         have, and that do not say the same as the path, are noted. Raises: HttpError.
+
+        Args: most_entries, as of `decoded`.
         """
-        found, value = await decoded(await self._content(), kind)
+        found, value = await decoded(await self._content(), kind, most_entries)
         self.note_fields(unread_of_body(found, kind, self.path))
         return value
 

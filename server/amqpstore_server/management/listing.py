@@ -14,14 +14,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.datastructures import QueryParams
 
-from amqpstore_server.broker.patterns import Pattern, PatternError
+from amqpstore_server.broker.patterns import ASKED, Pattern, PatternError
 from amqpstore_server.management.errors import HttpError, bad_request
 from amqpstore_server.management.steps import InSteps
 
 _PAGE_SIZE = 100
 _MAX_PAGE_SIZE = 500
 _MAX_NUMBER = 1 << 31
-_MAX_PATTERN = 1000
 """Characters of a regular expression: a longer one takes long to compile."""
 
 ABSENT: Any = object()
@@ -153,10 +152,8 @@ class ListQuery:
 
 def pattern_of(text: str, flags: str = "") -> Pattern:
     """Return the regular expression that a request has. Raises: HttpError."""
-    if len(text) > _MAX_PATTERN:
-        raise bad_request(f"the expression has more than {_MAX_PATTERN} characters")
     try:
-        return Pattern(f"{flags}{text}")
+        return Pattern(f"{flags}{text}", ASKED)
     except PatternError as error:
         raise bad_request(str(error)) from None
 

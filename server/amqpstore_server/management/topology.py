@@ -12,10 +12,10 @@ from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.topology import Topology
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.names import without_line_ends
-from amqpstore_server.definitions import check_table
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.bounds import check_fields
 from amqpstore_server.protocol.errors import AmqpError
 from amqpstore_server.protocol.field_table import encode_table
 
@@ -66,7 +66,9 @@ def exchange_in(call: Call, parameter: str = "exchange") -> str:
     return "" if name == DEFAULT_EXCHANGE else name
 
 
-def checked_arguments(arguments: dict[str, Any] | list[Any]) -> dict[str, Any]:
+def checked_arguments(
+    arguments: dict[str, Any] | list[Any], what: str = "arguments"
+) -> dict[str, Any]:
     """Return the arguments of a body; an empty list is accepted, as RabbitMQ writes it. Raises:
     HttpError.
     """
@@ -75,10 +77,10 @@ def checked_arguments(arguments: dict[str, Any] | list[Any]) -> dict[str, Any]:
             raise bad_request("arguments must be an object")
         return {}
     try:
-        check_table("arguments", arguments)
+        check_fields(what, arguments)
         encode_table(arguments)
     except (ValueError, TypeError, OverflowError, RecursionError, AmqpError) as error:
-        raise bad_request(f"arguments: {error}") from None
+        raise bad_request(f"{what}: {error}") from None
     return arguments
 
 

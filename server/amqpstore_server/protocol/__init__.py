@@ -2,6 +2,7 @@
 
 - `spec`: the numbers of the specification; `states`: the state machines of a
   connection and of a channel.
+- `bounds`: what one table may hold, from wherever it comes.
 - `primitives`, `field_table`, `layout`, `methods`, `content`: integers and strings, tables,
   arguments, methods, and content headers; `shapes`: what headers have in common; `targets`: what
   publishes are addressed to.

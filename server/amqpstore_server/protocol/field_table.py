@@ -13,6 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
+from amqpstore_server.protocol.bounds import (
+    MAX_ARGUMENTS_DEPTH,
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    too_deep,
+    too_many,
+)
 from amqpstore_server.protocol.errors import MalformedError, PreconditionFailed
 from amqpstore_server.protocol.primitives import (
     LONG,
@@ -29,15 +36,6 @@ from amqpstore_server.protocol.primitives import (
     write_octet,
     write_shortstr,
 )
-
-MAX_DEPTH = 128
-"""How deeply tables and arrays may be nested, the outermost included."""
-
-MAX_ARGUMENTS_DEPTH = MAX_DEPTH - 2
-"""The same for tables of arguments: a row of the catalog has them two levels down."""
-
-MAX_ENTRIES = 16384
-"""Entries of a table and of everything inside it, taken together, but for the broker's own."""
 
 _OWN_DEPTH = MAX_DEPTH + 8
 """What the broker itself writes may have a client's tables inside its own."""
@@ -459,9 +457,7 @@ def _decode_container(  # noqa: C901 - what it does not do itself costs a call f
         elif tag in _CONTAINERS:
             around.append((container, is_table, end))
             if len(around) >= most_depth:
-                raise PreconditionFailed(
-                    f"tables and arrays are nested more than {most_depth} deep"
-                )
+                raise PreconditionFailed(too_deep("tables and arrays are", most_depth))
             value = {} if tag == _TABLE else []
             offset, inner_end = _bounds(tag, buffer, offset)
         else:
@@ -494,7 +490,7 @@ def _check_end(kind: str, offset: int, end: int) -> None:
 
 
 def _too_many() -> PreconditionFailed:
-    return PreconditionFailed(f"a table has more than {MAX_ENTRIES} entries")
+    return PreconditionFailed(too_many("a table"))
 
 
 _write_int32 = number_writer(struct.Struct(">i"), "int32")

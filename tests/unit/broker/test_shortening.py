@@ -8,6 +8,7 @@ import pytest
 
 from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.messages.shortening import shortened
+from amqpstore_server.protocol.bounds import MAX_ENTRIES
 from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_content_header,
@@ -15,7 +16,7 @@ from amqpstore_server.protocol.content import (
     encode_content_header,
     encode_properties,
 )
-from amqpstore_server.protocol.field_table import MAX_ENTRIES, OWN_HEADERS
+from amqpstore_server.protocol.field_table import OWN_HEADERS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.dead_letters import DEAD, die, with_dead_queue
 from tests.unit.broker.simulated import Client

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpstore_server.protocol.bounds import MAX_DEPTH, MAX_ENTRIES
 from amqpstore_server.protocol.errors import MalformedError, PreconditionFailed
 from amqpstore_server.protocol.field_table import (
-    MAX_DEPTH,
-    MAX_ENTRIES,
     OWN_HEADERS,
     FieldValue,
     Timestamp,

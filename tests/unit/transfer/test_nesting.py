@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.protocol.bounds import MAX_DEPTH
 from amqpstore_server.protocol.errors import PreconditionFailed
-from amqpstore_server.protocol.field_table import MAX_DEPTH, decode_own_table, decode_table
+from amqpstore_server.protocol.field_table import decode_own_table, decode_table
 from amqpstore_tools.offline.contents import plain, properties_of
 from amqpstore_tools.transfer.properties import decode_properties, encode_properties
 from tests.unit.transfer.test_fields import through_json, through_msgpack

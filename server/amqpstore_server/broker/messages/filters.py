@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from amqpstore import Envelope, Message
-from amqpstore_server.broker.patterns import Pattern
+from amqpstore_server.broker.patterns import ASKED, Pattern
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 MAX_CONDITIONS = 50
@@ -134,7 +134,7 @@ def _tests(wanted: Condition) -> Iterable[_Test]:
     if (part := wanted.contains) is not None:
         yield lambda value: isinstance(value, str) and part in value
     if wanted.pattern is not None:
-        pattern = Pattern(wanted.pattern)
+        pattern = Pattern(wanted.pattern, ASKED)
         yield lambda value: isinstance(value, str) and pattern.matches(value)
 
 
@@ -143,7 +143,7 @@ def _body_tests(wanted: TextCondition) -> Iterable[Callable[[bytes], bool]]:
         part = wanted.contains.encode()
         yield lambda body: body.find(part, 0, _SEARCHED_BYTES) >= 0
     if wanted.pattern is not None:
-        pattern = Pattern(wanted.pattern)
+        pattern = Pattern(wanted.pattern, ASKED)
         yield lambda body: pattern.matches(body[:_SEARCHED_BYTES].decode(errors="replace"))
 
 

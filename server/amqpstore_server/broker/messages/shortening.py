@@ -8,10 +8,10 @@ so the broker leaves out the oldest deaths, and says in the header x-death-omitt
 from __future__ import annotations
 
 from amqpstore_server.broker.messages.deaths import DEATHS_FIELD
+from amqpstore_server.protocol.bounds import MAX_ENTRIES
 from amqpstore_server.protocol.content import join_properties, split_properties
 from amqpstore_server.protocol.field_table import (
     EMPTY_TABLE,
-    MAX_ENTRIES,
     OWN_HEADERS,
     Int64,
     array_of,

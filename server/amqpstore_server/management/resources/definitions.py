@@ -13,6 +13,7 @@ from amqpstore_server.importing import notes_of
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.protocol.bounds import MAX_DEFINITION_ENTRIES
 
 _DISPOSITION = "content-disposition"
 
@@ -39,7 +40,7 @@ async def export(call: Call) -> Answer:
 
 async def import_(call: Call) -> Answer:
     """Add and change what the definitions say. What is refused is in the log."""
-    content = await call.body(dict[str, Any])
+    content = await call.body(dict[str, Any], MAX_DEFINITION_ENTRIES)
     vhost = call.path.get("vhost", "")
     notes: list[str] = []
     if vhost:

@@ -182,8 +182,16 @@ def _payload(body: PublishBody) -> bytes:
 
 def _properties(given: dict[str, Any] | list[Any]) -> BasicProperties:
     """Raises: HttpError."""
+    if isinstance(given, list):
+        given = checked_arguments(given)
     found: dict[str, Any] = {}
-    for name, value in checked_arguments(given).items():
+    # The headers are a table by themselves, as in what a client sends.
+    properties = dict(given)
+    headers = properties.pop("headers", {})
+    checked_arguments(properties)
+    if isinstance(headers, dict):
+        checked_arguments(headers, "headers")
+    for name, value in given.items():
         if name in _TEXTS:
             if not isinstance(value, str) or len(value.encode()) > _MAX_SHORT_BYTES:
                 raise bad_request(f"property {name} must be a text of at most 255 bytes")

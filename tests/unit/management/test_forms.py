@@ -1,0 +1,51 @@
+"""A file in a form is found without a look at each of its lines and parts."""
+
+import pytest
+
+from amqpstore_server.management.bodies import file_in
+from amqpstore_server.management.errors import HttpError
+from tests.calls import Counts
+
+KIND = "multipart/form-data; boundary=x"
+FILE = b"--x\r\nContent-Disposition: form-data; name=file; filename=d.json\r\n\r\n%s\r\n--x--\r\n"
+
+
+def field(name: str, value: bytes) -> bytes:
+    head = b'--x\r\nContent-Disposition: form-data; name="%b"' % name.encode()
+    return head + b"\r\n\r\n" + value + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (FILE % b"{}", b"{}"),
+        (FILE % b"a\r\n--y\r\n\r\n", b"a\r\n--y\r\n\r\n"),
+        (FILE % b"", b""),
+        (b"preamble\r\n" + FILE % b"{}" + b"epilogue", b"{}"),
+        (field("a", b"1") + FILE % b"{}", b"{}"),
+        (field("a", b"1") + b"--x--", b"1"),
+        (FILE % (b"\n" * 1_000_000), b"\n" * 1_000_000),
+    ],
+)
+def test_the_file_is_found_as_it_is(form: bytes, expected: bytes) -> None:
+    assert file_in(form, KIND) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        (b"", KIND),
+        (b"--x--", KIND),
+        ((FILE % b"{}").removesuffix(b"--x--\r\n"), KIND),
+        (field("a", b"1") + field("b", b"2") + b"--x--", KIND),
+        (FILE % b"{}", "multipart/form-data"),
+        (FILE % b"{}", "multipart/form-data; boundary=y"),
+        (field("a", b"1") * 100_000 + b"--x--", KIND),
+        (b"--x\r\n" + b"a: b\r\n" * 100_000 + b"\r\n{}\r\n--x--", KIND),
+    ],
+)
+def test_what_has_not_one_file_is_refused(form: bytes, kind: str) -> None:
+    counts = Counts()
+    with pytest.raises(HttpError), counts:
+        file_in(form, kind)
+    assert sum(counts.python.values()) < 2000
