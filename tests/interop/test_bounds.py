@@ -9,6 +9,7 @@ from typing import Any
 import pika
 import pika.exceptions
 import pytest
+import requests
 
 from amqpstore_server.protocol.bounds import MAX_ARGUMENTS_DEPTH, MAX_BODY_ENTRIES, MAX_ENTRIES
 from tests.broker_process import BrokerProcess
@@ -164,3 +165,11 @@ def test_an_expression_of_a_request_takes_little_time(
     assert "repeats too much" in refusal(api, "POST", "/queues/%2F/q/messages/delete", wanted)
     policy = {"pattern": expression * 8, "definition": {"max-length": 5}}
     assert "repeats too much" in refusal(api, "PUT", "/policies/%2F/p", policy)
+
+
+def test_strangers_send_no_more_than_a_login(api: ManagementClient) -> None:
+    for size, status in ((10_000, 401), (30_000, 400)):
+        form = f"user=nobody&next=/&password={'%41' * size}"
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        answer = requests.post(f"{api.url}/login", data=form, headers=headers, timeout=60)
+        assert answer.status_code == status

@@ -1,9 +1,14 @@
 """A file in a form is found without a look at each of its lines and parts."""
 
+from typing import Any
+
 import pytest
+import trio
+from starlette.requests import Request
 
 from amqpstore_server.management.bodies import file_in
 from amqpstore_server.management.errors import HttpError
+from amqpstore_server.management.pages.actions import body_of, read_fields
 from tests.calls import Counts
 
 KIND = "multipart/form-data; boundary=x"
@@ -49,3 +54,43 @@ def test_what_has_not_one_file_is_refused(form: bytes, kind: str) -> None:
     with pytest.raises(HttpError), counts:
         file_in(form, kind)
     assert sum(counts.python.values()) < 2000
+
+
+def posted(content: bytes) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+@pytest.mark.trio
+async def test_others_have_their_turn_while_a_large_form_is_read() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        fields = await read_fields(posted(b"a=" + b"%4" * 500_000), 1 << 20)
+        assert fields == [("a", "%4" * 500_000)]
+        assert turns > 10
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("field", ["arguments:json", "properties:merge"])
+def test_json_in_a_field_that_is_nested_without_end_is_refused(field: str) -> None:
+    with pytest.raises(HttpError, match="not valid JSON"):
+        body_of([(field, "[" * 100_000)])
+
+
+def test_a_name_with_very_many_dots_is_one_of_a_few_levels() -> None:
+    body: Any = body_of([("a." * 100_000, "x")])
+    levels = 0
+    while isinstance(body, dict):
+        (body,) = body.values()
+        levels += 1
+    assert levels < 20

@@ -22,7 +22,7 @@ from amqpstore_server.management.bodies import file_in, read_form
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import check_origin
 from amqpstore_server.management.pages import charts
-from amqpstore_server.management.pages.actions import act, fields_of
+from amqpstore_server.management.pages.actions import act, read_fields
 from amqpstore_server.management.pages.address import PageAddress, own_path
 from amqpstore_server.management.pages.api import PageApi
 from amqpstore_server.management.pages.choosing import KEPT_S, ColumnChoice, cookie_of
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_FORM_BYTES = 1 << 20
+_MAX_LOGIN_BYTES = 64 << 10
+"""Anybody may send that form."""
 _STATIC_AGE_S = 3600
 _DEFINITIONS = "/api/definitions"
 _AT_ONCE = {"x-accel-buffering": "no"}
@@ -187,7 +189,7 @@ class PagesApp:
             return self._login_page(request, following, _ENDED if has_ended else None, 200)
         public = self._public(request)
         check_origin(request.headers, public, ())
-        fields = dict(fields_of(await read_form(request, _MAX_FORM_BYTES)))
+        fields = dict(await read_fields(request, _MAX_LOGIN_BYTES))
         following = fields.get("next", "/")
         try:
             secret = fields.get("password", "")
@@ -231,7 +233,7 @@ class PagesApp:
         public = self._public(request)
         check_origin(request.headers, public, ())
         session, identity = await self._logged_in(request)
-        fields = fields_of(await read_form(request, _MAX_FORM_BYTES))
+        fields = await read_fields(request, _MAX_FORM_BYTES)
         found = dict(fields)
         said, following = found.pop("said", ""), found.pop("then", "")
         rest = [one for one in fields if one[0] not in ("said", "then")]
@@ -280,7 +282,7 @@ class PagesApp:
         """Handle all messages that a form means; the answer grows by a line of JSON a piece."""
         check_origin(request.headers, self._public(request), ())
         session, identity = await self._logged_in(request)
-        asked = dict(fields_of(await read_form(request, _MAX_FORM_BYTES)))
+        asked = dict(await read_fields(request, _MAX_FORM_BYTES))
         path = _path(request)
         api = PageApi(self._api, identity)
         selection = QueueSelection(api, path["vhost"], path["name"], asked)
@@ -309,7 +311,7 @@ class PagesApp:
         name = request.path_params["name"]
         if name not in LISTS:
             raise not_found("There is no such list.")
-        fields = fields_of(await read_form(request, _MAX_FORM_BYTES))
+        fields = await read_fields(request, _MAX_FORM_BYTES)
         is_usual = ("usual", "") in fields
         chosen = None if is_usual else {value for field, value in fields if field == "column"}
         location = public.prefix + self._came_from(request)
