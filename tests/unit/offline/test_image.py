@@ -1,18 +1,25 @@
 """A store read without being opened: what it says is what opening finds, and nothing changes."""
 
+import contextlib
+import errno
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lmdb
 import pytest
 
 from amqpstore import Envelope, FormatVersionError, Message, NotAStoreError, StoreLockedError
+from amqpstore.backing import Backing
+from amqpstore_tools.offline import image
+from amqpstore_tools.offline.catalog import CatalogImage
 from amqpstore_tools.offline.queues import QueueTotals
+from amqpstore_tools.offline.recovering import recover_image
 from amqpstore_tools.offline.segments import SegmentState
 from amqpstore_tools.repair.imaging import RemainingImage
+from amqpstore_tools.transfer.exporting import queues_of
 from tests.unit.offline.stores import FIXTURES, copied, create, files_of, open_store, publish, take
 
 STORES = ("golden", "torn", "damaged")
@@ -322,3 +329,39 @@ def test_what_the_log_and_an_index_file_have_counts_once(data_directory: str) ->
         [queue] = image.queues
         assert [entry.sequence for entry in queue.entries()] == list(range(5, 31))
         assert image.catalog_reason == "the file is missing"
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_no_file_is_open_once_it_is_closed(name: str, tmp_path: Path) -> None:
+    """Whoever reads stores one after the other in a process has no more files open for each."""
+    directory = copied(name, tmp_path)
+    with RemainingImage.open(directory) as found:
+        assert sum(len(list(queue.columns())) for queue in queues_of(found))
+        assert any(path.endswith(".segment") for path in open_files(directory))
+    assert not open_files(directory)
+
+
+def test_no_file_is_open_if_it_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copied("golden", tmp_path)
+
+    def recover_and_fail(backing: Backing, catalog: CatalogImage) -> NoReturn:
+        for segment in recover_image(backing, catalog).segments:
+            segment.file()
+        assert open_files(directory)
+        raise OSError(errno.EIO, "it cannot be read any more")
+
+    monkeypatch.setattr(image, "recover_image", recover_and_fail)
+    with pytest.raises(OSError, match="any more"):
+        RemainingImage.open(directory)
+    assert not open_files(directory)
+
+
+def open_files(directory: str) -> list[str]:
+    """Those below a directory that this process has open."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in found if path.startswith(directory)]

@@ -363,7 +363,7 @@ class _Copy:
         ) as catalog:
             backing = Backing.of(ReadOnlyFiles(), self._target, self._store_id, catalog)
             # Damage that ends it is not the copy's, and was found before.
-            with contextlib.suppress(StoreError):
+            with contextlib.closing(backing.descriptors), contextlib.suppress(StoreError):
                 if found := recover_image(backing, catalog).report.shortfall:
                     # Not of one file: a later copy may share it, after a repair of the store.
                     self._out.damage.append(DamagedBytes(SEGMENTS, 0, 0, found.text))

@@ -107,10 +107,13 @@ class StoreImage:
         self.marker_reason: str | None = None
         self.seed = 0
         self._exit = ExitStack()
-        self.store_id = self._find_store()
         self.catalog_reason: str | None = None
         self.notes: list[str] = []
-        self._recovered = self._recover()
+        with ExitStack() as unless_opened:
+            unless_opened.callback(self._exit.close)
+            self.store_id = self._find_store()
+            self._recovered = self._recover()
+            unless_opened.pop_all()
 
     @classmethod
     def open(
@@ -341,6 +344,8 @@ class StoreImage:
         """
         store_id = self.store_id or uuid.UUID(int=0)
         backing = Backing.of(self.files, self.directory, store_id.bytes, self.catalog)
+        # Segments are read until the image is closed, and each that was read is open.
+        self._exit.callback(backing.descriptors.close)
         return recover_image(backing, self.catalog)
 
     def _find_store(self) -> uuid.UUID | None:
