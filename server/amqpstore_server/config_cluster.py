@@ -133,7 +133,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         file_key(
             "a PEM file: the certificate of this member, and those between it and its CA; with it, "
             "members speak TLS and each has to show one; without it, they prove that they know the "
-            "cluster's secret, and everything they send can be read on the way",
+            "cluster's secret, and everything they send can be read on the way, but not changed",
         ),
     ] = ""
     cluster_key: Annotated[

@@ -12,7 +12,8 @@ class ReplicationFigures(NamedTuple):
     list yet. `copied_bytes` were sent of copies of the store; `copies` are sent now, which will
     take `left_bytes` more. `waiting` processes stay out, or do not lead, because they or the group
     may be older than before; `is_etcd_refused`: etcd may be, and is not used. `left` has how many
-    followers have left the list in this term, by the reason.
+    followers have left the list in this term, by the reason. `refused_frames`: how many connections
+    of members this process has ended, as what came was not the other one's next frame.
     """
 
     term: int
@@ -25,6 +26,7 @@ class ReplicationFigures(NamedTuple):
     waiting: int = 0
     is_etcd_refused: bool = False
     left: Mapping[str, int] = {}
+    refused_frames: int = 0
 
 
 class FollowerFigures(NamedTuple):
@@ -33,7 +35,7 @@ class FollowerFigures(NamedTuple):
     here, and `lag_batches` are confirmed and not here, as far as this member knows.
     `received_bytes` of `copy_bytes` of the leader's store are here, while it gets a copy.
     `waits`: it stays out, or does not lead, because it or the group may be older than before.
-    `free_bytes` are those of its disk.
+    `free_bytes` are those of its disk. `refused_frames` as those of a leader.
     """
 
     leader: str
@@ -48,3 +50,4 @@ class FollowerFigures(NamedTuple):
     is_damaged: bool
     free_bytes: int
     least_free_bytes: int
+    refused_frames: int

@@ -9,7 +9,7 @@ and each change of the list of in-sync replicas.
 - `keys`: what is kept in etcd, and the transactions on it
 - `operations`: what operators change there
 - `frames`: what members send each other
-- `codec`: frames on the wire
+- `codec`: frames on the wire; `frame_tags`: by what one knows that they are the peer's
 - `effects`: what a member asks of its driver
 - `notes`: what a member has seen of its group, and by what it knows an etcd again
 - `registering`: which process is that of a member

@@ -7,7 +7,8 @@
     12      H     header: MessagePack, an array of the frame's type and its fields; content is empty
     12 + H  C     content: raw, as a leader's log has it
 
-Numbers are unsigned, most significant byte first.
+Numbers are unsigned, most significant byte first. On a connection with tags each frame has one of
+16 bytes in front of it: see `frame_tags`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Generic, TypeVar
 import msgspec
 from crc32c import crc32c
 
+from amqpstore_server.cluster.frame_tags import TAG_BYTES, FrameTags
 from amqpstore_server.cluster.frames import (
     Definition,
     DefinitionsSnapshot,
@@ -43,6 +45,10 @@ class PeerFrameError(Exception):
     """A peer has sent what is not a frame, or not one that it may send: close the connection."""
 
 
+class ForgedFrameError(PeerFrameError):
+    """A whole frame does not have the tag that is due: the peer has not sent it, or not next."""
+
+
 def encode(frame: Frame) -> tuple[bytes, bytes]:
     """Return a frame as it is sent: what comes before its content, and the content, uncopied."""
     content = b""
@@ -59,12 +65,21 @@ class FrameReader(Generic[_F]):
     """Takes the bytes of one connection as they come, and gives the frames in them.
 
     Args: decoder, for the frames that this peer may send. max_content_bytes: of one frame; a peer
-    that announces more is refused before any of it is kept.
+    that announces more is refused before any of it is kept. tags, those that its frames have to
+    have; None without them.
     """
 
-    def __init__(self, decoder: msgspec.msgpack.Decoder[_F], max_content_bytes: int) -> None:
+    def __init__(
+        self,
+        decoder: msgspec.msgpack.Decoder[_F],
+        max_content_bytes: int,
+        tags: FrameTags | None = None,
+    ) -> None:
         self._decoder = decoder
         self._max_content_bytes = max_content_bytes
+        self._tags = tags
+        self._begin = TAG_BYTES if tags is not None else 0
+        """Where a frame begins among the bytes that were received."""
         self._received = bytearray()
 
     def receive(self, received: bytes) -> None:
@@ -81,28 +96,36 @@ class FrameReader(Generic[_F]):
 
         Raises:
             PeerFrameError: these bytes are not a frame, and no later ones can be.
+            ForgedFrameError: they are, and not the one that the peer sent next.
         """
-        received = self._received
-        if len(received) < PREFIX.size:
+        received, begin = self._received, self._begin
+        at = begin + PREFIX.size
+        if len(received) < at:
             return None
-        header_bytes, content_bytes, checksum = PREFIX.unpack_from(received)
+        header_bytes, content_bytes, checksum = PREFIX.unpack_from(received, begin)
         if header_bytes > MAX_HEADER_BYTES or content_bytes > self._max_content_bytes:
             raise PeerFrameError(
                 f"a frame is announced with a header of {header_bytes} bytes and {content_bytes} "
                 f"bytes of content; at most {MAX_HEADER_BYTES} and {self._max_content_bytes} are "
                 "taken from this peer"
             )
-        start = PREFIX.size + header_bytes
+        start = at + header_bytes
         end = start + content_bytes
         if len(received) < end:
             return None
         with memoryview(received) as view:
-            header, content = bytes(view[PREFIX.size : start]), bytes(view[start:end])
-            found = crc32c(content, crc32c(header, crc32c(bytes(view[: _LENGTHS.size]))))
+            head, content = bytes(view[begin:start]), bytes(view[start:end])
+        header = head[PREFIX.size :]
+        found = crc32c(content, crc32c(header, crc32c(head[: _LENGTHS.size])))
         if found != checksum:
             raise PeerFrameError(
-                f"a frame of {end} bytes has the checksum {found:08x} and was sent with "
+                f"a frame of {end - begin} bytes has the checksum {found:08x} and was sent with "
                 f"{checksum:08x}: it was damaged on its way"
+            )
+        if self._tags is not None and not self._tags.is_next(received[:begin], head, content):
+            raise ForgedFrameError(
+                f"a frame of {end - begin} bytes is not what the other member sent next: somebody "
+                "between the two has made it up, or has changed, repeated or held back frames"
             )
         del received[:end]
         return self._decode(header, content)
@@ -123,11 +146,11 @@ class FrameReader(Generic[_F]):
         return frame
 
 
-def read_follower() -> FrameReader[FromFollower]:
+def read_follower(tags: FrameTags | None = None) -> FrameReader[FromFollower]:
     """Return a reader for what a follower sends: small frames only."""
-    return FrameReader(msgspec.msgpack.Decoder(FromFollower), 0)
+    return FrameReader(msgspec.msgpack.Decoder(FromFollower), 0, tags)
 
 
-def read_leader(max_content_bytes: int) -> FrameReader[FromLeader]:
+def read_leader(max_content_bytes: int, tags: FrameTags | None = None) -> FrameReader[FromLeader]:
     """Return a reader for what a leader sends. Args: max_content_bytes, of the largest batch."""
-    return FrameReader(msgspec.msgpack.Decoder(FromLeader), max_content_bytes)
+    return FrameReader(msgspec.msgpack.Decoder(FromLeader), max_content_bytes, tags)

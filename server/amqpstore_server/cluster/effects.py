@@ -70,6 +70,8 @@ class Dial(NamedTuple):
 
     member: str
     address: str
+    takes_tags: bool = False
+    """Whether the leader knows connections whose frames have tags."""
 
 
 class HangUp(NamedTuple):

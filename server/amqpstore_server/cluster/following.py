@@ -32,6 +32,7 @@ from amqpstore_server.cluster.frames import (
     FOUNDED_PROTOCOL,
     PROTOCOL,
     START,
+    TAG_PROTOCOL,
     Ack,
     Beat,
     CaughtUp,
@@ -166,7 +167,8 @@ class Following:
             self._leader_protocol = int(leader.get("protocol", FOUNDED_PROTOCOL))
             self._dial_at = now + self._timing.read_every_s
             self._go(Stream.DIALLED)
-            self._effects.append(Dial(str(leader["member"]), str(leader["replicate"])))
+            takes_tags = self._leader_protocol >= TAG_PROTOCOL
+            self._effects.append(Dial(str(leader["member"]), str(leader["replicate"]), takes_tags))
 
     def connected(self, link: int) -> None:
         """The connection stands: say who this is, and what is on disk here."""

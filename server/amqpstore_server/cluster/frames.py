@@ -12,13 +12,15 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of these frames. A leader sends the one that etcd has for the group; its key in etcd
-names the one that it takes. Version 2 adds `Claim` and `Leave`.
+names the one that it takes. Version 2 adds `Claim` and `Leave`; version 3 adds no frame, but the
+tags of `frame_tags`, which a follower asks for when it connects.
 """
 FOUNDED_PROTOCOL = 1
 """What the members of a new group have to speak at least."""
 CLAIM_PROTOCOL = 2
+TAG_PROTOCOL = 3
 MAX_TERM = (1 << 19) - 1
 """Terms up to this keep LSNs positive in 64 signed bits."""
 MAX_TAIL = 4096

@@ -7,6 +7,10 @@ from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.replication_figures import FollowerFigures
 
 _PREFIX = "amqpstore_replication_"
+_REFUSED = (
+    "refused_frames_total",
+    "Connections of members that were ended, as what came was not the next frame of the other one",
+)
 
 
 def families(source: MetricsSource) -> Families:
@@ -31,6 +35,7 @@ def families(source: MetricsSource) -> Families:
             "Whether etcd is not used, as it is not the group's or is older than before",
             int(figures.is_etcd_refused),
         ),
+        (*_REFUSED, figures.refused_frames),
     ):
         yield single(Described(_PREFIX + name, help_text), value)
     name, help_text = f"{_PREFIX}left_total", "Followers that have left the in-sync list"
@@ -71,5 +76,6 @@ def of_follower(figures: FollowerFigures) -> Families:
             figures.is_etcd_refused,
         ),
         ("damage_found", "Whether the start of this follower has found damage", figures.is_damaged),
+        (*_REFUSED, figures.refused_frames),
     ):
         yield single(Described(_PREFIX + name, help_text), value)

@@ -62,7 +62,7 @@ from amqpstore_server.replication.catching_up import catch_up
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.copying import CopyCounts, send_copy
 from amqpstore_server.replication.disk_lane import DiskLane, Follow
-from amqpstore_server.replication.handshake import HandshakeError, Purpose
+from amqpstore_server.replication.handshake import HandshakeError, PeerSession, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
 from amqpstore_server.replication.listening import MemberDialer, MemberListener
 from amqpstore_server.replication.member_file import MemberFile
@@ -105,6 +105,8 @@ class Controller:
         self.orders = Orders()
         self.doors = ProxiedDoors()
         self.copies = CopyCounts()
+        self.refused_frames = 0
+        """How many links have ended because what came was not the peer's next frame."""
         self.leader: KnownLeader | None = None
         """Whom etcd names as the leader."""
         self.log = log
@@ -168,6 +170,7 @@ class Controller:
             is_damaged=member.identity.is_damaged,
             free_bytes=self.log.free_bytes(),
             least_free_bytes=least_free_bytes,
+            refused_frames=self.refused_frames,
         )
 
     def close(self) -> None:
@@ -367,7 +370,8 @@ class Controller:
         if secret is None:
             _log.error("etcd has no secret for this group: run `amqpstore cluster init`")
             return
-        self._dialer.dial(dial.address, secret, self._connected)
+        purpose = Purpose.TAGGED_STREAM if dial.takes_tags else Purpose.STREAM
+        self._dialer.dial(dial.address, secret, self._connected, purpose)
 
     def released(self, term: int) -> None:
         with self._lock:
@@ -436,16 +440,22 @@ class Controller:
 
     # Connections: see `LinkEvents` and `MemberConnections`.
 
-    def accepted(self, sock: MemberSocket, purpose: Purpose) -> None:
-        if purpose is Purpose.PROXY:
+    def accepted(self, sock: MemberSocket, session: PeerSession, peer: str) -> None:
+        if session.purpose is Purpose.PROXY:
             self._let_in(sock)
             return
+        if session.sent is None and isinstance(sock, socket.socket):
+            _log.warning(
+                "what this follower sends could be forged on its way: upgrade it",
+                extra={"peer": peer},
+            )
         with self._lock:
             if self.member.leader is None or self._closed.is_set():
                 sock.close()
                 return
             self._link_count += 1
-            link = Link(self._link_count, sock, read_follower(), self)
+            reader = read_follower(session.read)
+            link = Link(self._link_count, sock, reader, self, session.sent)
             self._links[link.number] = link
         link.start()
 
@@ -469,19 +479,20 @@ class Controller:
         secret = self._secret
         if secret is None:
             raise HandshakeError("etcd has told no secret yet")
-        found = self._dialer.connect(address, secret, Purpose.PROXY)
+        found, _ = self._dialer.connect(address, secret, Purpose.PROXY)
         if not isinstance(found, socket.socket):
             found.close()
             raise HandshakeError("clients are not passed on over TLS")
         return found
 
-    def _connected(self, sock: MemberSocket) -> None:
+    def _connected(self, sock: MemberSocket, session: PeerSession) -> None:
         def connect(member: GroupMember, _now: float) -> Link | None:
             if self._closed.is_set():
                 sock.close()
                 return None
             self._link_count += 1
-            link = Link(self._link_count, sock, read_leader(MAX_CONTENT_BYTES), self)
+            reader = read_leader(MAX_CONTENT_BYTES, session.read)
+            link = Link(self._link_count, sock, reader, self, session.sent)
             self._links[link.number] = link
             self._dialled.add(link.number)
             member.connected(link.number)
@@ -511,6 +522,10 @@ class Controller:
                 member.progressed(link, now)
 
         self._tell(progress)
+
+    def refused(self, link: int) -> None:  # noqa: ARG002 - which one is in the log
+        with self._lock:
+            self.refused_frames += 1
 
     def disconnected(self, link: int, reason: str) -> None:
         def disconnect(member: GroupMember, _now: float) -> None:

@@ -7,6 +7,10 @@
 A proof is the HMAC-SHA-256, under the secret, of who gives it, the purpose, and both nonces: so it
 cannot be used again, nor sent back to its sender. Nobody gets more than these few bytes, or more
 time than the deadline, without one. What follows is not encrypted by this: that takes certificates.
+
+The keys for tags of frames, one for each direction, are the HMAC-SHA-256, under the secret, of what
+a proof is made of, with `frames of dialer` and `frames of listener` as the role. Whether there are
+tags is decided by the purpose, which is under the proofs: nobody between the two can change that.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import hmac
 import secrets
 import time
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from amqpstore_server.cluster.frame_tags import FrameTags
 
 MAGIC = b"amqpstore member 1\n"
 _NONCE_BYTES = 32
@@ -27,9 +33,21 @@ class Purpose(Enum):
     """What a connection is for."""
 
     STREAM = b"s"
-    """A follower takes the leader's frames."""
+    """A follower takes the leader's frames, without tags: over TLS, or one of them is too old."""
+    TAGGED_STREAM = b"t"
+    """A follower takes the leader's frames, and each frame has its tag."""
     PROXY = b"p"
     """A follower passes on a client."""
+
+
+class PeerSession(NamedTuple):
+    """What two members have agreed on: what the connection is for, and with which tags this one
+    sends frames and reads them; None without tags.
+    """
+
+    purpose: Purpose
+    sent: FrameTags | None = None
+    read: FrameTags | None = None
 
 
 class HandshakeError(Exception):
@@ -46,7 +64,7 @@ class HandshakeSocket(Protocol):
     def sendall(self, content: bytes, /) -> None: ...
 
 
-def greet(sock: HandshakeSocket, secret: bytes, purpose: Purpose) -> None:
+def greet(sock: HandshakeSocket, secret: bytes, purpose: Purpose) -> PeerSession:
     """Be the dialer. Raises: HandshakeError, OSError."""
     until = time.monotonic() + DEADLINE_S
     mine = secrets.token_bytes(_NONCE_BYTES)
@@ -55,10 +73,14 @@ def greet(sock: HandshakeSocket, secret: bytes, purpose: Purpose) -> None:
     theirs = _receive(sock, _NONCE_BYTES, until)
     _check(_receive(sock, _PROOF_BYTES, until), secret, b"listener", purpose, mine, theirs)
     _send(sock, _proof(secret, b"dialer", purpose, mine, theirs), until)
+    if purpose is not Purpose.TAGGED_STREAM:
+        return PeerSession(purpose)
+    of_dialer, of_listener = _tags(secret, purpose, mine, theirs)
+    return PeerSession(purpose, of_dialer, of_listener)
 
 
-def answer(sock: HandshakeSocket, secret: bytes) -> Purpose:
-    """Be the listener. Returns what the connection is for. Raises: HandshakeError, OSError."""
+def answer(sock: HandshakeSocket, secret: bytes) -> PeerSession:
+    """Be the listener. Raises: HandshakeError, OSError."""
     until = time.monotonic() + DEADLINE_S
     _expect_magic(sock, until)
     asked = _receive(sock, 1, until)
@@ -70,7 +92,21 @@ def answer(sock: HandshakeSocket, secret: bytes) -> Purpose:
     mine = secrets.token_bytes(_NONCE_BYTES)
     _send(sock, MAGIC + mine + _proof(secret, b"listener", purpose, theirs, mine), until)
     _check(_receive(sock, _PROOF_BYTES, until), secret, b"dialer", purpose, theirs, mine)
-    return purpose
+    if purpose is not Purpose.TAGGED_STREAM:
+        return PeerSession(purpose)
+    of_dialer, of_listener = _tags(secret, purpose, theirs, mine)
+    return PeerSession(purpose, of_listener, of_dialer)
+
+
+def _tags(
+    secret: bytes, purpose: Purpose, of_dialer: bytes, of_other: bytes
+) -> tuple[FrameTags, FrameTags]:
+    """Return the tags of what the dialer sends, and of what the listener sends."""
+    by_dialer, by_listener = (
+        FrameTags(_proof(secret, role, purpose, of_dialer, of_other))
+        for role in (b"frames of dialer", b"frames of listener")
+    )
+    return by_dialer, by_listener
 
 
 def _proof(

@@ -93,6 +93,7 @@ class LeadingTerm:
             controller.member.waiting,
             controller.member.is_etcd_refused,
             {reason.name.lower(): count for reason, count in leader.leave_counts.items()},
+            controller.refused_frames,
         )
 
     def may_send(self) -> bool:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 from amqpstore_server.cluster.codec import FrameReader, PeerFrameError, encode
+from amqpstore_server.cluster.frame_tags import TAG_BYTES, FrameTags
 from amqpstore_server.cluster.frames import Frame, FromFollower, FromLeader
 from amqpstore_server.replication.tls_streams import TlsStream
 
@@ -50,11 +51,18 @@ class LinkEvents(Protocol):
     def progressed(self, link: int) -> None:
         """A part of a frame has come."""
 
+    def refused(self, link: int) -> None:
+        """What has come is not a frame, or not the one that the peer sent next."""
+
     def disconnected(self, link: int, reason: str) -> None: ...
 
 
 class Link:
-    """One connection, `number`. Its threads run from `start` to its end."""
+    """One connection, `number`. Its threads run from `start` to its end.
+
+    Args: reader, of what comes; tags, of what is sent; None without them. A frame gets its tag when
+    it is certain that it goes next.
+    """
 
     def __init__(
         self,
@@ -62,19 +70,20 @@ class Link:
         sock: MemberSocket,
         reader: FrameReader[FromFollower] | FrameReader[FromLeader],
         events: LinkEvents,
+        tags: FrameTags | None = None,
     ) -> None:
         self.number = number
+        self._tags = tags
         self._socket = sock
         self._reader = reader
         self._events = events
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._queue: deque[tuple[bytes, bytes] | Callable[[Write], None]] = deque()
+        self._queue: deque[tuple[bytes, bytes] | bytes | Callable[[Write], None]] = deque()
+        """Frames, jobs, and the rest of a frame, before which nothing else may be sent."""
         self._queued_bytes = 0
         self._urgent: tuple[bytes, bytes] | None = None
         """The newest beat that is not sent yet: it takes the place of an older one."""
-        self._is_cut = False
-        """Whether the first frame that is queued was sent in part: nothing goes before its rest."""
         self._is_writing = False
         """Whether the writing thread has something in hand that is not sent yet."""
         self._is_ending = False
@@ -107,23 +116,35 @@ class Link:
                 return
             size = len(encoded[0]) + len(encoded[1])
             if not self._queue and not self._is_writing and size <= _PIECE_BYTES:
+                if self._tags is not None:
+                    encoded = self._tagged(encoded)
+                    size += TAG_BYTES
                 sent = self._send_now(encoded)
                 if sent == size:
                     return
-                encoded = (b"".join(encoded)[sent:], b"")
-                size -= sent
-                self._is_cut = sent > 0
+                # Also if nothing was sent: it has the number of its tag, and OpenSSL wants the same
+                # bytes again.
+                self._enqueue(b"".join(encoded)[sent:], size - sent)
             elif is_urgent:
                 self._urgent = encoded
                 self._wake.notify()
-                return
-            self._queued_bytes += size
-            if self._queued_bytes > _MAX_QUEUED_BYTES:
-                self._queue.clear()
-                self._is_ending = True
-                _log.warning("a peer reads too slowly", extra={"link": self.number})
-            self._queue.append(encoded)
-            self._wake.notify()
+            else:
+                self._enqueue(encoded, size)
+
+    def _enqueue(self, item: tuple[bytes, bytes] | bytes, size: int) -> None:
+        self._queued_bytes += size
+        if self._queued_bytes > _MAX_QUEUED_BYTES:
+            self._queue.clear()
+            self._is_ending = True
+            _log.warning("a peer reads too slowly", extra={"link": self.number})
+        self._queue.append(item)
+        self._wake.notify()
+
+    def _tagged(self, encoded: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+        """Return the next frame with its tag, if there are tags."""
+        head, content = encoded
+        tags = self._tags
+        return encoded if tags is None else (tags.next(head, content) + head, content)
 
     def _send_now(self, encoded: tuple[bytes, bytes]) -> int:
         """Send what the socket takes at once. Returns how many bytes: none of them after an error,
@@ -156,6 +177,8 @@ class Link:
             while (item := self._next()) is not None:
                 if isinstance(item, tuple):
                     self._send(item)
+                elif isinstance(item, bytes):
+                    self._socket.sendall(item)
                 else:
                     item(self._send_of_job)
         except OSError as error:
@@ -169,22 +192,25 @@ class Link:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _next(self) -> tuple[bytes, bytes] | Callable[[Write], None] | None:
+    def _next(self) -> tuple[bytes, bytes] | bytes | Callable[[Write], None] | None:
         with self._lock:
             self._is_writing = False
             while not self._queue and not self._urgent and not self._is_ending:
                 self._wake.wait()
             urgent = self._urgent
-            if urgent is not None and not self._is_cut:
+            is_cut = bool(self._queue) and isinstance(self._queue[0], bytes)
+            if urgent is not None and not is_cut:
                 self._urgent = None
                 self._is_writing = True
                 return urgent
             if not self._queue:
                 return None
             item = self._queue.popleft()
-            self._is_writing, self._is_cut = True, False
+            self._is_writing = True
             if isinstance(item, tuple):
                 self._queued_bytes -= len(item[0]) + len(item[1])
+            elif isinstance(item, bytes):
+                self._queued_bytes -= len(item)
             return item
 
     def _send_of_job(self, frame: Frame) -> None:
@@ -196,7 +222,7 @@ class Link:
         self._send(encode(frame))
 
     def _send(self, encoded: tuple[bytes, bytes]) -> None:
-        head, content = encoded
+        head, content = self._tagged(encoded)
         if len(content) <= _PIECE_BYTES:
             self._socket.sendall(head + content)
             return
@@ -211,8 +237,10 @@ class Link:
             while received := self._received():
                 self.take(received)
         except PeerFrameError as error:
-            _log.error("a peer sends what is not a frame", extra={"reason": str(error)})
+            extra = {"link": self.number, "reason": str(error)}
+            _log.error("a peer sends what is not its next frame", extra=extra)
             reason = str(error)
+            self._events.refused(self.number)
         except OSError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - it ends this link, and nothing else

@@ -19,6 +19,7 @@ from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.replication.handshake import (
     DEADLINE_S,
     HandshakeError,
+    PeerSession,
     Purpose,
     answer,
     greet,
@@ -45,7 +46,8 @@ class MemberConnections(Protocol):
     def secret(self) -> bytes | None:
         """The group's secret; None as long as etcd was not read."""
 
-    def accepted(self, sock: MemberSocket, purpose: Purpose) -> None: ...
+    def accepted(self, sock: MemberSocket, session: PeerSession, peer: str) -> None:
+        """Take a connection. Args: peer, the address that it comes from."""
 
 
 class Strangers:
@@ -144,7 +146,7 @@ class MemberListener:
             if self._tls is not None:
                 sock.settimeout(DEADLINE_S)
                 found = TlsStream(self._tls.wrap_socket(sock, server_side=True))
-            purpose = answer(found, secret)
+            session = answer(found, secret)
         except (OSError, HandshakeError) as error:
             extra = {"peer": peer, "reason": str(error)}
             _log.warning("a connection is not a member's", extra=extra)
@@ -152,7 +154,7 @@ class MemberListener:
             return
         finally:
             self._strangers.leave(sock)
-        self._connections.accepted(found, purpose)
+        self._connections.accepted(found, session, peer)
 
 
 class MemberDialer:
@@ -169,8 +171,8 @@ class MemberDialer:
         self,
         address: str,
         secret: bytes,
-        connected: Callable[[MemberSocket], None],
-        purpose: Purpose = Purpose.STREAM,
+        connected: Callable[[MemberSocket, PeerSession], None],
+        purpose: Purpose,
     ) -> None:
         """Connect in a thread; `connected` is called there, or never. There is one thread for each
         address, however often it is dialled.
@@ -183,7 +185,7 @@ class MemberDialer:
 
         def run() -> None:
             try:
-                sock = self.connect(address, secret, purpose)
+                sock, session = self.connect(address, secret, purpose)
             except (OSError, HandshakeError) as error:
                 _log.info(
                     "the leader cannot be reached", extra={"peer": address, "reason": str(error)}
@@ -191,7 +193,7 @@ class MemberDialer:
                 self._ended(dialled)
             else:
                 self._ended(dialled)
-                connected(sock)
+                connected(sock, session)
 
         threading.Thread(target=run, name=f"dial {address}", daemon=True).start()
 
@@ -199,11 +201,15 @@ class MemberDialer:
         with self._lock:
             self._under_way.discard(dialled)
 
-    def connect(self, address: str, secret: bytes, purpose: Purpose) -> MemberSocket:
-        """Return a connection to a member that has proved to be one.
+    def connect(
+        self, address: str, secret: bytes, purpose: Purpose
+    ) -> tuple[MemberSocket, PeerSession]:
+        """Return a connection to a member that has proved to be one. Over TLS frames have no tags.
 
         Raises: HandshakeError, OSError.
         """
+        if self._tls is not None and purpose is Purpose.TAGGED_STREAM:
+            purpose = Purpose.STREAM
         sock = socket.create_connection(host_and_port(address), timeout=_CONNECT_TIMEOUT_S)
         found: MemberSocket = sock
         try:
@@ -211,8 +217,8 @@ class MemberDialer:
             if self._tls is not None:
                 sock.settimeout(DEADLINE_S)
                 found = TlsStream(self._tls.wrap_socket(sock))
-            greet(found, secret, purpose)
+            session = greet(found, secret, purpose)
         except BaseException:
             found.close()
             raise
-        return found
+        return found, session

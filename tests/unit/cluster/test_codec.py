@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,13 +17,16 @@ from hypothesis import strategies as st
 from amqpstore_server.cluster.codec import (
     MAX_HEADER_BYTES,
     PREFIX,
+    ForgedFrameError,
     FrameReader,
     PeerFrameError,
     encode,
     read_follower,
     read_leader,
 )
+from amqpstore_server.cluster.frame_tags import TAG_BYTES, FrameTags
 from amqpstore_server.cluster.frames import (
+    CLAIM_PROTOCOL,
     FOUNDED_PROTOCOL,
     MAX_TAIL,
     MAX_TERM,
@@ -76,8 +80,10 @@ MAX_BYTES = 1 << 20
 WIRE = {
     1: "398098b9465aed52f1ed953cfba0ccd8ea8076a134eaec8e5d36a9b4943844bb",
     2: "7db032402cf85ba20f3a24df060d169a2879478ea69387fdc3df1b285f1bcea7",
+    3: "a7b0e891fe4fa948c0fe4446f33003d327809455a0ae6c87c7a12649d782b127",
 }
-"""What all of these are on the wire, by version of the protocol."""
+"""What all of these are on the wire, by version of the protocol; of version 3 with tags."""
+KEY = bytes(range(32))
 
 
 def wire(frame: Frame) -> bytes:
@@ -89,7 +95,75 @@ def test_frames_change_with_the_version_of_the_protocol_only() -> None:
     frames = b"".join(wire(one) for one in (*FROM_FOLLOWER, *FROM_LEADER))
     assert hashlib.sha256(frames).hexdigest() == WIRE[FOUNDED_PROTOCOL]
     frames += b"".join(map(wire, ADDED))
-    assert hashlib.sha256(frames).hexdigest() == WIRE[PROTOCOL]
+    assert hashlib.sha256(frames).hexdigest() == WIRE[CLAIM_PROTOCOL]
+    tagged = b"".join(wires_with_tags((*FROM_FOLLOWER, *FROM_LEADER, *ADDED)))
+    assert hashlib.sha256(tagged).hexdigest() == WIRE[PROTOCOL]
+
+
+def wires_with_tags(frames: Sequence[Frame], key: bytes = KEY) -> list[bytes]:
+    """Return frames as one side sends them on a connection with tags."""
+    tags = FrameTags(key)
+    encoded = [encode(one) for one in frames]
+    return [tags.next(head, content) + head + content for head, content in encoded]
+
+
+LEADER_SENT = wires_with_tags(FROM_LEADER)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_frames_with_their_tags_are_read_in_any_pieces(size: int) -> None:
+    sent = b"".join(LEADER_SENT)
+    reader = read_leader(MAX_BYTES, FrameTags(KEY))
+    found: list[Frame] = []
+    for at in range(0, len(sent), size):
+        reader.receive(sent[at : at + size])
+        while (frame := reader.next_frame()) is not None:
+            found.append(frame)
+    assert tuple(found) == FROM_LEADER
+    assert not reader.partial_bytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "good"),
+    {
+        "one is left out": (LEADER_SENT[1:], 0),
+        "one is left out later": (LEADER_SENT[:4] + LEADER_SENT[5:], 4),
+        "one is sent twice": (LEADER_SENT[:2] + LEADER_SENT[1:], 2),
+        "two are exchanged": ([LEADER_SENT[1], LEADER_SENT[0]], 0),
+        "one is made up": ([bytes(TAG_BYTES) + wire(Beat(3, 12, 99))], 0),
+        "one has the tag of another": ([LEADER_SENT[0][:TAG_BYTES] + wire(Resign(3))], 0),
+        "one has no tag": ([LEADER_SENT[0], wire(Resign(3)) + bytes(TAG_BYTES)], 1),
+        "those of another connection": (wires_with_tags(FROM_LEADER, bytes(32)), 0),
+    }.values(),
+    ids=str,
+)
+def test_only_what_the_peer_sent_next_is_taken(changed: list[bytes], good: int) -> None:
+    """Whoever changes it can make the checksum right, and knows no key."""
+    reader = read_leader(MAX_BYTES, FrameTags(KEY))
+    reader.receive(b"".join(changed))
+    assert [reader.next_frame() for _ in range(good)] == [*FROM_LEADER[:good]]
+    with pytest.raises(PeerFrameError):
+        reader.next_frame()
+
+
+@pytest.mark.parametrize("content", [b"a queue", b"a queue" * 1000], ids=["small", "large"])
+@pytest.mark.parametrize("field", range(3))
+def test_what_is_changed_with_its_checksum_is_refused(field: int, content: bytes) -> None:
+    """As whoever is between two members can do: in the header, in the content, and in the tag."""
+    frame = Definition(3, 10, 6, 70, content)
+    (sent,) = wires_with_tags([frame])
+    tag, (head, content) = sent[:TAG_BYTES], encode(frame)
+    header = head[PREFIX.size :]
+    if field == 0:
+        header = header.replace(b"\x46", b"\x47")
+    elif field == 1:
+        content = b"A" + content[1:]
+    else:
+        tag = tag[:-1] + bytes([tag[-1] ^ 1])
+    reader = read_leader(MAX_BYTES, FrameTags(KEY))
+    reader.receive(tag + sealed(header, content))
+    with pytest.raises(ForgedFrameError, match="is not what the other member sent next"):
+        reader.next_frame()
 
 
 def reader_of(frame: Frame) -> FrameReader[Any]:

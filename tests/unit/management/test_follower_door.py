@@ -30,6 +30,7 @@ FIGURES = FollowerFigures(
     is_damaged=False,
     free_bytes=7 << 30,
     least_free_bytes=1 << 27,
+    refused_frames=3,
 )
 
 
@@ -111,6 +112,7 @@ async def test_a_follower_has_metrics_of_its_disk_its_memory_and_its_lag(place: 
         assert found["amqpstore_replication_lag_batches"] == 2
         assert found["amqpstore_replication_batch"] == 40
         assert found["amqpstore_replication_streaming"] == 1
+        assert found["amqpstore_replication_refused_frames_total"] == 3
         # Only a leader has it: an alert asks whether anybody leads.
         assert "amqpstore_replication_term" not in found
 

@@ -136,7 +136,8 @@ def test_totals_are_what_happened(metered: Metered) -> None:
 
 def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     assert not [name for name in metered.samples() if "replication" in name]
-    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20, 2, 1, True, {"slow": 3})
+    left = {"slow": 3}
+    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20, 2, 1, True, left, 4)
     found = metered.samples()
     expected = {
         "amqpstore_replication_term": 7,
@@ -148,12 +149,13 @@ def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
         "amqpstore_replication_waiting": 1,
         "amqpstore_replication_etcd_refused": 1,
         "amqpstore_replication_left_total slow": 3,
+        "amqpstore_replication_refused_frames_total": 4,
     }
     assert {name: found[name] for name in expected} == expected
     rules = Path(REPOSITORY, "server/deploy/alerts.yaml").read_text("utf-8")
     alerted = set(re.findall(r"amqpstore_replication_\w+", rules))
     assert len(alerted) > 2
-    of_follower = replicas.of_follower(FollowerFigures(*repeat(0, 12)))  # type: ignore[arg-type]
+    of_follower = replicas.of_follower(FollowerFigures(*repeat(0, 13)))  # type: ignore[arg-type]
     assert (
         not alerted
         - {name.partition(" ")[0] for name in found}

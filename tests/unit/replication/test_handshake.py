@@ -1,16 +1,22 @@
 """Two members prove to each other that they know the secret, and nobody else gets any further."""
 
+import hmac
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator
+from hashlib import blake2b
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from amqpstore_server.cluster.frame_tags import FrameTags
 from amqpstore_server.replication import handshake
 from amqpstore_server.replication.handshake import (
     MAGIC,
     HandshakeError,
+    PeerSession,
     Purpose,
     answer,
     greet,
@@ -51,8 +57,43 @@ def test_members_with_the_same_secret_are_let_in(
 ) -> None:
     dialer, listener = pair
     answered = Beside(lambda: answer(listener, SECRET))
-    greet(dialer, SECRET, Purpose.STREAM)
-    assert answered.result() is Purpose.STREAM
+    assert greet(dialer, SECRET, Purpose.STREAM) == PeerSession(Purpose.STREAM)
+    assert answered.result() == PeerSession(Purpose.STREAM)
+
+
+def agreed(pair: tuple[socket.socket, socket.socket]) -> tuple[FrameTags, ...]:
+    """Return the tags of a new session: those the dialer sends and reads, and the listener."""
+    dialer, listener = pair
+    answered = Beside(lambda: answer(listener, SECRET))
+    ours = greet(dialer, SECRET, Purpose.TAGGED_STREAM)
+    theirs = answered.result()
+    assert isinstance(theirs, PeerSession)
+    found = (ours.sent, ours.read, theirs.sent, theirs.read)
+    return tuple(one for one in found if one is not None)
+
+
+def test_each_direction_of_each_connection_has_tags_of_its_own(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    tags = [one.next(b"head", b"content") for _ in range(2) for one in agreed(pair)]
+    assert tags[:4] == [tags[0], tags[1], tags[1], tags[0]]
+    assert tags[4:] == [tags[4], tags[5], tags[5], tags[4]]
+    assert len({*tags}) == 4
+
+
+def test_the_keys_of_tags_are_made_of_the_secret_and_both_nonces(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written down once more: members of other versions have to make the same ones."""
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"n" * size)
+    small, large = b"content", bytes(5000)
+    made = [(one.next(b"head", small), one.next(b"head", large)) for one in agreed(pair)]
+    for role, tags in (("dialer", made[0]), ("listener", made[1])):
+        key = hmac.digest(SECRET, f"frames of {role} t ".encode() + b"n" * 64, "sha256")
+        of_small, of_large = (hmac.digest(key, use, "sha256") for use in (b"small", b"large"))
+        first, second = bytes(11) + b"\x01", bytes(11) + b"\x02"
+        expected = blake2b(first + b"head" + small, key=of_small, digest_size=16).digest()
+        assert tags == (expected, AESGCM(of_large).encrypt(second, b"head", large)[-16:])
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(SECRET, OTHER), (OTHER, SECRET)])

@@ -8,11 +8,13 @@ from collections.abc import Generator
 import pytest
 
 from amqpstore_server.cluster.codec import encode, read_follower, read_leader
-from amqpstore_server.cluster.frames import Ack, Beat, Frame, StorePiece
+from amqpstore_server.cluster.frame_tags import FrameTags
+from amqpstore_server.cluster.frames import Ack, Beat, CaughtUp, Frame, Resign, StorePiece
 from amqpstore_server.replication import links
 from amqpstore_server.replication.links import Link, Write
 from tests.waiting import wait_until
 
+KEY = bytes(range(32))
 WAIT_S = 60.0
 
 
@@ -23,6 +25,7 @@ class Heard:
         self.frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self.ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.progress: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.refusals: list[int] = []
 
     def progressed(self, link: int) -> None:
         self.progress.put(link)
@@ -30,6 +33,9 @@ class Heard:
     def received(self, link: int, frame: Frame) -> None:
         assert link in (1, 2)
         self.frames.put(frame)
+
+    def refused(self, link: int) -> None:
+        self.refusals.append(link)
 
     def disconnected(self, link: int, reason: str) -> None:
         assert link in (1, 2)
@@ -94,6 +100,7 @@ def test_a_large_frame_is_noticed_while_it_comes(pair: Pair) -> None:
 def test_what_is_not_a_frame_ends_the_link(pair: Pair) -> None:
     pair.peer.sendall(bytes(range(100)))
     assert "is announced" in pair.heard.ends.get(timeout=WAIT_S)
+    assert pair.heard.refusals == [1]
     pair.heard.ends.put("")
 
 
@@ -178,6 +185,41 @@ def test_a_beat_waits_for_the_rest_of_a_frame(pair: Pair) -> None:
         frames.append(frame)
     assert Beat(1, 1, 0) in frames[:-1]
     assert len(frames) == count + 1
+
+
+def test_frames_get_their_tags_in_the_order_in_which_they_are_sent() -> None:
+    """Those that the socket takes at once, in part and not at all, those of a job, and beats that
+    overtake others.
+    """
+    ours, theirs = socket.socketpair()
+    heard = Heard()
+    sender = Link(1, ours, read_follower(), Heard(), FrameTags(KEY))
+    receiver = Link(2, theirs, read_leader(1 << 20, FrameTags(KEY)), heard)
+    piece = StorePiece(1, "a", 0, 1, 1, bytes(60_000))
+    sender.start()
+
+    def job(write: Write) -> None:
+        for _ in range(100):
+            write(piece)
+
+    for number in range(100):
+        sender.send(encode(piece))
+        sender.send(encode(Beat(1, number, 0)), is_urgent=True)
+        sender.send(encode(Resign(1)))
+    sender.work(job)
+    sender.send(encode(Beat(1, 100, 0)), is_urgent=True)
+    sender.send(encode(CaughtUp(1, 1, 1)))
+    receiver.start()
+    frames: list[Frame] = []
+    while not frames or not isinstance(frames[-1], CaughtUp):
+        frames.append(heard.frames.get(timeout=WAIT_S))
+    beats = [one.number for one in frames if isinstance(one, Beat)]
+    assert beats == sorted(beats)
+    assert beats[-1] == 100
+    assert len(frames) - len(beats) == 301
+    assert not heard.refusals
+    sender.hang_up()
+    receiver.hang_up()
 
 
 def test_a_peer_that_does_not_read_loses_its_connection(

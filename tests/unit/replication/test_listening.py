@@ -16,7 +16,7 @@ from amqpstore_server.cluster.codec import encode, read_follower, read_leader
 from amqpstore_server.cluster.frames import Ack, Definition, Frame
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.replication.handshake import HandshakeError, Purpose
+from amqpstore_server.replication.handshake import HandshakeError, PeerSession, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
 from amqpstore_server.replication.listening import (
     MAX_STRANGERS,
@@ -41,11 +41,11 @@ class Connections:
 
     def __init__(self) -> None:
         self.secret: bytes | None = SECRET
-        self.sockets: queue.SimpleQueue[MemberSocket] = queue.SimpleQueue()
+        self.sockets: queue.SimpleQueue[tuple[MemberSocket, PeerSession]] = queue.SimpleQueue()
 
-    def accepted(self, sock: MemberSocket, purpose: Purpose) -> None:
-        assert purpose is Purpose.STREAM
-        self.sockets.put(sock)
+    def accepted(self, sock: MemberSocket, session: PeerSession, peer: str) -> None:
+        assert peer.startswith("127.0.0.1:")
+        self.sockets.put((sock, session))
 
 
 class Heard:
@@ -60,6 +60,9 @@ class Heard:
 
     def progressed(self, link: int) -> None:
         pass
+
+    def refused(self, link: int) -> None:
+        raise AssertionError(link)
 
     def disconnected(self, link: int, reason: str) -> None:
         assert link == 1
@@ -101,13 +104,21 @@ def address(settings: ClusterSettings) -> str:
     return f"127.0.0.1:{settings.replicate[1]}"
 
 
-def test_frames_pass_both_ways_at_once(settings: ClusterSettings, connections: Connections) -> None:
-    """Large ones one way, many small ones the other way."""
-    ours = MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM)
-    theirs = connections.sockets.get(timeout=WAIT_S)
+@pytest.mark.parametrize("asked", [Purpose.STREAM, Purpose.TAGGED_STREAM])
+def test_frames_pass_both_ways_at_once(
+    settings: ClusterSettings, connections: Connections, asked: Purpose
+) -> None:
+    """Large ones one way, many small ones the other way. Over TLS they need no tags."""
+    ours, of_dialer = MemberDialer(settings).connect(address(settings), SECRET, asked)
+    theirs, of_listener = connections.sockets.get(timeout=WAIT_S)
+    has_tags = asked is Purpose.TAGGED_STREAM and settings.certificates is None
+    expected = Purpose.TAGGED_STREAM if has_tags else Purpose.STREAM
+    assert of_dialer.purpose is of_listener.purpose is expected
+    assert [one is not None for one in (*of_dialer[1:], *of_listener[1:])] == [has_tags] * 4
     at_follower, at_leader = Heard(), Heard()
-    follower = Link(1, ours, read_leader(MAX_CONTENT_BYTES), at_follower)
-    leader = Link(1, theirs, read_follower(), at_leader)
+    reader = read_leader(MAX_CONTENT_BYTES, of_dialer.read)
+    follower = Link(1, ours, reader, at_follower, of_dialer.sent)
+    leader = Link(1, theirs, read_follower(of_listener.read), at_leader, of_listener.sent)
     for link in (follower, leader):
         link.start()
     large = [Definition(1, number, number, 0, bytes([number]) * 3_000_000) for number in range(5)]
@@ -165,8 +176,8 @@ def test_silent_strangers_keep_no_member_out(
 ) -> None:
     """They come again as long as they like: the oldest of the address with the most goes."""
     strangers = [socket.create_connection(settings.replicate) for _ in range(3 * MAX_STRANGERS)]
-    MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM).close()
-    connections.sockets.get(timeout=WAIT_S).close()
+    MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM)[0].close()
+    connections.sockets.get(timeout=WAIT_S)[0].close()
     assert [one.message for one in caplog.records].count(
         "connections that do not prove to be a member's are put out"
     ) == 1
@@ -207,10 +218,10 @@ def test_an_address_is_dialled_by_one_thread_at_a_time(
 
     monkeypatch.setattr(dialler, "connect", hang)
     for _ in range(5):
-        dialler.dial("nowhere:1", SECRET, lambda _: None)
-    dialler.dial("elsewhere:1", SECRET, lambda _: None)
+        dialler.dial("nowhere:1", SECRET, lambda _, __: None, Purpose.STREAM)
+    dialler.dial("elsewhere:1", SECRET, lambda _, __: None, Purpose.STREAM)
     goes_on.set()
     wait_until(lambda: not dialler._under_way)
     assert sorted(attempts) == ["elsewhere:1", "nowhere:1"]
-    dialler.dial("nowhere:1", SECRET, lambda _: None)
+    dialler.dial("nowhere:1", SECRET, lambda _, __: None, Purpose.STREAM)
     wait_until(lambda: len(attempts) == 3)
