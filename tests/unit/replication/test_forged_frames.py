@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore_server.cluster.codec import encode
 from amqpstore_server.cluster.frames import Ack, Frame, ShippedBatch
-from tests.unit.replication.pairs import TERM, Member, pair_of
+from tests.pairs import TERM, Member, pair_of
 
 REFUSED = "a peer sends what is not its next frame"
 

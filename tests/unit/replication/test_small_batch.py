@@ -6,7 +6,7 @@ Lower a ceiling when fewer calls are needed.
 from pathlib import Path
 
 from tests.calls import Counts
-from tests.unit.replication.pairs import pair_of
+from tests.pairs import pair_of
 
 WARM_UP = 5
 BATCHES = 20

@@ -5,7 +5,7 @@ thread: a test does what their threads do.
 import select
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from amqpstore import Message, Options, Store
 from amqpstore.log_batch import Batch
 from amqpstore.replica import FollowerStore, Membership
+from amqpstore.worker import InlineWorker
 from amqpstore_server.cluster.codec import encode
 from amqpstore_server.cluster.frame_tags import FrameTags
 from amqpstore_server.cluster.frames import PROTOCOL
@@ -81,9 +82,9 @@ class Member:
 
     socket: socket.socket
 
-    def __init__(self, name: str, disk: MemoryFiles, place: str) -> None:
+    def __init__(self, name: str, disk: MemoryFiles, place: str, options: Options) -> None:
         self.disk = disk
-        store = stores.open_follower(DIRECTORY, disk, OPTIONS)
+        store = stores.open_follower(DIRECTORY, disk, options)
         log = MemberLog(disk, DIRECTORY, store.seed, KeptSegments(place, 1 << 30))
         log.begin(store.reader())
         self.store_id = store.store_id.hex()
@@ -142,18 +143,18 @@ class Member:
 class Pair:
     """A leader, whose store is open, and a follower that is in sync."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, options: Options = OPTIONS) -> None:
         disks = Group.new()
         disks.store.abandon()
-        self.leader = Member("A", disks.leader_disk, str(place / "a"))
-        self.follower = Member("B", disks.follower_disk, str(place / "b"))
-        self.store = self._led()
+        self.leader = Member("A", disks.leader_disk, str(place / "a"), options)
+        self.follower = Member("B", disks.follower_disk, str(place / "b"), options)
+        self.store = self._led(options)
         self._connect()
         self.queue = self.store.create_queue("orders")
         self.datasyncs = LaterDatasyncs()
         self.exchange()
 
-    def _led(self) -> Store:
+    def _led(self, options: Options) -> Store:
         controller, keys = self.leader.controller, view(self.leader.store_id)
         member = controller.member
         member._lead(Leadership(TERM, keys.rows[LEADER], 1, inf, keys), 0.0)
@@ -166,7 +167,8 @@ class Pair:
             DIRECTORY,
             files=disk,
             open_catalog=stores.catalog_opener(disk),
-            options=OPTIONS,
+            options=options,
+            worker=InlineWorker(),
             term=TERM,
             companion=companion,
         )
@@ -209,9 +211,14 @@ class Pair:
             one.controller._listener.close()
             one.controller._lane._close()
 
-    def seal(self) -> Batch:
-        """Publish a message. Returns its batch, which is to be written."""
-        self.store.publish([self.queue], [Message(ENVELOPE, bytes(1024))])
+    def seal(
+        self, body: bytes = bytes(1024), confirmed: Callable[[], None] = lambda: None
+    ) -> Batch:
+        """Publish a message, of which `confirmed` is told. Returns its batch, which is to be
+        written.
+        """
+        self.store.publish([self.queue], [Message(ENVELOPE, body)])
+        self.store.log.when_durable(confirmed)
         batch = self.store.log.seal(NOW_MS)
         assert batch is not None
         return batch
@@ -237,10 +244,10 @@ class Pair:
 
 
 @contextmanager
-def pair_of(place: Path) -> Generator[Pair]:
+def pair_of(place: Path, options: Options = OPTIONS) -> Generator[Pair]:
     """Run a pair; threads that it would start do not run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", lambda _: None)
-        made = Pair(place)
+        made = Pair(place, options)
         yield made
         made.close()
