@@ -141,7 +141,8 @@ def expired_queues(url: str, client: WireClient) -> None:
     letters = field("x-dead-letter-exchange", b"S", long_string("amq.fanout"))
     for _ in range(TIMES):
         queue = f"expires {next(NUMBERS)}"
-        times = (number("x-message-ttl", 100), number("x-expires", 2000))
+        # Later than a machine that stands still for a while takes to fill it.
+        times = (number("x-message-ttl", 100), number("x-expires", 15_000))
         declared(client, queue, DURABLE, *times, letters)
         filled(client, queue)
 
