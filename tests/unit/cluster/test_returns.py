@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.cluster.effects import Effect, Send
+from amqpstore_server.cluster.effects import Dial, Effect, Send
 from amqpstore_server.cluster.following import Following
 from amqpstore_server.cluster.frames import Claim, Hello, ReplicaPosition
 from amqpstore_server.cluster.keys import LEADER, EtcdRow, MemberIdentity, View
@@ -96,9 +96,12 @@ def test_the_leader_s_history_holds_if_a_person_says_so() -> None:
     assert waiting == [None, None, None]
 
 
-@pytest.mark.parametrize(("announced", "expected"), [({}, []), ({"protocol": 2}, [CLAIM])])
-def test_a_claim_is_sent_only_to_a_leader_that_takes_it(
-    announced: dict[str, int], expected: list[Claim]
+@pytest.mark.parametrize(
+    ("announced", "expected", "takes_tags"),
+    [({}, [], False), ({"protocol": 2}, [CLAIM], False), ({"protocol": 3}, [CLAIM], True)],
+)
+def test_a_claim_and_tags_are_sent_only_to_a_leader_that_takes_them(
+    announced: dict[str, int], expected: list[Claim], *, takes_tags: bool
 ) -> None:
     """Members of two versions follow each other while they are upgraded."""
     effects: list[Effect] = []
@@ -112,6 +115,7 @@ def test_a_claim_is_sent_only_to_a_leader_that_takes_it(
     sent = [one.frame for one in effects if isinstance(one, Send)]
     assert sent[:-1] == expected
     assert isinstance(sent[-1], Hello)
+    assert [one.takes_tags for one in effects if isinstance(one, Dial)] == [takes_tags]
 
 
 # Each rule, broken.
