@@ -4,7 +4,8 @@
 - `config`: every key of the configuration; `config_keys`: what a key is; `config_sources`: the
   file, the environment and the options it comes from; `config_options`: those options;
   `config_cluster`: the keys of a cluster; `config_checks`: what values are checked with;
-  `config_values`: what follows from them; `small_files`: how files that an operator wrote are read.
+  `config_effects`: which keys act on nothing; `config_values`: what follows from them;
+  `small_files`: how files that an operator wrote are read.
 - `signals`: which of them are handled, from the first moment on; `reloading`: what SIGHUP changes
   in a running broker; `stopping`: what SIGTERM does with clients; `service_manager`: what systemd
   is told of both.

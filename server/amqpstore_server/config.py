@@ -25,6 +25,7 @@ from amqpstore_server.config_checks import (
     check_key_set,
     check_origins,
     check_path_prefix,
+    check_provenance_bytes,
     check_public_origins,
 )
 from amqpstore_server.config_cluster import ClusterConfig, cluster_conflicts
@@ -554,8 +555,10 @@ class Config(ClusterConfig, forbid_unknown_fields=True, frozen=True, kw_only=Tru
             "about how much disk space may be used to note who published each persistent message, "
             "who got it and who acked it (`amqpstore inspect message`, and the page of a message): "
             "the oldest notes are removed first; 0 means that nothing is noted",
+            expected="0, or an integer from 1048576 to 1073741824",
             ge=0,
             le=1 << 30,
+            check=check_provenance_bytes,
         ),
     ] = 64 << 20
 

@@ -96,6 +96,16 @@ def check_path_prefix(prefix: str) -> None:
         raise ValueError(f"{prefix!r} begins with a path of the broker itself")
 
 
+def check_provenance_bytes(size: int) -> None:
+    """Check the space for notes of clients: they are removed a file at a time, so that a small
+    number could not be held.
+
+    Raises: ValueError.
+    """
+    if 0 < size < 1 << 20:
+        raise ValueError("notes need 1 MiB at least")
+
+
 def check_key_set(source: str) -> None:
     """Check where a JSON Web Key Set comes from. Raises: ValueError."""
     if "://" in source and not source.startswith(("https://", "file://")):

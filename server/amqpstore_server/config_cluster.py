@@ -187,7 +187,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1 << 30
     cluster_proxy: Annotated[
         bool,
-        key("whether a follower takes clients, and passes them on to the leader"),
+        key(
+            "whether a follower takes clients, and passes them on to the leader; not where members "
+            "have certificates"
+        ),
     ] = True
 
 

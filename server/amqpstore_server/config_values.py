@@ -50,7 +50,8 @@ def trails_of(config: Config, store: Store) -> ClientTrails | None:
     if not config.provenance_bytes:
         return None
     try:
-        return store.client_trails(max(2, config.provenance_bytes // FILE_BYTES))
+        file_bytes = min(FILE_BYTES, config.provenance_bytes // 2)
+        return store.client_trails(config.provenance_bytes // file_bytes, file_bytes)
     except OSError as error:
         _log.warning("who publishes and receives messages is not noted: %s", error)
         return None

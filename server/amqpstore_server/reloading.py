@@ -22,6 +22,7 @@ from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.faults import FATAL
 from amqpstore_server.config import KEYS, Config, conflicts
+from amqpstore_server.config_effects import without_effect
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_values import client_limits, least_free_bytes, memory_watermark_bytes
 from amqpstore_server.definitions import Definitions, DefinitionsError, load
@@ -255,6 +256,10 @@ class Reloader:
                 _log.info("configuration changed", extra=extra)
             else:
                 _log.warning("a change of the configuration needs a restart", extra=extra)
+        before = dict(without_effect(self.config))
+        for name, needed in without_effect(found):
+            if name not in before:
+                _log.warning("key without effect", extra={"key": name, "needs": needed})
         _log.info("configuration reloaded")
 
 

@@ -152,6 +152,12 @@ def test_an_unknown_mechanism_closes_with_nothing_more_sent(url: str, mechanism:
         client.expect_closed()
 
 
+def test_any_locale_is_taken(url: str) -> None:
+    with WireClient.greeted(url) as client:
+        client.send(start_ok(locale="de_DE"))
+        client.expect(CONNECTION_TUNE)
+
+
 def test_wrong_credentials_close_the_socket(url: str) -> None:
     """C117: and with nothing sent to a client that did not ask for the 403."""
     with WireClient.greeted(url) as client:

@@ -482,6 +482,19 @@ def test_status_shows_who_leads_and_what_is_wrong(
     assert len(operator.json(1, "status")["problems"]) == 4
 
 
+def test_a_member_is_registered_with_the_group_and_the_addresses_that_are_configured(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.run(0, "init")
+    configured = {"GROUP": "orders", "ADVERTISE": "a.example:7", "ADVERTISE_AMQP": "b.example:8"}
+    for name, value in configured.items():
+        monkeypatch.setenv(f"AMQPSTORE_CLUSTER_{name}", value)
+    operator.run(0, "init", data="b")  # beside the other group
+    facts = operator.json(1, "status", data="b")
+    (member,) = facts["members"]
+    assert (facts["group"], member["replicate"], member["amqp"]) == (*configured.values(),)
+
+
 def test_without_a_cluster_in_the_configuration_nothing_is_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

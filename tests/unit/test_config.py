@@ -13,6 +13,7 @@ import trio
 
 from amqpstore_server.config import KEYS, Config
 from amqpstore_server.config_checks import host_and_port
+from amqpstore_server.config_effects import without_effect
 from amqpstore_server.config_keys import ConfigError, ConfigKey, key, keys_of
 from amqpstore_server.config_sources import ConfigSources
 from amqpstore_server.listening import listen
@@ -369,3 +370,55 @@ def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> No
 def test_any_other_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         host_and_port(address)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", {}),
+        ('tls_min_version = "1.3"', {"tls_min_version": "tls_listen"}),
+        ('tls_certificate = "a"', {"tls_certificate": "tls_listen"}),
+        (
+            'tls_listen = ["[::1]:1"]\ntls_certificate = "a"\ntls_ca = "b"',
+            {"tls_ca": "tls_client"},
+        ),
+        (
+            (
+                'tls_listen = ["[::1]:1"]\ntls_certificate = "a"\ntls_client = "optional"\n'
+                'tls_ca = "b"\ntls_login_from = "san_dns"\nmechanisms = ["PLAIN"]'
+            ),
+            {"tls_login_from": "EXTERNAL"},
+        ),
+        (
+            'oauth_issuer = "a"\noauth_leeway_s = 0',
+            dict.fromkeys(("oauth_issuer", "oauth_leeway_s"), "oauth_resource_server_id"),
+        ),
+        (
+            'oauth_resource_server_id = "a"\noauth_jwks = "file://b"\noauth_jwks_ca = "c"',
+            {"oauth_jwks_ca": "https"},
+        ),
+        (
+            "management_listen = []\nmanagement_max_body_bytes = 1024\nmetrics_max_objects = 0",
+            {"management_max_body_bytes": "management", "metrics_max_objects": "metrics_listen"},
+        ),
+        (
+            'management_listen = []\nmetrics_listen = ["[::1]:1"]\nmetrics_max_objects = 0',
+            {},
+        ),
+        ("cluster_lease_s = 60", {"cluster_lease_s": "cluster_name"}),
+        (
+            'cluster_name = "a"\ncluster_etcd = ["http://[::1]:1"]\ncluster_etcd_ca = "b"',
+            {"cluster_etcd_ca": "https"},
+        ),
+        (
+            'cluster_name = "a"\ncluster_etcd = ["https://[::1]:1"]\ncluster_etcd_ca = "b"',
+            {},
+        ),
+    ],
+)
+def test_a_key_that_acts_on_nothing_is_told_with_what_it_needs(
+    tmp_path: Path, text: str, told: dict[str, str]
+) -> None:
+    found = dict(without_effect(load(written(tmp_path, text))))
+    assert found.keys() == told.keys()
+    assert all(needed in found[name] for name, needed in told.items())

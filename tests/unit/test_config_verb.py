@@ -84,3 +84,14 @@ def test_a_secret_is_hidden(
     monkeypatch.setenv("AMQPSTORE_HEARTBEAT_S", "hunter2")
     assert main(["config"]) == 2
     assert "hunter2" not in capsys.readouterr().err
+
+
+def test_keys_without_effect_are_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMQPSTORE_OAUTH_ISSUER", "https://a.example")
+    assert as_json(capsys)["without_effect"] == {"oauth_issuer": "oauth_resource_server_id"}
+    assert main(["config"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "oauth_issuer has no effect: it needs oauth_resource_server_id\n"
+    )

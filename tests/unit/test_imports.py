@@ -117,7 +117,7 @@ OFFLINE_MODULES = (
 # The configuration, for those who do not run the broker.
 CONFIG_MODULES = tuple(
     f"amqpstore_server.{name}"
-    for name in ("config", "config_keys", "config_options", "config_sources")
+    for name in ("config", "config_effects", "config_keys", "config_options", "config_sources")
 )
 
 CONFIG_VERBS = ("amqpstore_tools.verbs.config", "amqpstore_tools.verbs.cluster")

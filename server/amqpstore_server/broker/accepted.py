@@ -252,6 +252,26 @@ def notes(place: Place, names: Iterable[str]) -> list[str]:
     return found
 
 
+CLUSTER_NAME = "cluster_name"
+CLUSTER_ID = "internal_cluster_id"
+GLOBAL_PARAMETERS = (CLUSTER_NAME, CLUSTER_ID)
+"""The parameters of no virtual host that act."""
+
+
+def check_acting_parameters(values: Mapping[str, object]) -> None:
+    """Make sure that parameters of no virtual host that act can do so. Raises: ValueError."""
+    for name in GLOBAL_PARAMETERS:
+        if not isinstance(values.get(name, ""), str | None):
+            raise ValueError(f"the global parameter '{name}' has to be a text")  # noqa: TRY004
+
+
+def global_parameter_notes(name: str) -> list[str]:
+    """Return what has no effect of a parameter of no virtual host: one that nothing here reads."""
+    if name in GLOBAL_PARAMETERS:
+        return []
+    return [field_note(name, "it is kept for those who ask for it", what="global parameter")]
+
+
 def field_note(name: str, reason: str, of: str = "", what: str = "field") -> str:
     """Return the line for a field of an object of JSON that has no effect. Args: of, what the
     object describes, if the line has to say that; what, it is called instead.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog import Change
 from amqpstore.departures import Departure
+from amqpstore_server.broker.accepted import CLUSTER_ID, CLUSTER_NAME, check_acting_parameters
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.deletion import deleting_all
@@ -164,7 +165,7 @@ class Broker:
     @property
     def cluster_name(self) -> str | None:
         """The name that operators have given the broker, where RabbitMQ keeps it."""
-        name = self.global_parameters.get("cluster_name")
+        name = self.global_parameters.get(CLUSTER_NAME)
         return name if isinstance(name, str) else None
 
     @property
@@ -172,12 +173,13 @@ class Broker:
         """The identity that does not change with the name: the store's, or one that came with
         definitions.
         """
-        found = self.global_parameters.get("internal_cluster_id")
+        found = self.global_parameters.get(CLUSTER_ID)
         made = f"amqpstore-cluster-id-{self.context.store.store_id.hex()}"
         return found if isinstance(found, str) else made
 
     def check_global_parameters(self, values: Mapping[str, Any]) -> None:
-        """Make sure that there is room for these. Raises: ValueError."""
+        """Make sure that there is room for these, and that they act. Raises: ValueError."""
+        check_acting_parameters(values)
         stay = {name for name in self.global_parameters if values.get(name, "") is not None}
         new = {name for name, value in values.items() if value is not None}
         if new - stay and len(stay | new) > MAX_GLOBAL_PARAMETERS:

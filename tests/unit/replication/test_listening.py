@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -72,24 +72,29 @@ class Heard:
 def certificates(directory: Path, ca: trustme.CA, name: str) -> MemberCertificates:
     """A member's certificate, as files."""
     leaf = ca.issue_cert(name)
-    ca.cert_pem.write_to_path(directory / "ca.pem")
-    leaf.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
-    return MemberCertificates(str(directory / f"{name}.pem"), "", str(directory / "ca.pem"))
+    of_ca, certificate, key = (directory / f"{one}.pem" for one in ("ca", name, f"{name}.key"))
+    ca.cert_pem.write_to_path(of_ca)
+    leaf.cert_chain_pems[0].write_to_path(certificate)
+    leaf.private_key_pem.write_to_path(key)
+    return MemberCertificates(str(certificate), str(key), str(of_ca))
 
 
 @pytest.fixture(params=["plain", "tls"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ClusterSettings:
+    keys = {}
+    if request.param == "tls":
+        files = certificates(tmp_path, trustme.CA(), "a.example")
+        keys = {f"cluster_{name}": value for name, value in asdict(files).items()}
     found = cluster_settings(
         Config(
             cluster_name="shop",
             cluster_etcd=["http://127.0.0.1:1"],
             cluster_replicate=f"127.0.0.1:{free_port()}",
+            **keys,
         )
     )
     assert found is not None
-    if request.param == "plain":
-        return found
-    return replace(found, certificates=certificates(tmp_path, trustme.CA(), "a.example"))
+    return found
 
 
 @pytest.fixture

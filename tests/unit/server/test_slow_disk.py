@@ -1,25 +1,18 @@
 """A disk whose syncs take long: publishers wait, what waits for the disk is bounded, consumers go
 on, and nothing is lost."""
 
-import contextlib
-import signal
 import threading
 from pathlib import Path
-from typing import Self
 
 import pytest
-import trio
 
 import amqpstore_server.committer
-from amqpstore import Store
 from amqpstore.files import OsFile
-from amqpstore_server.app import App
-from amqpstore_server.config import Config
-from amqpstore_server.listening import listen
 from amqpstore_server.sockets import Sockets
 from amqpstore_server.turn import Turn
 from tests.conformance import wire_client
 from tests.conformance.wire_client import WireClient
+from tests.served import ServedApp
 
 MAX_PENDING_BYTES = 1 << 20
 READ_BYTES = 256 << 10
@@ -115,50 +108,6 @@ class Publisher:
         self.client.socket.close()
 
 
-class Broker:
-    """A broker in a thread of its own."""
-
-    def __init__(self, directory: str, drain_s: int = 0) -> None:
-        self.url = ""
-        self._config = Config(data=directory, drain_s=drain_s)
-        self._directory = directory
-        self._is_ready = threading.Event()
-        self._thread = threading.Thread(target=trio.run, args=(self._run,))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._is_ready.wait(TIMEOUT_S)
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        with contextlib.suppress(trio.RunFinishedError):
-            self.send_signal()
-        self._thread.join()
-
-    def send_signal(self) -> None:
-        """Ask for a stop."""
-        trio.from_thread.run_sync(self._signal.send_nowait, signal.SIGTERM, trio_token=self._token)
-
-    async def _run(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._signal, signals = trio.open_memory_channel[int](1)
-        with Store.open(self._directory) as self.store:
-            listeners = await listen([("127.0.0.1", 0)])
-            self.url = f"amqp://127.0.0.1:{listeners[0].getsockname()[1]}"
-            self.app = App(self._config, self.store, None)
-            self._is_ready.set()
-            await self.app.run(listeners, signals)
-
-    def pass_time(self, seconds: float) -> None:
-        """Have the connections look at the time as it will be in some seconds."""
-
-        def tick() -> None:
-            for connection in list(self.app.connections):
-                connection.tick(trio.current_time() + seconds)
-
-        trio.from_thread.run_sync(tick, trio_token=self._token)
-
-
 def declare(client: WireClient, queue: str) -> int:
     """Declare a durable queue. Returns how many messages are ready in it."""
     client.send(wire_client.queue_declare(1, queue, bits=0b010))
@@ -180,7 +129,7 @@ def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
     monkeypatch.setattr(amqpstore_server.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
     disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
     directory = str(tmp_path / "store")
-    with Broker(directory) as broker:
+    with ServedApp(directory) as broker:
         with WireClient.connected(broker.url, channels=1) as client:
             declare(client, "new")
             declare(client, "old")
@@ -213,7 +162,7 @@ def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
                 publisher.stop()
             consumer.send(wire_client.connection_close())
             consumer.expect_close_ok()
-    with Broker(directory) as broker, WireClient.connected(broker.url, channels=1) as client:
+    with ServedApp(directory) as broker, WireClient.connected(broker.url, channels=1) as client:
         assert declare(client, "old") == 0
         assert declare(client, "new") == sum(publisher.published for publisher in publishers)
 
@@ -225,7 +174,7 @@ def test_only_those_who_publish_wait_for_a_disk_that_stands_still(
     monkeypatch.setattr(amqpstore_server.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
     disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
     rounds = count_rounds(monkeypatch)
-    with Broker(str(tmp_path / "store")) as broker:
+    with ServedApp(str(tmp_path / "store")) as broker:
         with WireClient.connected(broker.url, channels=1) as client:
             declare(client, "new")
             declare(client, "old")
@@ -280,7 +229,7 @@ def test_a_stop_waits_for_the_disk_with_what_was_published(
 ) -> None:
     disk = SlowDisk(monkeypatch)
     with (
-        Broker(str(tmp_path / "store"), drain_s=3600) as broker,
+        ServedApp(str(tmp_path / "store"), drain_s=3600) as broker,
         WireClient.connected(broker.url, channels=1) as client,
     ):
         declare(client, "q")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from amqpstore_server.config import KEYS
+from amqpstore_server.config_effects import without_effect
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_options import add_options, sources_of
 from amqpstore_server.config_sources import DEFAULT, EffectiveConfig
@@ -49,6 +50,7 @@ def _write(effective: EffectiveConfig) -> None:
                 for name, key in KEYS.items()
             },
             "unknown_variables": list(effective.unknown_variables),
+            "without_effect": dict(without_effect(effective.config)),
         }
     )
 
@@ -63,3 +65,5 @@ def _show(effective: EffectiveConfig) -> None:
     console().print(rows)
     for variable in effective.unknown_variables:
         say(f"unknown environment variable: {variable}")
+    for name, needed in without_effect(effective.config):
+        say(f"{name} has no effect: it needs {needed}")

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker. Returns the exit code."""
     from amqpstore_server import app, definitions, logs
+    from amqpstore_server.config_effects import without_effect
     from amqpstore_server.config_keys import ConfigError
     from amqpstore_server.config_options import sources_of
     from amqpstore_server.logs.streams import decouple
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         _log.info("configuration", extra={"file": effective.path or "none"})
         for name in effective.unknown_variables:
             _log.warning("unknown environment variable", extra={"variable": name})
+        for name, needed in without_effect(effective.config):
+            _log.warning("key without effect", extra={"key": name, "needs": needed})
         before, most = raise_descriptor_limit()
         _log.debug("descriptors", extra={"before": before, "most": most})
         app.serve(effective.config, lambda: sources.load().config, _print_ready)

@@ -8,7 +8,7 @@ import msgspec
 
 from amqpstore_server.administration import parameters as kept
 from amqpstore_server.administration.unread_fields import unread_of_body
-from amqpstore_server.broker.accepted import policy_notes
+from amqpstore_server.broker.accepted import global_parameter_notes, policy_notes
 from amqpstore_server.definitions import (
     OPERATOR_POLICY,
     GlobalParameter,
@@ -112,6 +112,7 @@ async def put_global(call: Call) -> Answer:
     except ValueError as error:
         raise bad_request(str(error)) from None
     await call.carry_out(kept.set_global_parameter(call.context.administration, call.by, asked))
+    call.note(global_parameter_notes(name))
     return created() if is_new else no_content()
 
 

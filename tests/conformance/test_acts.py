@@ -1,0 +1,61 @@
+"""Each key of the configuration, and each parameter of a connection and of the API, acts:
+`acts.toml` says what is seen of it, and which test sees it.
+"""
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import amqpstore_server
+from amqpstore_server.amqp.product import Product, start
+from amqpstore_server.broker.accepted import GLOBAL_PARAMETERS
+from amqpstore_server.config import KEYS
+from amqpstore_server.definitions import OPERATOR_POLICY, VHOST_LIMITS
+from amqpstore_server.protocol import methods
+from tests.conformance.test_rules_table import functions_in
+
+ACTS = tomllib.loads(Path(__file__).with_name("acts.toml").read_text("utf-8"))
+SERVER = Path(amqpstore_server.__file__).parent
+DECLARATIONS = {"config.py", "config_cluster.py", "config_checks.py", "config_effects.py"}
+HANDSHAKE = (methods.ConnectionStartOk, methods.ConnectionTuneOk, methods.ConnectionOpen)
+
+
+def source(*, but: Iterable[str] = ()) -> str:
+    paths = (path for path in SERVER.rglob("*.py") if path.name not in but)
+    return "\n".join(path.read_text("utf-8") for path in paths)
+
+
+def names() -> dict[str, set[str]]:
+    """What there is, by the table that has to have it."""
+    claimed = start(Product("a", "1"), ()).server_properties["capabilities"]
+    assert isinstance(claimed, dict)
+    asked = re.findall(r"""has_capability\("([^"]+)"\)""", source())
+    fields = {field.name for one in HANDSHAKE for field in dataclasses.fields(one)}
+    return {
+        "configuration": set(KEYS),
+        "server_capabilities": set(claimed),
+        "client_capabilities": set(asked),
+        "handshake": fields,
+        "parameters": {OPERATOR_POLICY, VHOST_LIMITS, *GLOBAL_PARAMETERS},
+    }
+
+
+def test_each_name_has_a_row_and_no_other_has() -> None:
+    assert {name: {*rows} for name, rows in ACTS.items()} == names()
+
+
+@pytest.mark.parametrize("table", ACTS)
+def test_what_sees_it_is_there(table: str) -> None:
+    for name, row in ACTS[table].items():
+        path, _, test = row["test"].partition("::")
+        assert row["seen"], name
+        assert test in functions_in(path), f"{name}: {row['test']}"
+
+
+def test_each_key_is_read_where_it_acts() -> None:
+    read = re.findall(r"\.([a-z]\w+)", source(but=DECLARATIONS))
+    assert KEYS.keys() <= {*read}
