@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
+import msgspec
 import requests
 import trio
 
@@ -69,6 +70,11 @@ class ServedApp:
 
         self.call(tick)
 
+    def reload(self, **keys: Any) -> None:
+        """Change keys, as SIGHUP does."""
+        self.config = msgspec.structs.replace(self.config, **keys)
+        self.call(self.app.reloader.ask)
+
     def client(self, channels: int = 1, **options: Any) -> WireClient:
         """A client with open channels."""
         return WireClient.connected(self.url, channels=channels, **options)
@@ -105,7 +111,7 @@ class ServedApp:
         self._token = trio.lowlevel.current_trio_token()
         self._signals, signals = trio.open_memory_channel[int](1)
         with Store.open(self.config.data, options=store_options(self.config)) as self.store:
-            self.app = App(self.config, self.store, None)
+            self.app = App(self.config, self.store, None, None, lambda: self.config)
             address = [("127.0.0.1", 0)]
             listeners = await listen(address)
             self.url = url_of("amqp", listeners[0])
