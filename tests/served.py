@@ -16,12 +16,14 @@ import trio
 
 import amqpstore_server.management.door  # noqa: F401 - on import it takes longer than a start
 from amqpstore import Store
+from amqpstore_server.admin_socket import admin_socket
 from amqpstore_server.app import App
 from amqpstore_server.config import Config
 from amqpstore_server.config_values import store_options
 from amqpstore_server.listening import listen
 from amqpstore_server.management_sockets import ManagementSockets, url_of
 from tests.conformance.wire_client import WireClient
+from tests.waiting import wait_until
 
 TIMEOUT_S = 60.0
 
@@ -71,9 +73,10 @@ class ServedApp:
         self.call(tick)
 
     def reload(self, **keys: Any) -> None:
-        """Change keys, as SIGHUP does."""
-        self.config = msgspec.structs.replace(self.config, **keys)
+        """Change live keys, as SIGHUP does. Returns when they are in force."""
+        self.config = wanted = msgspec.structs.replace(self.config, **keys)
         self.call(self.app.reloader.ask)
+        wait_until(lambda: self.app.reloader.config == wanted, "the reload")
 
     def client(self, channels: int = 1, **options: Any) -> WireClient:
         """A client with open channels."""
@@ -119,5 +122,6 @@ class ServedApp:
             self.api, self.metrics = (
                 url_of("http", one) for one in (*sockets.plain, *sockets.metrics)
             )
-            self._is_ready.set()
-            await self.app.run(listeners, signals, management=sockets)
+            with admin_socket(self.store.directory) as admin:
+                self._is_ready.set()
+                await self.app.run(listeners, signals, (), admin, sockets)

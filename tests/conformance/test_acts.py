@@ -1,5 +1,5 @@
-"""Each key of the configuration, and each parameter of a connection and of the API, acts:
-`acts.toml` says what is seen of it, and which test sees it.
+"""Each key of the configuration, each parameter of a connection and of the API, and each limit of
+the code acts: `acts.toml` says what is seen of it, and which test sees it.
 """
 
 import dataclasses
@@ -16,9 +16,13 @@ from amqpstore_server.broker.accepted import GLOBAL_PARAMETERS
 from amqpstore_server.config import KEYS
 from amqpstore_server.definitions import OPERATOR_POLICY, VHOST_LIMITS
 from amqpstore_server.protocol import methods
+from tests.broker_process import REPOSITORY
 from tests.conformance.test_rules_table import functions_in
+from tests.format.document import table
 
 ACTS = tomllib.loads(Path(__file__).with_name("acts.toml").read_text("utf-8"))
+BOUNDS = ACTS.pop("bounds")
+README = Path(REPOSITORY, "server", "README.md").read_text("utf-8")
 SERVER = Path(amqpstore_server.__file__).parent
 DECLARATIONS = {"config.py", "config_cluster.py", "config_checks.py", "config_effects.py"}
 HANDSHAKE = (methods.ConnectionStartOk, methods.ConnectionTuneOk, methods.ConnectionOpen)
@@ -41,16 +45,31 @@ def names() -> dict[str, set[str]]:
         "client_capabilities": set(asked),
         "handshake": fields,
         "parameters": {OPERATOR_POLICY, VHOST_LIMITS, *GLOBAL_PARAMETERS},
+        "limits": constants() - {*BOUNDS},
     }
+
+
+def constants() -> set[str]:
+    """The numbers of the code that bound something, but for those that the README lists."""
+    found = set()
+    for path in SERVER.rglob("*.py"):
+        module = ".".join(path.relative_to(SERVER).with_suffix("").parts)
+        names = re.findall(r"^(_?(?:MAX|MOST)_\w+) = ", path.read_text("utf-8"), re.MULTILINE)
+        found |= {f"{module}.{name}" for name in names}
+    return found - {row.cells["set by"].strip("`") for row in table(README, "Limits")}
 
 
 def test_each_name_has_a_row_and_no_other_has() -> None:
     assert {name: {*rows} for name, rows in ACTS.items()} == names()
 
 
-@pytest.mark.parametrize("table", ACTS)
-def test_what_sees_it_is_there(table: str) -> None:
-    for name, row in ACTS[table].items():
+def test_what_refuses_nothing_is_there() -> None:
+    assert BOUNDS.keys() <= constants()
+
+
+@pytest.mark.parametrize("kind", ACTS)
+def test_what_sees_it_is_there(kind: str) -> None:
+    for name, row in ACTS[kind].items():
         path, _, test = row["test"].partition("::")
         assert row["seen"], name
         assert test in functions_in(path), f"{name}: {row['test']}"

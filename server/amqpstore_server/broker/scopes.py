@@ -89,7 +89,10 @@ class TokenRights:
 
 
 def scopes_and_tags(texts: Iterable[str]) -> tuple[tuple[Scope, ...], frozenset[str]]:
-    """Parse scopes. Those that are not in the form above grant nothing."""
+    """Parse scopes. Those that are not in the form above grant nothing.
+
+    Raises: TokenError, if there are too many: which of them count could not be told.
+    """
     scopes, tags = [], set()
     for text in texts:
         permission, colon, resource = text.partition(":")
@@ -102,7 +105,9 @@ def scopes_and_tags(texts: Iterable[str]) -> tuple[tuple[Scope, ...], frozenset[
             if len(parts) in (2, 3):
                 vhost, name, *key = map(Wildcard, parts)
                 scopes.append(Scope(permission, vhost, name, key[0] if key else None))
-    return tuple(scopes[:MAX_SCOPES]), frozenset(tags)
+    if len(scopes) > MAX_SCOPES:
+        raise TokenError(f"it has more than {MAX_SCOPES} scopes")
+    return tuple(scopes), frozenset(tags)
 
 
 class ScopedAccess(Access):

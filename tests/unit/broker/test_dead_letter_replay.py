@@ -136,6 +136,17 @@ def test_what_cannot_go_back_stays_and_the_others_go(
     assert (broker.ready("letters"), broker.ready("orders")) == (["odd"], ["a", "b"])
 
 
+def test_a_letter_that_goes_to_very_many_routing_keys_stays(
+    client: Client, broker: SimulatedBroker, operator: Operator
+) -> None:
+    keys = [str(number) for number in range(65)]
+    death = {"queue": "orders", "exchange": "amq.fanout", "routing-keys": keys}
+    client.publish("", "letters", "odd", headers={"x-death": [death]})
+    broker.settle()
+    answer = operator.replays("letters", filter=ALL, to="exchange")
+    assert answer == {"replayed": 0, "left": {"it has more than 64 routing keys": 1}, "stopped": ""}
+
+
 def test_a_full_queue_and_a_missing_permission_leave_a_letter_where_it_is(
     broker: SimulatedBroker, client: Client, operator: Operator
 ) -> None:

@@ -6,9 +6,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 
 from amqpstore_server.listening import listen
+from amqpstore_server.replication import proxy
 from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader, Proxy
 from amqpstore_server.replication.proxy_header import ClientAddress, Door, encode_header
@@ -238,6 +240,18 @@ async def test_who_no_longer_leads_takes_nobody(place: Place) -> None:
     there.close()
     for one in (client, other):
         await one.aclose()
+
+
+@proxied
+async def test_only_so_many_clients_are_passed_on(place: Place) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proxy, "_MAX_CLIENTS", 1)
+        client, there = await place.pair()
+        other = await place.client()
+        assert await other.receive_some() == b""
+        there.close()
+        for one in (client, other):
+            await one.aclose()
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
