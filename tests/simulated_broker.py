@@ -18,6 +18,7 @@ from typing import Any
 from amqpstore import DiskFullError, Message, Options, Run
 from amqpstore.clock import SimulatedClock
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
@@ -37,6 +38,18 @@ OPTIONS = Options(reserve_bytes=0, least_free_bytes=0)
 
 ROUNDS = 100
 """More than any work takes that a test gives; beyond that it would never end."""
+
+
+def ack_until(channel: Channel, tag: int) -> None:
+    """Ack all tags up to `tag`; 0 means all. Raises: PreconditionFailedError."""
+    for _ in channel.settling_until(tag, requeue=None) or ():
+        pass
+
+
+def reject_until(channel: Channel, tag: int, *, requeue: bool) -> None:
+    """Requeue or drop all messages up to `tag`. Raises: PreconditionFailedError."""
+    for _ in channel.settling_until(tag, requeue=requeue) or ():
+        pass
 
 
 class SimulatedBroker:

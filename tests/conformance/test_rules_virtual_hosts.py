@@ -2,6 +2,7 @@
 
 import pytest
 
+from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
@@ -90,7 +91,7 @@ def test_a_user_is_the_servers_and_its_permissions_the_virtual_hosts() -> None:
 def test_a_virtual_host_without_permission_is_530() -> None:
     """A06, C018: nobody gets in without any."""
     with SimulatedServer() as server:
-        server.broker.define_vhost("nobody's")
+        server.broker.define(Defined(["nobody's"]))
         client = SimulatedClient(server)
         client.send(PROTOCOL_HEADER)
         client.ask(0, client.start_ok())

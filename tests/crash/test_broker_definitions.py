@@ -15,13 +15,13 @@ from amqpstore import Store
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
+from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.simulated_broker import SimulatedBroker
 

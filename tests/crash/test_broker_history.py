@@ -24,6 +24,7 @@ from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import Plan
 from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
 from tests.crash.broker_world import Client, Places, World, sync_at_once, violations
+from tests.simulated_broker import ack_until
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -55,7 +56,7 @@ def consumption() -> World:
     world.begin_sync()
     # While the disk is busy: an ack of several, a rejection, and what is put back.
     world.step(work="w4 w5 w6 w7 w8", amq__consumed__work="w2 w1 w3")
-    client.channel.ack_until(client.tag("w3"))
+    ack_until(client.channel, client.tag("w3"))
     world.promise()
     world.finish_sync()
     world.step(work="w5 w6 w7 w8", dead="w4:rejected@work*1")

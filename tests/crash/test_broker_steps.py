@@ -18,6 +18,7 @@ from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.transactions.transaction import Transaction
 from tests.crash.broker_world import Client, Meanwhile, World, violations
+from tests.simulated_broker import ack_until
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -119,7 +120,7 @@ def transactions() -> World:
     world, client, meanwhile = begun(transacted=True)
     for number in range(4):
         client.publish("", "target", f"t{number}", priority=number)
-    client.channel.ack_until(client.tag("w4"))
+    ack_until(client.channel, client.tag("w4"))
     client.reject("w6", "w7")
     is_committed = False
     for _ in client.channel.committing():
@@ -132,7 +133,7 @@ def transactions() -> World:
             )
         meanwhile.publish()
     assert is_committed
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     for _ in client.channel.rolling_back():
         meanwhile.publish()
     world.sync()

@@ -29,6 +29,7 @@ from amqpstore_server.broker.routing import Route
 from amqpstore_server.broker.transactions.transaction import Plan, plan
 from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
 from tests.crash.broker_world import World, sync_at_once, violations
+from tests.simulated_broker import ack_until
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -118,7 +119,7 @@ def transactions() -> World:
     # Acks alone, whose commit is a promise too.
     for _ in range(4):
         client.get("orders")
-    client.channel.ack_until(client.tag("b"))
+    ack_until(client.channel, client.tag("b"))
     world.step(orders="d j")
     client.commit()
     world.sync()

@@ -21,7 +21,7 @@ from amqpstore_server.broker.transactions import selected
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, reject_until
 from tests.small_limits import small_limits
 from tests.unit.broker.operator import Operator
 from tests.unit.broker.simulated import Client
@@ -67,7 +67,7 @@ def history(kind: str) -> tuple[MemoryFiles, Events]:
         client.publish("", "target", f"{number} " + "the same " * 20, message_id=str(number))
     simulated.settle()
     while client.get("target"):
-        client.channel.reject_until(0, requeue=False)
+        reject_until(client.channel, 0, requeue=False)
     simulated.settle()
     simulated.restart()
     base = simulated.disk.fork()

@@ -13,12 +13,12 @@ from collections.abc import Callable, Container, Iterator
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.field_table import FieldValue
 from amqpstore_server.protocol.methods import Method
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD
+from tests.content_header import encode_content_header
 
 QUEUES = ["q1", "q2", "b"]
 KEYS = ["q1", "q2", "", "missing"]

@@ -10,6 +10,7 @@ from amqpstore_server.amqp.held_publishes import AlarmState, NoAlarm
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
+from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.protocol import methods
@@ -48,7 +49,7 @@ class SimulatedServer(SimulatedBroker):
         self.alarms: AlarmState = NoAlarm()
         super().__init__(options=options)
         for vhost in vhosts:
-            self.broker.define_vhost(vhost)
+            self.broker.define(Defined([vhost]))
             self.broker.define_permissions(USER, vhost, ALL)
 
     def __enter__(self) -> Self:

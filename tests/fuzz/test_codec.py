@@ -14,7 +14,6 @@ from amqpstore_server.protocol.content import (
     decode_content_header,
     decode_properties,
     edit_properties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.errors import (
@@ -42,6 +41,7 @@ from amqpstore_server.protocol.methods import (
     decode_method,
 )
 from amqpstore_server.protocol.receiver import Receiver
+from tests.content_header import encode_content_header
 from tests.unit.protocol import strategies
 
 MAX_MESSAGE_BYTES = 10_000

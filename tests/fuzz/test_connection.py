@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.frames import method_frame
@@ -23,6 +22,7 @@ from amqpstore_server.protocol.layout import WireType
 from amqpstore_server.protocol.methods import METHODS, Method
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
 from tests.conformance.test_protocol_document import document
+from tests.content_header import encode_content_header
 from tests.format.document import table
 from tests.fuzz.simulated import Answer, SimulatedClient, SimulatedServer
 from tests.fuzz.test_codec import damaged, frame
@@ -386,7 +386,7 @@ def be_polite(client: SimulatedClient, seen: int) -> None:
         return
     for channel in closed:
         # Half a frame, if that is what was sent last, swallows these.
-        is_cut = client.connection._receiver.buffered_bytes > 0
+        is_cut = bool(client.connection._receiver._rest)
         is_over = client.connection.is_finished
         answers = client.ask(channel, methods.ChannelCloseOk(), methods.ChannelOpen())
         # It may have sent a close-ok already: then this one closes the connection.

@@ -20,12 +20,12 @@ from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     decode_content_header,
     decode_properties,
-    encode_content_header,
 )
 from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.field_table import FieldValue
 from amqpstore_server.protocol.frames import header_frame
 from amqpstore_server.protocol.primitives import write_longstr, write_short, write_shortstr
+from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 _HEADERS_FLAG, _DELIVERY_MODE_FLAG, _PRIORITY_FLAG, _EXPIRATION_FLAG = (

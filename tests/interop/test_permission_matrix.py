@@ -10,7 +10,6 @@ from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.frames import header_frame, method_frame
@@ -18,6 +17,7 @@ from amqpstore_server.protocol.methods import Method, decode_method
 from amqpstore_tools.administration.door import asked
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import WireClient
+from tests.content_header import encode_content_header
 from tests.unit.broker.test_permissions import MATRIX, patterns_of
 
 Needed = list[tuple[str, str]]

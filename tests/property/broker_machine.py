@@ -24,7 +24,7 @@ from tests.property.broker_model import Model, RefusedError
 from tests.property.broker_queues import Channel, Entry, Queue, Window
 from tests.property.broker_topology import Binding, Exchange, Policy
 from tests.property.broker_world import World
-from tests.simulated_broker import START_MS
+from tests.simulated_broker import START_MS, ack_until, reject_until
 
 Result = TypeVar("Result")
 
@@ -564,7 +564,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         real = self.world.channels[number]
         self._on_channel(
             number,
-            lambda: real.ack_until(tag) if multiple else real.ack(tag, tag),
+            lambda: ack_until(real, tag) if multiple else real.ack(tag, tag),
             lambda channel: self.model.ack(channel, tag, multiple=multiple),
         )
 
@@ -576,7 +576,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self._on_channel(
             number,
             lambda: (
-                real.reject_until(tag, requeue=requeue)
+                reject_until(real, tag, requeue=requeue)
                 if multiple
                 else real.reject(tag, requeue=requeue)
             ),

@@ -14,10 +14,10 @@ from amqpstore_server.broker.routing import Route
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
+from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 QUEUES = {"a": True, "b": True, "c": True, "transient": False, "audit": True}

@@ -11,7 +11,6 @@ from amqpstore_server.protocol.content import (
     ContentHeader,
     decode_content_header,
     decode_properties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.errors import FrameError, MalformedError
@@ -21,6 +20,7 @@ from amqpstore_server.protocol.frames import body_frames, header_frame, method_f
 from amqpstore_server.protocol.methods import BasicPublish
 from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_server.protocol.shapes import Shapes
+from tests.content_header import encode_content_header
 
 SHORT = st.text(max_size=12)
 VALUES = st.recursive(

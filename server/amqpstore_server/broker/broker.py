@@ -376,10 +376,6 @@ class Broker:
 
     # Definitions by an operator; durable on return.
 
-    def define_vhost(self, name: str) -> None:
-        """Create a virtual host unless it exists."""
-        self.define(Defined([name]))
-
     def define_permissions(self, user: str, vhost: str, row: dict[str, Any]) -> None:
         """Set a user's permissions: see `Access`. They apply to open connections at once."""
         self.vhost(vhost)

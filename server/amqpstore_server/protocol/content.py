@@ -198,13 +198,6 @@ def _has_read_headers(properties: bytes) -> bool:
     return any(name in headers for name in READ_HEADERS)
 
 
-def encode_content_header(class_id: int, body_size: int, raw_properties: bytes) -> bytes:
-    """Encode the payload of a content header frame; `raw_properties` comes from
-    encode_properties.
-    """
-    return _HEADER.pack(class_id, 0, body_size) + raw_properties
-
-
 def decode_properties(raw: bytes) -> BasicProperties:
     """Decode property flags and property list.
 

@@ -148,13 +148,6 @@ class Receiver:
         self._events: list[Event | MoreFrames] = []
 
     @property
-    def buffered_bytes(self) -> int:
-        """Bytes of an unfinished frame that wait for the next read; those of a large body frame do
-        not.
-        """
-        return len(self._rest)
-
-    @property
     def unfinished_bytes(self) -> int:
         """Memory of contents that are not complete yet, with their headers."""
         if not self._contents:

@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.policy import Policy
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
 
 POLICIES: list[dict[str, Any]] = [
@@ -95,11 +95,11 @@ class Dice:
         if way == 0:
             channel.ack(tag, tag)
         elif way == 1:
-            channel.ack_until(tag)
+            ack_until(channel, tag)
         elif way == 2:
             channel.reject(tag, requeue=rng.random() < 0.6)
         elif way == 3:
-            channel.reject_until(tag, requeue=rng.random() < 0.6)
+            reject_until(channel, tag, requeue=rng.random() < 0.6)
         else:
             channel.recover(requeue=rng.random() < 0.5)
 

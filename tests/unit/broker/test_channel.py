@@ -4,7 +4,7 @@
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.unit.broker.simulated import Client
 
 
@@ -51,7 +51,7 @@ def test_an_ack_of_all_up_to_a_tag_leaves_the_next_whatever_was_given_back_befor
     for _ in range(5):
         client.get("q")
     client.requeue("a")
-    client.channel.ack_until(3)
+    ack_until(client.channel, 3)
     client.channel.close()
     simulated.settle()
     assert simulated.ready("q") == ["a", "d", "e"]
@@ -61,14 +61,14 @@ def test_all_of_nothing_is_no_error_and_a_tag_that_is_settled_is(
     simulated: SimulatedBroker, client: Client
 ) -> None:
     publish(simulated, "a", "b")
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     client.get("q")
     client.get("q")
-    client.channel.ack_until(1)
+    ack_until(client.channel, 1)
     with pytest.raises(PreconditionFailedError, match="unknown delivery tag 1"):
-        client.channel.ack_until(1)
-    client.channel.ack_until(0)
-    client.channel.ack_until(0)
+        ack_until(client.channel, 1)
+    ack_until(client.channel, 0)
+    ack_until(client.channel, 0)
 
 
 def test_what_a_wrong_ack_does_not_reach_is_unacked(

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.channels.publishing import Flags
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -168,7 +169,7 @@ def test_messages_of_all_priorities_count_and_those_before_the_start_do_not(
 
 
 def test_what_a_deleted_virtual_host_counted_stays(simulated: SimulatedBroker) -> None:
-    simulated.broker.define_vhost("gone")
+    simulated.broker.define(Defined(["gone"]))
     simulated.broker.vhost("gone").counters.publish += 7
     simulated.broker.begin_deleting("gone")
     for _ in simulated.broker.deleting_vhost("gone"):

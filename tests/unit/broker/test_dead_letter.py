@@ -7,7 +7,7 @@ import pytest
 from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_server.protocol.field_table import Timestamp
-from tests.simulated_broker import START_MS, SimulatedBroker
+from tests.simulated_broker import START_MS, SimulatedBroker, reject_until
 from tests.unit.broker.dead_letters import DEAD, deaths, die, reject, with_dead_queue
 from tests.unit.broker.simulated import Client
 
@@ -380,7 +380,7 @@ def test_dead_letters_of_a_delayed_exchange_wait_for_their_own_time() -> None:
         client.publish("", "q", body, headers={"x-delay": delay_ms})
     client.consume("q", "tag")
     simulated.settle()
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     simulated.settle()
     seen = []
     for ms in (100, 900, 4000):

@@ -14,7 +14,7 @@ import pytest
 
 import amqpstore
 from amqpstore.departures import Departure
-from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
@@ -532,7 +532,7 @@ def test_what_a_stop_loses_is_counted_before(simulated: Departing) -> None:
 
 
 def test_what_goes_with_a_virtual_host_stays_in_the_totals(simulated: Departing) -> None:
-    simulated.broker.define_vhost("other")
+    simulated.broker.define(Defined(["other"]))
     simulated.broker.vhost("other").declare_queue(
         "q", durable=True, exclusive=False, auto_delete=False, arguments={}, connection=None
     )

@@ -10,7 +10,7 @@ import pytest
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.vhost import VirtualHost
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.unit.broker.simulated import Client, labelled
 
 
@@ -227,7 +227,7 @@ def delete_and_ack(client: Client) -> None:
 
 MAKES_ROOM: dict[str, Callable[[Client], None]] = {
     "ack": lambda client: client.ack("0"),
-    "ack of all": lambda client: client.channel.ack_until(0),
+    "ack of all": lambda client: ack_until(client.channel, 0),
     "reject": lambda client: client.reject("0"),
     "requeue": lambda client: cancelled(client).requeue("0"),
     "recover": lambda client: cancelled(client).channel.recover(requeue=False),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.amqp.arguments import plain
+from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.channels import consumer_events, event_messages
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent, Headers
@@ -224,7 +225,7 @@ def test_headers_that_are_too_large_are_left_out(heard: Heard) -> None:
 
 
 def test_only_the_default_virtual_host_has_it(heard: Heard) -> None:
-    heard.broker.define_vhost("other")
+    heard.broker.define(Defined(["other"]))
     assert EVENT_EXCHANGE not in heard.broker.vhost("other").exchanges
     heard.broker.vhost("other").declare_queue(
         "q", durable=True, exclusive=False, auto_delete=False, arguments={}, connection=None

@@ -22,7 +22,7 @@ from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.settings import Settings
 from amqpstore_server.broker.timers import Timer
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.uncollected import living
 from tests.unit.broker.simulated import Client
 
@@ -240,7 +240,7 @@ def test_what_is_unacked_of_a_deleted_queue_is_settled_as_ever() -> None:
     simulated.settle()
     assert channel.totals.late_ack == 1
     assert client.bodies("r") == ["5", "6", "5"]
-    channel.ack_until(0)
+    ack_until(channel, 0)
     assert (channel.unacked_count, channel.window.unacked, channel.window.unacked_bytes) == (
         0,
         0,
@@ -264,7 +264,7 @@ def test_very_many_unacked_messages_of_a_deleted_queue_are_freed_in_steps() -> N
     simulated.broker.pump()
     empty = [one.is_empty for one in client.channel.unacked_in(queue)]
     assert 0 < sum(empty) <= 256
-    client.channel.ack_until(100)
+    ack_until(client.channel, 100)
     simulated.settle()
     assert all(one.is_empty for one in client.channel.unacked_in(queue))
     assert client.channel.unacked_count == 500

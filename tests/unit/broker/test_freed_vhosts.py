@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker
@@ -84,7 +85,7 @@ def test_nothing_of_a_deleted_virtual_host_waits_for_a_collection(
     simulated: InVhost, deed: Deed, unreachable: Callable[[], Counter[str]]
 ) -> None:
     for _ in range(3):
-        simulated.broker.define_vhost(NAME)
+        simulated.broker.define(Defined([NAME]))
         client = Client(simulated)
         deed(simulated, client)
         simulated.settle()

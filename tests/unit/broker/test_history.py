@@ -11,7 +11,7 @@ from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.transactions.replay import consumed_at
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
-from tests.simulated_broker import START_MS, SimulatedBroker
+from tests.simulated_broker import START_MS, SimulatedBroker, ack_until
 from tests.unit.broker.simulated import Client
 
 HISTORY = "amq.consumed.q"
@@ -82,7 +82,7 @@ def test_many_at_once_are_acked_as_one_run(simulated: SimulatedBroker, client: C
     client.consume("q", "c")
     client.publish("", "q", *bodies)
     simulated.settle()
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     simulated.settle()
     assert simulated.ready(HISTORY) == bodies
 

@@ -9,7 +9,7 @@ from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched
 from amqpstore_tools.simulation.memory_files import MemoryFile
-from tests.simulated_broker import OPTIONS, SimulatedBroker
+from tests.simulated_broker import OPTIONS, SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
 
 LARGE = "large " * 2000
@@ -92,9 +92,9 @@ def test_one_that_moves_to_another_queue_is_read_in_parts(
     simulated.settle()
     simulated.store.housekeep()
     if kind == "history":
-        client.channel.ack_until(0)
+        ack_until(client.channel, 0)
     else:
-        client.channel.reject_until(0, requeue=False)
+        reject_until(client.channel, 0, requeue=False)
     for turn in range(PARTS - 1):
         assert queue.leaving
         other.publish("", "q", str(turn))

@@ -10,7 +10,7 @@ import pytest
 
 from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.queues.leaving import ENVELOPE_COST
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
 
 COST = 1000
@@ -44,9 +44,9 @@ def settle_all(simulated: SimulatedBroker, kind: str, *, own: bool = True) -> Cl
     client.consume("q", "tag")
     simulated.settle()
     if KINDS[kind][1]:
-        client.channel.ack_until(0)
+        ack_until(client.channel, 0)
     else:
-        client.channel.reject_until(0, requeue=False)
+        reject_until(client.channel, 0, requeue=False)
     return client
 
 
@@ -131,7 +131,7 @@ def test_messages_with_large_headers_leave_one_in_each_turn(simulated: Simulated
         client.publish("", "q", body, headers={"x": "x" * COST * 16, "n": body})
     client.consume("q", "tag")
     simulated.settle()
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     for count in range(1, 5):
         assert len(moved(simulated, "dead letters")) == count
         simulated.broker.pump()
@@ -143,7 +143,7 @@ def test_large_messages_leave_one_in_each_turn(simulated: SimulatedBroker) -> No
     client.publish("", "q", *["x" * COST * 512] * 4)
     client.consume("q", "tag")
     simulated.settle()
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     for count in range(1, 5):
         assert len(moved(simulated, "history")) == count
         simulated.broker.pump()
@@ -180,9 +180,9 @@ def test_what_is_settled_later_leaves_later(simulated: SimulatedBroker, kind: st
     client.publish("", "q", "last", message_id="last")
     simulated.settle()
     if KINDS[kind][1]:
-        client.channel.ack_until(0)
+        ack_until(client.channel, 0)
     else:
-        client.channel.reject_until(0, requeue=False)
+        reject_until(client.channel, 0, requeue=False)
     simulated.settle()
     assert moved(simulated, kind) == [*BODIES, "last"]
 
@@ -197,7 +197,7 @@ def test_all_queues_share_the_cost_of_a_turn(simulated: SimulatedBroker) -> None
             client.publish("", name, body, message_id=body)
         client.consume(name, name)
     simulated.settle()
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     most = (COST // OWN + 1) * 20
     before = len(moved(simulated, "dead letters"))
     assert before <= most
@@ -330,7 +330,7 @@ def test_queues_with_more_to_move_have_their_turns_in_order(simulated: Simulated
             client.publish("", name, body, message_id=body)
         client.consume(name, name)
     simulated.settle()
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     for _ in range(len(names)):
         simulated.broker.pump()
     simulated.store.sync()

@@ -13,7 +13,7 @@ from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.branches import Steps, XaStatus
 from amqpstore_server.broker.errors import NotFoundError, PreconditionFailedError
 from amqpstore_server.broker.transactions import prepared_work
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.unit.broker.branches import XID, BranchClient
 from tests.unit.broker.simulated import Client
 
@@ -257,7 +257,7 @@ def test_the_work_of_each_channel_is_finished_when_they_go(
         other.start(join=True)
         while other.get("s"):
             pass
-        other.channel.ack_until(0)
+        ack_until(other.channel, 0)
         other.end()
         clients.append(other)
     steps = client.preparing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqpstore_server.broker.channels import unacked as unacked_module
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.unit.broker.simulated import Client
 
 AT_ONCE = 10
@@ -102,7 +102,7 @@ def test_acks_of_a_transaction_whose_channel_goes_are_undone(
     simulated: SimulatedBroker, steps_taken: int
 ) -> None:
     client = client_of(simulated, transacted=True)
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     steps = client.channel.rolling_back()
     for _ in range(steps_taken):
         next(steps)
@@ -122,7 +122,7 @@ def test_a_rollback_takes_several_turns_and_all_is_unacked_again(
     counts = [client.channel.unacked_count for _ in client.channel.rolling_back()]
     assert counts == [10, 20, 30, 40, 50]
     assert client.channel.unacked_count == len(BODIES)
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     client.channel.commit()
     simulated.settle()
     simulated.crash()

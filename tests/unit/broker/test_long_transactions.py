@@ -9,7 +9,7 @@ import pytest
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.transactions.transaction import Transaction
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
 
 COST = 1000
@@ -88,9 +88,9 @@ def test_settled_messages_are_gathered_a_few_at_a_time(
     client = client_of(simulated, **arguments[way])
     gathered.append(0)
     if way == "dead letters":
-        client.channel.reject_until(0, requeue=False)
+        reject_until(client.channel, 0, requeue=False)
     else:
-        client.channel.ack_until(0)
+        ack_until(client.channel, 0)
     gathered.extend(0 for _ in client.channel.committing())
     target = {"acks": "s", "dead letters": "dead", "history": "amq.consumed.q"}[way]
     assert max(gathered) <= COST // OWN + 1
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_a_commit_whose_channel_goes(
     arguments = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
     client = client_of(simulated, **arguments)
     publish(client)
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     steps = client.channel.committing()
     for _ in range(steps_taken):
         next(steps)
@@ -122,7 +122,7 @@ def test_nothing_is_left_of_a_commit_whose_channel_goes(
 def test_what_is_committed_stays_so_when_its_channel_goes(simulated: SimulatedBroker) -> None:
     client = client_of(simulated)
     client.publish("", "r", "a")
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     steps = client.channel.committing()
     for _ in steps:
         if simulated.store.log.is_promised:
@@ -137,7 +137,7 @@ def test_what_is_committed_stays_so_when_its_channel_goes(simulated: SimulatedBr
 def test_a_queue_may_be_deleted_in_between(simulated: SimulatedBroker, deleted: str) -> None:
     client = client_of(simulated)
     publish(client)
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     for number, _ in enumerate(client.channel.committing()):
         if number == 14:
             simulated.vhost.delete_queue(simulated.vhost.queue(deleted))

@@ -10,11 +10,11 @@ from amqpstore_server.broker.permissions import ALL, Access
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.frames import header_frame, method_frame
 from amqpstore_server.protocol.methods import Method
+from tests.content_header import encode_content_header
 from tests.format.document import table
 from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
 

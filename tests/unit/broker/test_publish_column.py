@@ -11,11 +11,11 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.spec import ReplyCode
+from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.simulated_broker import DIRECTORY
 

@@ -13,10 +13,10 @@ from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_content_header,
     decode_properties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.field_table import OWN_HEADERS
+from tests.content_header import encode_content_header
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.dead_letters import DEAD, die, with_dead_queue
 from tests.unit.broker.simulated import Client

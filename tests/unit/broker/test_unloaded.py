@@ -9,7 +9,7 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_tools.simulation.memory_files import MemoryFile
-from tests.simulated_broker import OPTIONS, SimulatedBroker
+from tests.simulated_broker import OPTIONS, SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
 from tests.unit.broker.test_read_later import Shortage
 
@@ -50,7 +50,7 @@ def holding(simulated: SimulatedBroker, *bodies: str, mode: int = 2, **arguments
 def test_dead_letters_come_in_order(simulated: SimulatedBroker, mode: int) -> None:
     client = holding(simulated, mode=mode)
     client.channel.reject(1, requeue=False)
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     simulated.settle()
     assert simulated.ready("dead") == BODIES
 
@@ -59,7 +59,7 @@ def test_only_so_much_is_read_before_the_others_have_their_turn(
     simulated: SimulatedBroker,
 ) -> None:
     client = holding(simulated)
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     assert simulated.vhost.queue("q").leaving
     # And no more than the disk takes.
     simulated.context.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
@@ -85,7 +85,7 @@ def test_what_is_sent_once_more(simulated: SimulatedBroker) -> None:
     simulated.settle()
     assert client.bodies("c") == BODIES
     assert client.redelivered == [True] * COUNT
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     simulated.settle()
     assert client.channel.window.unacked == client.channel.consumers["c"].window.unacked_bytes == 0
 
@@ -101,7 +101,7 @@ def test_what_comes_back_counts_in_a_limit_of_bytes(simulated: SimulatedBroker) 
 
 def test_what_is_consumed_is_in_the_history(simulated: SimulatedBroker) -> None:
     client = holding(simulated, history_length=100)
-    client.channel.ack_until(0)
+    ack_until(client.channel, 0)
     simulated.settle()
     simulated.restart()
     assert simulated.ready("q") == []
@@ -117,7 +117,7 @@ def test_a_transaction_has_them_in_memory_up_to_a_limit(
     channel.select_transactions()
 
     def commit() -> None:
-        channel.ack_until(0) if settle == "ack" else channel.reject_until(0, requeue=False)
+        ack_until(channel, 0) if settle == "ack" else reject_until(channel, 0, requeue=False)
         channel.commit()
 
     simulated.context.limits = BROKER_LIMITS._replace(max_read_back_bytes=1 << 20)
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_now_leaves_later(
     client = holding(simulated)
     simulated.store.log._descriptors.close()
     shortage.is_there = True
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     for _ in range(3):
         simulated.pass_time(1000)
     shortage.is_there = False
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_now_goes_back_instead_of_being_sent_once_more(
 
 
 def leave_by_reject(client: Client) -> None:
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
 
 
 def leave_by_recover(client: Client) -> None:
@@ -194,7 +194,7 @@ def test_a_full_disk_has_them_stay(simulated: SimulatedBroker) -> None:
     client = holding(simulated)
     client.channel.cancel("c")
     simulated.fill_disk()
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     simulated.settle()
     simulated.free_disk()
     assert simulated.ready("q") == BODIES
@@ -203,7 +203,7 @@ def test_a_full_disk_has_them_stay(simulated: SimulatedBroker) -> None:
 def half_way(simulated: SimulatedBroker, client: Client) -> Leaving:
     """Some are dead letters, and the others are on their way."""
     client.channel.cancel("c")
-    client.channel.reject_until(0, requeue=False)
+    reject_until(client.channel, 0, requeue=False)
     leaving = simulated.vhost.queue("q").leaving
     assert leaving
     return leaving

@@ -8,7 +8,7 @@ import pytest
 from amqpstore import Run
 from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.queues.consumer import Consumer
-from tests.simulated_broker import SimulatedBroker
+from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.unit.broker.simulated import Client
 
 COUNT = 200
@@ -102,7 +102,7 @@ def test_a_prefetch_in_bytes_hands_out_whole_runs(
     client.consume("q", "a", prefetch_size=window_bytes)
     simulated.settle()
     while sum(map(len, deliveries)) < COUNT:
-        client.channel.ack_until(0)
+        ack_until(client.channel, 0)
         simulated.settle()
     assert [body for part in deliveries for body in part] == BODIES
     for part, following in pairwise(deliveries):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from amqpstore_server.protocol.content import (
     decode_content_header,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.errors import AmqpError
 from amqpstore_server.protocol.field_table import decode_table, encode_table
 from amqpstore_server.protocol.methods import METHODS, decode_method
+from tests.content_header import encode_content_header
 from tests.unit.protocol import strategies
 
 garbage = st.binary(max_size=200)

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from amqpstore_server.protocol.content import encode_content_header
 from amqpstore_server.protocol.errors import ContentTooLarge, FatalFramingError
 from amqpstore_server.protocol.events import Failed, Publishes, ReceivedMethod
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicPublish, ChannelClose
 from amqpstore_server.protocol.partial_body import PartialBody
 from amqpstore_server.protocol.receiver import Receiver
+from tests.content_header import encode_content_header
 
 FRAME_MAX = 131_072
 CLOSE = ChannelClose(reply_code=200, reply_text="", failing_class_id=0, failing_method_id=0)

@@ -4,12 +4,12 @@ from unittest.mock import ANY
 
 import pytest
 
-from amqpstore_server.protocol.content import encode_content_header
 from amqpstore_server.protocol.errors import UnexpectedFrame
 from amqpstore_server.protocol.events import Acks, ReceivedMethod
 from amqpstore_server.protocol.methods import BasicPublish, ChannelCloseOk
 from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
+from tests.content_header import encode_content_header
 from tests.fuzz.test_codec import FRAME_MAX, MAX_MESSAGE_BYTES, ack, frame, published, receive, said
 
 METHOD = BasicPublish(exchange="", routing_key="q")

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from amqpstore.catalog import Change
+from amqpstore_server.broker.broker import Defined
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame
 from tests.one_client import some_clients, still_clock, wait_for_reads
@@ -53,7 +54,7 @@ async def declares() -> list[tuple[int, bool]]:
         assert all(map(has_answers, socks))
         assert len(app.broker.vhost("/").queues) == CLIENTS + 1
         # Outside of a round a definition is durable on return.
-        app.broker.define_vhost("v")
+        app.broker.define(Defined(["v"]))
         del store._catalog.commit
     return commits
 

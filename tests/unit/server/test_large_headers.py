@@ -14,11 +14,11 @@ from amqpstore_server.protocol.bounds import MAX_DEPTH, MAX_ENTRIES
 from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_properties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.field_table import FieldValue
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
+from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 

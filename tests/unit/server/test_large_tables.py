@@ -15,12 +15,12 @@ from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.bounds import MAX_ENTRIES
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    encode_content_header,
     encode_properties,
 )
 from amqpstore_server.protocol.field_table import FieldValue
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from tests.calls import Counts
+from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 READ_BYTES = 100 << 10

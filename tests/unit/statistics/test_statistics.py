@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol import methods
 from amqpstore_server.statistics import sampler as sampling
@@ -178,7 +179,7 @@ def test_deliveries_add_up(observed: Observed) -> None:
 
 def test_nobody_sees_other_virtual_hosts(observed: Observed) -> None:
     observed.pass_five_seconds(10)
-    observed.server.broker.define_vhost("other")
+    observed.server.broker.define(Defined(["other"]))
     seen = observed.statistics.overview(RANGES, vhosts=["other"])
     assert seen["message_stats"]["publish"] == 0
     assert seen["churn_rates"] == {}

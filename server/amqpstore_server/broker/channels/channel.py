@@ -315,19 +315,9 @@ class Channel:
         """
         self._settle_each(first, last, requeue=None)
 
-    def ack_until(self, tag: int) -> None:
-        """Ack all tags up to `tag`; 0 means all. Raises: PreconditionFailedError."""
-        for _ in self.settling_until(tag, requeue=None) or ():
-            pass
-
     def reject(self, tag: int, *, requeue: bool) -> None:
         """Requeue or drop one message. Raises: PreconditionFailedError."""
         self._settle_each(tag, tag, requeue=requeue)
-
-    def reject_until(self, tag: int, *, requeue: bool) -> None:
-        """Requeue or drop all messages up to `tag`. Raises: PreconditionFailedError."""
-        for _ in self.settling_until(tag, requeue=requeue) or ():
-            pass
 
     def recover(self, *, requeue: bool) -> None:
         """Requeue everything unacked, or send it to its consumers again."""
