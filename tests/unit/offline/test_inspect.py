@@ -341,6 +341,23 @@ def test_the_clients_of_a_message_that_is_acked(data_directory: str, command: Co
     assert "no message at position 9" in gone.err
 
 
+def test_a_message_by_the_name_that_its_publisher_gave_it(
+    data_directory: str, command: Command
+) -> None:
+    named = [BasicProperties(message_id=name) for name in ("a", "b", "twice", "twice")]
+    envelopes = [Envelope("", "orders", encode_properties(one)) for one in named]
+    unreadable = Envelope("", "orders", b"\xff")
+    store_with(data_directory, [Message(one, b"x") for one in (*envelopes, unreadable)])
+    assert facts(command, data_directory, "message", "--message-id", "b")["id"] == 2
+    for name, said in (
+        ("none", "no message in a queue has the message-id 'none'"),
+        ("twice", "2 messages have this message-id: ask for one by its ID, as 3, 4"),
+    ):
+        assert said in command("inspect", data_directory, "message", "--message-id", name).err
+    both = command("inspect", data_directory, "message", "1", "--message-id", "b")
+    assert "takes an ID, or --queue and --position, or --message-id" in both.err
+
+
 TOLD = [("published", "ann"), ("delivered", "bob"), ("acked", "bob")]
 
 

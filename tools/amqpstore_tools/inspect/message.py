@@ -81,6 +81,31 @@ def id_at(image: StoreImage, name: str, vhost: str | None, position: str) -> int
     )
 
 
+def ids_of(image: StoreImage, name: str) -> list[int]:
+    """Return the ids of the messages in queues whose property message-id is `name`: a publisher
+    may have given it to several, and a dead letter has that of the message that it was.
+
+    Reads all messages that queues have. Raises: NotFoundError, OSError.
+    """
+    ids = {one for queue in image.queues for columns in queue.columns() for one in columns.ids}
+    found = [
+        message_id
+        for message_id, stored in image.messages(sorted(ids))
+        if stored is not None and _name_of(stored) == name
+    ]
+    if not found:
+        raise NotFoundError(f"no message in a queue has the message-id '{name}'")
+    return found
+
+
+def _name_of(stored: StoredMessage) -> object:
+    """Return the property message-id, if the message has one that can be read."""
+    try:
+        return properties_of(stored.head().envelope.properties).get("message_id")
+    except ValueError:
+        return None
+
+
 def _why_not(image: StoreImage, message_id: int, holders: int) -> str:
     if holders:
         return (

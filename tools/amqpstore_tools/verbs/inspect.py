@@ -22,6 +22,7 @@ from amqpstore_tools.repair.imaging import RemainingImage
 
 _DEFAULT_LIMIT = 20
 _FOLLOW_LIMIT = 10
+_SHOWN_IDS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--vhost", metavar="VHOST", help="virtual host of that queue")
     one.add_argument(
         "--position", metavar="N", help="and its sequence there, after PRIORITY: if it has one"
+    )
+    one.add_argument(
+        "--message-id",
+        metavar="TEXT",
+        help="or the property message-id that its publisher gave it, while a queue has it",
     )
     one.add_argument("--body", choices=message.FORMS, help="show the whole body in this form")
     _add_common(one, is_part=True)
@@ -145,8 +151,17 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 def _message_id(image: StoreImage, arguments: argparse.Namespace) -> int:
     by_place = arguments.queue is not None and arguments.position is not None
-    if (arguments.number is not None) == by_place:
-        raise UsageError("message takes an ID, or --queue and --position")
+    by_name = arguments.message_id is not None
+    if (arguments.number is not None) + by_place + by_name != 1:
+        raise UsageError("message takes an ID, or --queue and --position, or --message-id")
+    if by_name:
+        first, *others = message.ids_of(image, arguments.message_id)
+        if others:
+            ids = ", ".join(map(str, (first, *others[: _SHOWN_IDS - 1])))
+            raise UsageError(
+                f"{1 + len(others)} messages have this message-id: ask for one by its ID, as {ids}"
+            )
+        return first
     if not by_place:
         return int(arguments.number)
     return message.id_at(image, arguments.queue, arguments.vhost, arguments.position)
