@@ -35,7 +35,9 @@ def source(*, but: Iterable[str] = ()) -> str:
 
 def names() -> dict[str, set[str]]:
     """What there is, by the table that has to have it."""
-    claimed = start(Product("a", "1"), ()).server_properties["capabilities"]
+    method = methods.decode_method(start(Product("a", "1"), ()))
+    assert isinstance(method, methods.ConnectionStart)
+    claimed = method.server_properties["capabilities"]
     assert isinstance(claimed, dict)
     asked = re.findall(r"""has_capability\("([^"]+)"\)""", source())
     fields = {field.name for one in HANDSHAKE for field in dataclasses.fields(one)}
