@@ -26,7 +26,9 @@ class FollowerProgress:
     __slots__ = (
         "acked",
         "common",
+        "counted_s",
         "dropped_at",
+        "followed",
         "generation",
         "has_lost",
         "heard_at",
@@ -34,6 +36,7 @@ class FollowerProgress:
         "is_leaving",
         "is_retrying",
         "is_streaming",
+        "late_s",
         "link",
         "may_enter_at",
         "promised_until",
@@ -61,6 +64,12 @@ class FollowerProgress:
         """When anything came from it: an ack, or the answer to a beat."""
         self.held_up_s = 0.0
         """For how long it has lately lacked what others had had for a while."""
+        self.followed = 0
+        """A frame that others had, and that this follower is looked at for; 0 if it has all."""
+        self.late_s = 0.0
+        """For how long it has lacked that frame."""
+        self.counted_s = 0.0
+        """How much of that is in `held_up_s`."""
         self.promised_until = -inf
         self.is_leaving = False
         """Whether it has stopped in order, and is not back yet."""
@@ -68,3 +77,10 @@ class FollowerProgress:
         """Whether it came back with less than it had acked."""
         self.dropped_at: list[float] = []
         self.may_enter_at = -inf
+
+    def follow_frame(self, had: int, late_s: float) -> None:
+        """Begin to look how long it takes for the frame that others have, if it lacks that: it has
+        for `late_s`.
+        """
+        self.followed = had if self.acked < had else 0
+        self.late_s, self.counted_s = late_s if self.followed else 0.0, 0.0

@@ -21,9 +21,9 @@ class Timing(NamedTuple):
     wait for it, leaves the list.
     """
     slow_s: float = 0.25
-    """A follower holds the others up that lacks what enough of them have had for so long, and for
-    longer than they took themselves. If it does so for most of the time it leaves the list: each of
-    its acks may come in time, and all clients wait for it.
+    """A follower holds the others up that takes so long for what enough of them have, and longer
+    than they took themselves. If it does so for most of the time it leaves the list: each of its
+    acks may come in time, and all clients wait for it. A link to another continent takes less.
     """
     silent_s: float = 5.0
     """A follower of which nothing has come for so long leaves the list, also when nothing waits for

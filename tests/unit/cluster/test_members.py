@@ -9,7 +9,7 @@ import pytest
 
 from amqpstore_server.cluster import leading
 from amqpstore_server.cluster.frames import Beat, Frame, Hello, ShippedBatch, Welcome
-from amqpstore_server.cluster.keys import IN_SYNC, LEADER
+from amqpstore_server.cluster.keys import IN_SYNC, LEADER, EtcdTransaction
 from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
 from amqpstore_server.cluster.progress import LeaveReason
@@ -359,7 +359,11 @@ def test_who_was_dropped_by_a_request_that_came_late_enters_again(group: Group) 
     that came after that.
     """
     lame = last_follower(group)
-    group.etcd.hold = lambda transaction: 4.0 if transaction.puts else 0.0
+
+    def late(transaction: EtcdTransaction) -> float:
+        return 4.0 if any(one.key == IN_SYNC for one in transaction.puts) else 0.0
+
+    group.etcd.hold = late
     lame.is_disk_stuck = True
     group.run(2.6)
     lame.is_disk_stuck = False
