@@ -121,6 +121,13 @@ class FollowerStore(ClosableStore):
             limits=options.limits,
             measures=measures,
         )
+        # Recovery has reported those that are gone: the log has nothing of them, and ends before
+        # them, if they are its last ones.
+        self._gone = frozenset(
+            one
+            for one in self._log.ends()
+            if not backing.files.exists(segment_path(backing.directory, one))
+        )
         self._log.follow(self._reader().end(), space)
         # Batches that recovery found, up to here, are committed for all that is known.
         self._adopted_lsn = self._log.last.lsn
@@ -442,7 +449,8 @@ class FollowerStore(ClosableStore):
 
     def _reader(self) -> LogReader:
         backing = self._backing
-        return LogReader(backing.files, self.directory, backing.seed, self._log.ends())
+        ends = {one: end for one, end in self._log.ends().items() if one not in self._gone}
+        return LogReader(backing.files, self.directory, backing.seed, ends)
 
     def _committed(self) -> tuple[int, int]:
         """Return the segment and offset up to which the log is known to be committed."""

@@ -235,8 +235,9 @@ class Following:
             return
         self._welcome = welcome
         self._join = welcome.join
-        if welcome.join is Join.REPLACE and welcome.common.number < self._log.checkpoint():
-            # Behind a checkpoint nothing can be taken back: the leader was made one by force.
+        if welcome.common.number < self._log.checkpoint():
+            # What a checkpoint has cannot be taken back, if the leader was made one by force, nor
+            # sent again, if the own log has lost it.
             self._join = Join.COPY
         if self._join is Join.STREAM:
             self._persist(welcome)

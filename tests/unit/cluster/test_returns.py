@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.cluster.effects import Dial, Effect, Send
+from amqpstore_server.cluster.effects import Dial, Effect, FindReceived, Persist, Send
 from amqpstore_server.cluster.following import Following
-from amqpstore_server.cluster.frames import Claim, Hello, ReplicaPosition
+from amqpstore_server.cluster.frames import START, Claim, Hello, Join, ReplicaPosition, Welcome
 from amqpstore_server.cluster.keys import LEADER, EtcdRow, MemberIdentity, View
 from amqpstore_server.cluster.leading import Leader
 from amqpstore_server.cluster.member import GroupMember
@@ -116,6 +116,23 @@ def test_a_claim_and_tags_are_sent_only_to_a_leader_that_takes_them(
     assert sent[:-1] == expected
     assert isinstance(sent[-1], Hello)
     assert [one.takes_tags for one in effects if isinstance(one, Dial)] == [takes_tags]
+
+
+def test_a_log_that_lost_what_a_checkpoint_has_is_replaced_by_a_copy() -> None:
+    """Nothing else of it is in doubt: the leader has all of its log."""
+    effects: list[Effect] = []
+    disk = ReplicaDisk()
+    disk.covered = 3
+    following = Following(MemberIdentity("b", "b1", "store", 1), 1, disk, Timing(), effects)
+    leader = {"member": "a", "incarnation": "a1", "term": 1, "replicate": "a", "request": "1"}
+    view = View(1, 5, {LEADER: EtcdRow(leader, 5)})
+    following.tick(view, 0.0)
+    following.connected(7)
+    following.welcome(7, Welcome("a", "a1", 1, 1, Join.STREAM, START))
+    following.viewed(view)
+    assert Persist(1) in effects
+    following.persisted(1, 0.0)
+    assert effects[-1] == FindReceived(1)
 
 
 # Each rule, broken.

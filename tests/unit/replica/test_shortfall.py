@@ -16,7 +16,7 @@ from amqpstore.replica import FollowerStore
 from amqpstore.terms import term_of
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from tests.replicas import DIRECTORY, NOW_MS, OPTIONS, Group, log_files, promoted
+from tests.replicas import DIRECTORY, NOW_MS, OPTIONS, Group, busy, log_files, promoted
 
 NO_CHECKPOINTS = OPTIONS._replace(checkpoint_bytes=1 << 60)
 
@@ -139,3 +139,19 @@ def test_a_follower_that_lost_the_end_of_its_log_says_so(
     assert report.shortfall.batches
     assert report.shortfall.batches < 20
     assert report.lost_count == 2 * report.shortfall.batches
+
+
+def test_a_follower_whose_last_segment_is_gone_ends_before_it() -> None:
+    """A checkpoint covers it: the leader has to send a copy."""
+    group = Group.new()
+    group.join()
+    busy(group)
+    assert group.follower is not None
+    group.follower.checkpoint()
+    before = group.follower.last
+    group.kill_follower()
+    group.follower_disk.remove(segment_path(DIRECTORY, max(log_files(group.follower_disk))))
+    follower = group.start_follower()
+    assert follower.last.lsn < before.lsn
+    assert follower.committed_lsn >= before.lsn
+    assert not follower.recovery_report.is_clean

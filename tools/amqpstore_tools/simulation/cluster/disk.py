@@ -52,11 +52,11 @@ class ReplicaDisk:
         del self.log[random.randint(self.durable, len(self.log)) :]
 
     def lose_last(self, count: int) -> None:
-        """Lose batches that were synced, as a disk does that lies."""
+        """Lose batches that were synced, as a disk does that lies; also such as a checkpoint has,
+        which is kept.
+        """
         del self.log[-count:]
         self.durable = len(self.log)
-        self.covered = min(self.covered, self.durable)
-        self.compacted = min(self.compacted, self.durable)
 
     def backed_up(self) -> ReplicaDisk:
         """Return a copy of what would survive a power cut, MEMBER included."""
