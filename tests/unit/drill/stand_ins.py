@@ -221,6 +221,7 @@ def without_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cluster, "Drainer", Drainer)
     patch.setattr(cluster, "_declare", lambda _address: None)
     patch.setattr(cluster, "_work", _work_in_group)
+    patch.setattr(cluster, "_return", _work_in_group)
     patch.setattr(cluster, "_kill_group", _kill_group)
 
 

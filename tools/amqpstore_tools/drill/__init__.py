@@ -18,5 +18,6 @@ On real files:
   do with it, and what comes out of that.
 - `own_disk`, `loop_disk`, `syncing`: whether a sync is one, a file system whose power is cut, and
   the program that relies on it.
-- `broker`, `client`: the real process and its clients; `group`: three of them, and an etcd.
+- `broker`, `client`: the real process and its clients; `group`: three of them, and an etcd;
+  `returns`: members and an etcd that come back older than they were.
 """

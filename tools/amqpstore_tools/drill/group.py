@@ -89,16 +89,24 @@ class DrilledMember(_Process):
         super().__init__(f"{directory}.log")
         self.directory = directory
         self.address = Address(_HOST, _free_port(), "guest", "guest", "/")
-        self.keys = local_group(_NAME, etcd, f"{_HOST}:{_free_port()}", str(self.address))
         self._etcd = etcd
+        self._replicate = f"{_HOST}:{_free_port()}"
+        self.keys = self._open_keys()
+
+    def _open_keys(self) -> GroupKeys:
+        return local_group(_NAME, self._etcd, self._replicate, str(self.address))
+
+    def forget_etcd(self) -> None:
+        """Compare what etcd answers from now on with nothing that it answered before."""
+        self.keys.close()
+        self.keys = self._open_keys()
 
     def start(self) -> None:
         """Start its broker, which follows before it does anything else."""
-        settings = self.keys.settings
         command = [sys.executable, "-P", "-m", "amqpstore_tools", "serve", "--config", ""]
         command += ["--data", self.directory, "--listen", str(self.address)]
         command += ["--cluster-name", _NAME, "--cluster-etcd", self._etcd]
-        self.begin([*command, "--cluster-replicate", settings.advertise])
+        self.begin([*command, "--cluster-replicate", self._replicate])
 
     def restart(self) -> None:
         """Start it again, if it does not run."""
@@ -126,15 +134,15 @@ class DrilledGroup:
             )
         os.makedirs(directory)
         self._etcd = _Process(os.path.join(directory, "etcd.log"))
+        self.etcd_directory = os.path.join(directory, "etcd")
         client, peer = (f"http://{_HOST}:{_free_port()}" for _ in range(2))
-        self._etcd.begin(
-            [
-                *[program, "--name", "drill", "--data-dir", os.path.join(directory, "etcd")],
-                *["--listen-client-urls", client, "--advertise-client-urls", client],
-                *["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer],
-                *["--initial-cluster", f"drill={peer}"],
-            ]
-        )
+        self._etcd_command = [
+            *[program, "--name", "drill", "--data-dir", self.etcd_directory],
+            *["--listen-client-urls", client, "--advertise-client-urls", client],
+            *["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer],
+            *["--initial-cluster", f"drill={peer}"],
+        ]
+        self._etcd.begin(self._etcd_command)
         self.members = [
             DrilledMember(os.path.join(directory, name), client) for name in "abc"[:SIZE]
         ]
@@ -154,6 +162,17 @@ class DrilledGroup:
         """The group's keys in etcd."""
         return self.members[0].keys
 
+    def end_etcd(self) -> None:
+        """Kill etcd."""
+        self._etcd.end()
+
+    def start_etcd(self) -> None:
+        """Start etcd again, and take what it holds for right, whatever it held before."""
+        self._etcd.begin(self._etcd_command)
+        for one in self.members:
+            one.forget_etcd()
+        self._wait("etcd does not answer", self._answers)
+
     def found(self) -> None:
         """Make the first member a group, and have the others join it. Raises: BrokerEndedError."""
         self._wait("etcd does not answer", self._answers)
@@ -167,9 +186,7 @@ class DrilledGroup:
             self.wait_until_in_sync(number + 1)
 
     def _answers(self) -> bool:
-        with contextlib.suppress(ToolError):
-            return self.keys.view().revision > 0
-        return False
+        return self.keys.view().revision > 0
 
     def leader(self) -> DrilledMember | None:
         """Return the member that leads, if clients can log in there."""
@@ -196,13 +213,41 @@ class DrilledGroup:
             lambda: len(self.keys.view().in_sync) >= count and self.leader() is not None,
         )
 
+    def wait_until_settled(self, least_s: float) -> None:
+        """Return when somebody leads; or after at least so long, when each member that runs says
+        why it waits. Raises: BrokerEndedError.
+        """
+        since = time.monotonic()
+
+        def is_settled() -> bool:
+            if self.leader() is not None:
+                return True
+            return time.monotonic() - since > least_s and all(map(self._waits, self._ids))
+
+        self._wait("nobody leads, and not all that run say why", is_settled)
+
+    def _waits(self, name: str) -> bool:
+        return not self._ids[name].is_running or "waits" in self.keys.view().shown(name)
+
+    def wait_until_nobody_leads(self) -> None:
+        """Return when no key of a leader is left. Raises: BrokerEndedError."""
+        self._wait("somebody leads", lambda: self.keys.view().leader is None)
+
     def _wait(self, otherwise: str, condition: Callable[[], bool]) -> None:
         until = time.monotonic() + _PATIENCE_S
-        while not condition():
+        while not _holds(condition):
             if time.monotonic() > until:
                 logs = "\n".join(one.log_tail() for one in (self._etcd, *self._ids.values()))
                 raise BrokerEndedError(f"{otherwise} after {_PATIENCE_S:.0f} s: {logs}")
             time.sleep(_LOOK_S)
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    """Tell whether something holds; not while etcd does not answer in time."""
+    try:
+        return condition()
+    except ToolError:
+        return False
 
 
 def _free_port() -> int:

@@ -2,10 +2,11 @@
 while publishers wait for confirms.
 
 Each round something happens to the leader or to a follower, and in the end the leader is killed, or
-stopped in order: another one takes over. Then all messages are taken, and compared with what was
-confirmed. At the very end all members are killed at once, and what the manual says is done with
-what is left of them. What happens depends on the seed; how far the members had come by then depends
-on the machine.
+stopped in order: another one takes over. In each third round all members are killed, and followers
+or etcd come back older than they were, before the leader does. Then all messages are taken, and
+compared with what was confirmed. At the very end all members are killed at once, and what the
+manual says is done with what is left of them. What happens depends on the seed; how far the members
+had come by then depends on the machine.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ from amqpstore_tools.drill.client import (
 from amqpstore_tools.drill.group import DrilledGroup, DrilledMember
 from amqpstore_tools.drill.invariants import Fault
 from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash, exported
+from amqpstore_tools.drill.returns import RETURNS
 from amqpstore_tools.drill.run import DrillRun, LeftOutError
 from amqpstore_tools.drill.verdict import Step
 from amqpstore_tools.offline.exits import ToolError
 
-ABOUT = "three replicas and an etcd on this machine: the leader or a follower is lost under load"
+ABOUT = (
+    "three replicas and an etcd on this machine: members are lost under load, or come back older"
+)
 
 _CHECKED_EACH_ROUND = ("I1", "I2", "I5", "I9")
 CHECKED = (*_CHECKED_EACH_ROUND, *FOLLOWED)
@@ -49,6 +53,12 @@ _PUBLISHERS = (0, 1)
 _REFUSED = (StoreError, ToolError, OSError)
 _FORCED = "320 CONNECTION_FORCED"
 """What clients are told when their leader leads no longer."""
+_RETURNS_EVERY = 3
+"""One round out of this many is one in which somebody comes back older."""
+_NOTED_S = 2.0
+"""Longer than it takes until the group notes how far everything is confirmed."""
+_ELECTED_S = 6.0
+"""Longer than it takes until one is elected who may lead."""
 _FAILOVER_S = 15.0
 """Longer than this nobody should lead, whatever else the machine does."""
 
@@ -84,12 +94,13 @@ def run(run: DrillRun) -> None:
             for rng in run.rounds():
                 _round(run, group, known, rng)
             _end(run, group, known)
-        except BrokerEndedError as error:
+        except (BrokerEndedError, ToolError) as error:
             run.found("I9", str(error), f"round {run.round}")
 
 
 def _round(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random) -> None:
-    did, confirms = _work(run, group, known, rng)
+    comes_back = run.round % _RETURNS_EVERY == 0
+    did, confirms = (_return if comes_back else _work)(run, group, known, rng)
     promised = known.promised_count
     faults = [*_look(run, group.wait_for_leader().address, known)]
     run.saw(_CHECKED_EACH_ROUND)
@@ -140,17 +151,53 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
     return did, confirms
 
 
+def _return(
+    run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random
+) -> tuple[str, int]:
+    """Kill all members under load, and have some come back older while the leader is away."""
+    leader = group.wait_for_leader()
+    older = rng.choice(RETURNS)(group, leader)
+    did = older.did
+    publishers = _Publishers(run, run.round, leader, rng, windows=(1,))
+    publishers.wait_for_confirms(f"before {did}")
+    run.show("a copy is kept")
+    older.keep()
+    time.sleep(_NOTED_S + rng.uniform(0.0, 2.0))
+    publishers.wait_for_confirms(f"before {did}")
+    for one in group.members:
+        one.end()
+    confirms = publishers.end(known, did)
+    run.show(did)
+    older.put_back()
+    for one in group.members:
+        if one is not leader:
+            one.start()
+    group.wait_until_settled(_ELECTED_S)
+    if (led := group.leader()) is not None:
+        run.found(
+            "I1", f"{os.path.basename(led.directory)} leads, and is older than the group", did
+        )
+    older.mend()
+    run.account.did["members lost"] += len(group.members)
+    return did, confirms
+
+
 class _Publishers:
     """Publishers at a leader, which work until it is lost."""
 
     def __init__(
-        self, run: DrillRun, number: int, leader: DrilledMember, rng: random.Random
+        self,
+        run: DrillRun,
+        number: int,
+        leader: DrilledMember,
+        rng: random.Random,
+        windows: tuple[int, ...] = (1, 20, 200),
     ) -> None:
         self._run = run
         self._leader = leader
         self._rng = rng
         self._confirms = threading.Semaphore(0)
-        window = rng.choice([1, 20, 200])
+        window = rng.choice(windows)
         self._publishers = [
             DrillPublisher(leader.address, number, publisher, window, self._confirms)
             for publisher in _PUBLISHERS
