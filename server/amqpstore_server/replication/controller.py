@@ -143,9 +143,12 @@ class Controller:
         self._standing: dict[str, object] = {}
         self._closed = threading.Event()
         self._dialer = MemberDialer(settings)
-        self._lane = DiskLane(store, reopen, log, self)
-        self._etcd = EtcdDriver(client, self, settings.timing.lease_s, self._is_fit)
-        self._listener = MemberListener(settings, self)
+        # etcd may have answered, and MEMBER be written, before all of them are there: whatever
+        # their threads have to tell waits for that.
+        with self._lock:
+            self._lane = DiskLane(store, reopen, log, self)
+            self._etcd = EtcdDriver(client, self, settings.timing.lease_s, self._is_fit)
+            self._listener = MemberListener(settings, self)
         self._ticks = threading.Thread(target=self._tick, name="controller", daemon=True)
 
     def start(self) -> None:
