@@ -480,6 +480,19 @@ def test_status_shows_who_leads_and_what_is_wrong(
     for problem in ("nobody leads", "publishers are blocked", f"{b} (127.0.0.1:5098) is away"):
         assert f"! {problem}" in said or problem in said
     assert len(operator.json(1, "status")["problems"]) == 4
+    # Whoever waits does not stand.
+    actor.show(a)
+    assert "an election is under way" in " ".join(operator.run(1, "status").split())
+    actor.show(a, waits="it is older")
+    assert "all of the list wait" in " ".join(operator.run(1, "status").split())
+    assert f"In the list, and perhaps older: {a}" in operator.run(2, "force-leader", c)
+    assert operator.run(2, "force-leader", a).count(a) == 1
+    actor.show(a, "leading", waits="etcd is not used")
+    said = " ".join(operator.run(1, "status").split())
+    assert f"etcd names no leader, and {a} (127.0.0.1:5097) says that it leads" in said
+    client.attempt(EtcdTransaction((), deletes=(alive_key(a),)))
+    said = " ".join(operator.run(1, "status").split())
+    assert f"no client is served: start {a} (127.0.0.1:5097)" in said
 
 
 def test_a_member_is_registered_with_the_group_and_the_addresses_that_are_configured(

@@ -90,7 +90,8 @@ class GroupKeys:
         if not view.store_id:
             raise NotFoundError(
                 f"there is no group at {self.where}: found it with `amqpstore cluster init`, or "
-                "correct cluster_name and cluster_group"
+                "correct cluster_name and cluster_group. If that etcd has lost it, see `When "
+                "somebody comes back older` in the manual"
             )
         return view
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from amqpstore_server.cluster.frames import ReplicaPosition
@@ -103,10 +104,7 @@ def what_is_lost(group: GroupKeys, view: View, member: str) -> str:
                 f"member {named(view, one)} says that it leads, although etcd has lost its key: it "
                 "goes on as long as its followers are there, and regains the key by itself"
             )
-    lines = [f"Nobody leads the group at {group.where}."]
-    for one in view.in_sync:
-        state = f"runs, and has {_position(view, one)}" if view.is_alive(one) else "does not run"
-        lines.append(f"In sync, and so with all that was confirmed: {named(view, one)}, {state}.")
+    lines = [f"Nobody leads the group at {group.where}.", *_what_the_listed_have(view, member)]
     own = f"{named(view, member)} has {_position(view, member)}"
     if waits := _alive(view, member).get("waits"):
         lines.append(f"{own}, and says: {waits}.")
@@ -124,6 +122,20 @@ def what_is_lost(group: GroupKeys, view: View, member: str) -> str:
             "that is in sync can ever be started again."
         )
     return "\n".join(lines)
+
+
+def _what_the_listed_have(view: View, member: str) -> Iterator[str]:
+    """Say what the members of the list have. Whoever waits may be older than the list says; of
+    `member` that is said in any case.
+    """
+    for one in view.in_sync:
+        if waits := _alive(view, one).get("waits"):
+            if one != member:
+                has = f"has {_position(view, one)}, and says: {waits}"
+                yield f"In the list, and perhaps older: {named(view, one)}, {has}."
+            continue
+        state = f"runs, and has {_position(view, one)}" if view.is_alive(one) else "does not run"
+        yield f"In sync, and so with all that was confirmed: {named(view, one)}, {state}."
 
 
 def _what_others_lose(view: View, leader: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amqpstore_server.cluster.frames import ReplicaPosition
@@ -95,10 +95,7 @@ def problems(view: View) -> Iterator[str]:
     members = members_of(view)
     listed = [one for one in members if one.place]
     if not leader_of(view):
-        absent = all(one.role == "away" for one in listed)
-        who = " or ".join(named(view, one.member) for one in listed)
-        todo = f"start {who}" if absent else "an election is under way"
-        yield f"nobody leads, so no client is served: {todo}"
+        yield _without_a_leader(view, listed)
     if len(listed) < view.min_in_sync:
         yield (
             f"{len(listed)} in sync, and min_in_sync is {view.min_in_sync}: publishers are blocked"
@@ -129,6 +126,23 @@ def problems(view: View) -> Iterator[str]:
             )
         if one.is_damaged:
             yield f"{named(view, one.member)} has found damage: run `amqpstore check` there"
+
+
+def _without_a_leader(view: View, listed: Sequence[MemberStatus]) -> str:
+    """Say what is to be done where etcd names no leader: members that wait do not stand."""
+    # The key of a leader that has just died says no more than that.
+    leads = [one for one in listed if one.role == "leading" and one.waits]
+    if leads:
+        who = named(view, leads[0].member)
+        return (
+            f"etcd names no leader, and {who} says that it leads: it goes on as long as its "
+            "followers are there"
+        )
+    absent = " or ".join(named(view, one.member) for one in listed if one.role == "away")
+    todo = f"start {absent}" if absent else "all of the list wait"
+    if any(one.role != "away" and not one.waits for one in listed):
+        todo = "an election is under way"
+    return f"nobody leads, so no client is served: {todo}"
 
 
 def _remark(one: MemberStatus) -> str:
