@@ -19,7 +19,7 @@ class ReplicaLog(Protocol):
         """Tell whether a batch is there, with the same checksum."""
 
     def last(self) -> ReplicaPosition:
-        """Return the position of the last batch; of an empty log, `START`."""
+        """Return the position of the last durable batch; of an empty log, `START`."""
 
     def keeps_behind(self, position: ReplicaPosition) -> bool:
         """Tell whether all batches behind a position are there still, as they were sealed."""

@@ -19,6 +19,13 @@ def test_nothing_confirmed_is_lost(seed: int) -> None:
     assert history(seed).violations == ()
 
 
+def test_a_leader_that_lost_what_it_had_not_synced_leads_again() -> None:
+    """What it shows of itself is durable: else it is taken for one that has lost data, and where it
+    was alone in the list nobody else may lead.
+    """
+    assert history(885202828).violations == ()
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.rounds(8)

@@ -84,7 +84,7 @@ class ReplicaDisk:
         return 0 < number <= len(self.log) and self.log[number - 1].held == held
 
     def last(self) -> ReplicaPosition:
-        return self.log[-1].position if self.log else START
+        return self.log[self.durable - 1].position if self.durable else START
 
     def keeps_behind(self, position: ReplicaPosition) -> bool:
         return position.number >= self.compacted

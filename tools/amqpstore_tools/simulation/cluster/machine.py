@@ -497,8 +497,9 @@ class SimulatedMachine:
                 self._is_broken = True
                 self._network.drop(self)
                 return
-            if disk.last().number + 1 != batch.position.number:
-                self._witness.broken(f"{self.name} has {disk.last()} and is given {batch.position}")
+            if len(disk.log) + 1 != batch.position.number:
+                has = f"has {len(disk.log)} batches"
+                self._witness.broken(f"{self.name} {has} and is given {batch.position}")
             disk.log.append(LogEntry(batch.position, batch.content))
 
         def sync() -> None:
