@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import tracemalloc
 from array import array
 from pathlib import Path
 
@@ -116,6 +117,25 @@ def test_all_messages(store: Path) -> None:
         found = in_columns(image, array("Q", range(1, COUNT + 1)))
         assert [one[2] for one in found] == [b"%d" % number for number in range(COUNT)]
         assert found == one_by_one(image, array("Q", range(1, COUNT + 1)))
+
+
+def test_reading_few_messages_copies_nothing_of_the_whole_segment(tmp_path: Path) -> None:
+    """An export of many queues reads a segment a queue at a time: it would take as long as the
+    square of their number.
+    """
+    count = 20_000
+    with Store.open(str(tmp_path), worker=InlineWorker()) as opened:
+        queue = opened.create_queue({"vhost": "/", "name": "q"})
+        opened.publish([queue], [Message(Envelope("", "q", b""), b"")] * count)
+    with StoreImage.open(str(tmp_path)) as image:
+        reader = BulkReader(image.recovered.segments, image.decoder, image.seed)
+        list(reader.read(array("Q", [count // 2])))
+        tracemalloc.start()
+        (found,) = reader.read(array("Q", [count - 1]))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert found.bodies == [b""]
+    assert peak_bytes < count
 
 
 @pytest.mark.parametrize("read_bytes", [1 << 10, 1 << 17])

@@ -104,6 +104,7 @@ class SegmentColumnReader:
         self._seed = seed
         # Where the record starts that follows those that were read so far.
         self._next = 0
+        # The ids of messages, and where their records start, and twice the segment's end.
         self._starts: tuple[array[int], array[int]] | None = None
 
     @property
@@ -118,7 +119,9 @@ class SegmentColumnReader:
             if not ids:
                 return
             self._starts = _starts(self._segment, self._seed)
-        offsets, ends = self._places(ids, *self._starts)
+            # Once, as it takes as long as the segment has messages.
+            self._starts[1].extend([self._segment.size] * 2)
+        offsets, ends = _places(ids, *self._starts)
         is_dense = ends[-1] - offsets[0] < _SPARSE_BYTES * len(ids)
         read = self._read_range if is_dense else self._read_each
         # How many bytes are read up to the end of each record.
@@ -167,30 +170,6 @@ class SegmentColumnReader:
                 break
             self._next += end
         return done
-
-    def _places(
-        self, ids: array[int], known: array[int], starts: array[int]
-    ) -> tuple[array[int], array[int]]:
-        """Return where the records of messages start, and where each ends at the latest.
-
-        One that was not found is read alone: it gets no bytes.
-        Args: known, the ids of messages of which it is known where they start; starts, where.
-        """
-        size = self._segment.size
-        first = bisect_left(known, ids[0])
-        stop = bisect_left(known, ids[-1])
-        bounds = starts + array("Q", [size, size])
-        if stop < len(known) and known[first] == ids[0] and contiguous(known, first, stop + 1):
-            shift = first - ids[0]
-            offsets = array("Q", [bounds[message_id + shift] for message_id in ids])
-            return offsets, array("Q", [bounds[message_id + shift + 1] for message_id in ids])
-        offsets, ends = array("Q"), array("Q")
-        for message_id in ids:
-            first = bisect_left(known, message_id, first)
-            is_there = first < len(known) and known[first] == message_id
-            offsets.append(bounds[first])
-            ends.append(bounds[first + is_there])
-        return offsets, ends
 
     def _read_range(self, offsets: array[int], ends: array[int]) -> tuple[bytes, list[int]]:
         """Return everything from the first record to the last, and where in it each starts; nothing
@@ -298,6 +277,30 @@ class SegmentColumnReader:
         return Contents(
             [envelope.exchange], [envelope.routing_key], [envelope.properties], [read[0].body]
         )
+
+
+def _places(
+    ids: array[int], known: array[int], bounds: array[int]
+) -> tuple[array[int], array[int]]:
+    """Return where the records of messages start, and where each ends at the latest.
+
+    One that was not found is read alone: it gets no bytes.
+    Args: known, the ids of messages of which it is known where they start; bounds, where, and twice
+    the end of the segment.
+    """
+    first = bisect_left(known, ids[0])
+    stop = bisect_left(known, ids[-1])
+    if stop < len(known) and known[first] == ids[0] and contiguous(known, first, stop + 1):
+        shift = first - ids[0]
+        offsets = array("Q", [bounds[message_id + shift] for message_id in ids])
+        return offsets, array("Q", [bounds[message_id + shift + 1] for message_id in ids])
+    offsets, ends = array("Q"), array("Q")
+    for message_id in ids:
+        first = bisect_left(known, message_id, first)
+        is_there = first < len(known) and known[first] == message_id
+        offsets.append(bounds[first])
+        ends.append(bounds[first + is_there])
+    return offsets, ends
 
 
 def _starts(segment: Segment, seed: int) -> tuple[array[int], array[int]]:
