@@ -8,13 +8,14 @@ the midst of a change. So each value of a caller is checked here, by whichever d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import TypeVar
 
 from amqpstore.message import MAX_PROPERTIES_BYTES, Envelope, Message
-from amqpstore.queue import Placement
+from amqpstore.queue import Placement, Queue
 from amqpstore.records import HEADER, OPERATION
+from amqpstore.runs import Run
 
 T = TypeVar("T")
 
@@ -51,6 +52,41 @@ def check_many(what: str, values: Iterable[T]) -> list[T]:
     if isinstance(values, (str, bytes, bytearray, memoryview)) or not isinstance(values, Iterable):
         raise TypeError(f"{what} must be in a list, not {_kind(values)}")
     return list(values)
+
+
+def check_queue(queue: Queue) -> None:
+    """Raises: TypeError, if it is not a queue."""
+    if not isinstance(queue, Queue):
+        raise TypeError(
+            "a queue must be a Queue, from `Store.create_queue` or `Store.queues`, not "
+            f"{_kind(queue)}"
+        )
+
+
+def check_own(queues: Iterable[Queue], own: Mapping[int, Queue]) -> list[Queue]:
+    """Return queues. Args: own, all those of the store, by id.
+
+    Raises: TypeError, if they are not queues; ValueError, if one is not among its own ones.
+    """
+    found = check_many("queues", queues)
+    for queue in found:
+        check_queue(queue)
+        if own.get(queue.id) is not queue:
+            raise ValueError(
+                f"the queue with id {queue.id} was deleted, or is another store's: pass one of "
+                "`Store.queues`"
+            )
+    return found
+
+
+def check_taken(queue: Queue, run: Run) -> None:
+    """Raises: TypeError, if these are not a queue, and a run that was taken from one."""
+    check_queue(queue)
+    if not isinstance(run, Run):
+        raise TypeError(
+            "a run must be a Run, as `Store.take` returns it if a message is ready and can be "
+            f"read, not {_kind(run)}"
+        )
 
 
 def messages_of(envelope: Envelope, messages: Iterable[Message | bytes]) -> list[Message]:
@@ -153,7 +189,9 @@ def publish_bytes(
         raise ValueError(
             f"a priority must be an integer from 0 to {MAX_PRIORITY}, not {priority!r}"
         )
-    for _, expires_ms, most in placements:
+    for queue, expires_ms, most in placements:
+        if queue.__class__ is not Queue:
+            check_queue(queue)
         if not 0 <= index(expires_ms) <= _MAX_TIME_MS:
             raise ValueError(f"an expiry time must be in ms since 1970, not {expires_ms!r}")
         if most is not None and most < 0:

@@ -19,7 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from amqpstore import marker, tables
 from amqpstore.acks import GatheredAcks
-from amqpstore.arguments import check_many, check_messages, publish_bytes
+from amqpstore.arguments import (
+    check_many,
+    check_messages,
+    check_own,
+    check_queue,
+    check_taken,
+    check_whole,
+    publish_bytes,
+)
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.client_trails import FILE_BYTES, ClientTrails
 from amqpstore.clock import SYSTEM_CLOCK, Clock
@@ -249,9 +257,12 @@ class Store(ClosableStore):
     def delete_queue(self, queue: Queue, *others: Queue, changes: Sequence[Change] = ()) -> None:
         """Delete queues with their messages, atomically, with `changes` in the same commit.
 
-        Raises: DurabilityError; DiskFullError, if not even the reserve is left.
+        Raises: TypeError, ValueError, if one is not a queue of this store, or is named twice;
+        DurabilityError; DiskFullError, if not even the reserve is left.
         """
-        queues = (queue, *others)
+        queues = (*check_own((queue, *others), self.queues),)
+        if len(set(queues)) < len(queues):
+            raise ValueError("a queue is deleted once: one is named twice")
         ending = [one for one in self.purged.values() if one.is_of(queues)]
         queues = (*queues, *[one.hidden for one in ending])
         changes = [*changes, *[tables.PREPARED.remove(one.hidden.id) for one in ending]]
@@ -272,11 +283,13 @@ class Store(ClosableStore):
 
     def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
         """Set whether a queue keeps no body in memory that is on disk; at any time."""
+        check_queue(queue)
         queue.lazy = lazy
         self._memory.reconsider(queue)
 
     def set_keeps_transient(self, queue: Queue, *, keeps: bool) -> None:
         """Set whether messages of a durable queue are logged even if they are not persistent."""
+        check_queue(queue)
         queue.keeps_transient = keeps
 
     # Messages: in memory at once, durable with the open batch.
@@ -292,11 +305,12 @@ class Store(ClosableStore):
         """Put messages, all of them persistent or none, at the end of each of the queues.
 
         A short form of `enqueue` for queues that are all treated alike. It also checks what the
-        messages are. Raises: as `enqueue`; TypeError.
+        messages are, and that the queues are the store's. Raises: as `enqueue`; TypeError.
         """
         messages = check_many("messages", messages)
         check_messages(messages)
-        placements = [Placement(queue, expires_ms) for queue in queues]
+        own = check_own(queues, self.queues)
+        placements = [Placement(queue, expires_ms) for queue in own]
         return self.enqueue(placements, messages, priority=priority)
 
     def enqueue(
@@ -370,7 +384,12 @@ class Store(ClosableStore):
         a large one that is on disk (PartlyReadError), until some calls have read it, so that none
         of them holds up others. While more is taken than the memory budget allows, `housekeep` and
         `free_memory` drop the messages of unacked runs from memory: see `bring_back`.
+        Raises: TypeError.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
+        if limit.__class__ is not int:
+            check_whole("a limit", limit)
         run = self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
         if not isinstance(run, Run):
             return run
@@ -383,6 +402,8 @@ class Store(ClosableStore):
 
     def redeliver(self, queue: Queue, run: Run) -> None:
         """Count one more delivery of a run that was taken."""
+        if queue.__class__ is not Queue or run.__class__ is not Run:
+            check_taken(queue, run)
         run.delivery_count += 1
         self._log_delivered(queue, run)
 
@@ -392,12 +413,16 @@ class Store(ClosableStore):
 
         None if nothing is ready, or it cannot be read: `take` then says so.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
         return self.withdrawals.peek(queue, first_sequence)
 
     def peek_many(self, queue: Queue, limit: int, first_sequence: int = 0) -> Sequence[Message]:
         """Return up to `limit` messages that one `take` returns next, and leave them; empty if
         `peek` returns None.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
         return self.withdrawals.peek_many(queue, limit, first_sequence)
 
     def withdraw(
@@ -408,6 +433,10 @@ class Store(ClosableStore):
         The run is then acked, by itself or in a transaction, or put back. After a crash before that
         it is ready.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
+        if limit.__class__ is not int:
+            check_whole("a limit", limit)
         return self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
 
     def withdraw_first(self, queue: Queue, limit: int) -> Run | ReadLaterError | None:
@@ -416,6 +445,8 @@ class Store(ClosableStore):
 
         Returns: None, if nothing is ready.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
         return self.withdrawals.withdraw_first(queue, limit)
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
@@ -424,6 +455,8 @@ class Store(ClosableStore):
         Bodies are not read: a run has its messages only if they are in memory.
         Raises: ReadLaterError; nothing is withdrawn then.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
         return self.withdrawals.withdraw_range(queue, first_sequence, count)
 
     def withdraw_expired(
@@ -434,6 +467,8 @@ class Store(ClosableStore):
         Args: now_ms, since 1970; bodies, whether messages are needed: otherwise they are not read,
         and the run has them only if they are in memory; in_parts, as of `take`.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
         return self.withdrawals.withdraw_expired(queue, now_ms, bodies=bodies, in_parts=in_parts)
 
     def next_expiry(self, queue: Queue) -> int:
@@ -442,11 +477,15 @@ class Store(ClosableStore):
         Nothing expires before that. It may be too early: then `withdraw_expired` finds nothing, and
         returns a later time from then on.
         """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
         found = queue.first_to_expire()
         return found.expires_ms if found else 0
 
     def put_back(self, queue: Queue, run: Run) -> None:
         """Put a withdrawn run back in its place, ready."""
+        if queue.__class__ is not Queue or run.__class__ is not Run:
+            check_taken(queue, run)
         if run.account is not None:
             run.account.remove(run)
         if run.messages is not None:
@@ -459,7 +498,9 @@ class Store(ClosableStore):
         self.withdrawals.make_ready(queue, run)
 
     def ack(self, queue: Queue, run: Run) -> None:
-        """Remove a run that was taken or withdrawn for good."""
+        """Remove a run that was taken or withdrawn for good. Raises: TypeError."""
+        if queue.__class__ is not Queue or run.__class__ is not Run:
+            check_taken(queue, run)
         self._log_run(_ACK, queue, run)
         if run.account is not None:
             run.account.remove(run)
@@ -478,12 +519,15 @@ class Store(ClosableStore):
             self.stored.release_transient(run)
 
     def requeue(self, queue: Queue, run: Run) -> None:
-        """Return a run that was taken to its place, marked as delivered."""
+        """Return a run that was taken to its place, marked as delivered. Raises: TypeError."""
+        if queue.__class__ is not Queue or run.__class__ is not Run:
+            check_taken(queue, run)
         run.delivery_count += 1
         self.put_back(queue, run)
 
     def purge(self, queue: Queue) -> int:
         """Remove all ready messages. Returns how many there were."""
+        check_queue(queue)
         count = queue.ready_count
         for file in queue.paged:
             # Sequences that were skipped between its entries may be more than one operation can
@@ -505,10 +549,11 @@ class Store(ClosableStore):
         Raises: DiskFullError (nothing is done then), DurabilityError.
         """
         self._state.check()
-        return purge_aside(self, queues, label)
+        return purge_aside(self, check_own(queues, self.queues), label)
 
     def clear(self, queue: Queue) -> list[Run]:
         """Remove everything that is ready from memory. Returns the runs that were there."""
+        check_queue(queue)
         self._memory.let_go(queue, queue.memory_bytes)
         runs = queue.clear()
         self._disposal.add_runs(runs)
@@ -542,6 +587,7 @@ class Store(ClosableStore):
 
         Raises: ReadLaterError.
         """
+        check_queue(queue)
         while queue.paged:
             if isinstance(error := self.stored.page_in(queue, queue.paged[0]), ReadLaterError):
                 raise error

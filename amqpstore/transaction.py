@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from amqpstore.acks import GatheredAcks
-from amqpstore.arguments import check_many, check_messages
+from amqpstore.arguments import check_many, check_messages, check_own, check_taken
 from amqpstore.catalog import Value
 from amqpstore.errors import TransactionEndedError
 from amqpstore.message import Message
@@ -46,7 +46,8 @@ class Transaction:
         """Publish as `Store.publish` does. Raises: TransactionEndedError, TypeError, ValueError."""
         messages = check_many("messages", messages)
         check_messages(messages)
-        placements = [Placement(queue, expires_ms) for queue in queues]
+        own = check_own(queues, self._store.queues)
+        placements = [Placement(queue, expires_ms) for queue in own]
         self.enqueue(placements, messages, priority=priority)
 
     def enqueue(
@@ -64,9 +65,11 @@ class Transaction:
     def ack(self, queue: Queue, run: Run) -> None:
         """Ack a run that was taken, if the transaction commits.
 
-        Raises: TransactionEndedError.
+        Raises: TransactionEndedError, TypeError.
         """
         self._check()
+        if queue.__class__ is not Queue or run.__class__ is not Run:
+            check_taken(queue, run)
         self._acks.add(queue, run)
 
     def commit(self) -> None:

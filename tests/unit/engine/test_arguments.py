@@ -292,3 +292,112 @@ def test_a_path_from_a_directory_that_was_deleted_is_not_a_store(
     (tmp_path / "here").rmdir()
     with pytest.raises(NotAStoreError, match="current directory, which was deleted"):
         opened("store")
+
+
+WRONG: list[Any] = [None, "q", 7, ["q"], object()]
+OF_A_QUEUE: dict[str, Callable[[Store, Any], object]] = {
+    "take": lambda store, queue: store.take(queue, 1),
+    "peek": lambda store, queue: store.peek(queue),
+    "peek_many": lambda store, queue: store.peek_many(queue, 1),
+    "withdraw": lambda store, queue: store.withdraw(queue, 1),
+    "withdraw_first": lambda store, queue: store.withdraw_first(queue, 1),
+    "withdraw_range": lambda store, queue: store.withdraw_range(queue, 1, 1),
+    "withdraw_expired": lambda store, queue: store.withdraw_expired(queue, 1, bodies=True),
+    "next_expiry": lambda store, queue: store.next_expiry(queue),
+    "purge": lambda store, queue: store.purge(queue),
+    "purge_aside": lambda store, queue: store.purge_aside([queue], "label"),
+    "clear": lambda store, queue: store.clear(queue),
+    "read_index": lambda store, queue: store.read_index(queue),
+    "set_lazy": lambda store, queue: store.set_lazy(queue, lazy=True),
+    "set_keeps_transient": lambda store, queue: store.set_keeps_transient(queue, keeps=True),
+    "delete_queue": lambda store, queue: store.delete_queue(queue),
+    "publish": lambda store, queue: store.publish([queue], messages(b"bad")),
+    "enqueue": lambda store, queue: store.enqueue([Placement(queue)], messages(b"bad")),
+    "publish in a transaction": lambda store, queue: store.transaction().publish(
+        [queue], messages(b"bad")
+    ),
+}
+OF_A_RUN: dict[str, Callable[[Store, Any, Any], object]] = {
+    "ack": lambda store, queue, run: store.ack(queue, run),
+    "requeue": lambda store, queue, run: store.requeue(queue, run),
+    "put_back": lambda store, queue, run: store.put_back(queue, run),
+    "redeliver": lambda store, queue, run: store.redeliver(queue, run),
+    "ack in a transaction": lambda store, queue, run: store.transaction().ack(queue, run),
+}
+
+
+@pytest.mark.parametrize("call", OF_A_QUEUE.values(), ids=OF_A_QUEUE)
+def test_what_is_not_a_queue_is_refused_and_the_error_says_what_to_pass(
+    disk: Disk, call: Callable[[Store, Any], object]
+) -> None:
+    store = disk.open()
+    store.publish([store.create_queue("q")], messages(b"a"))
+    for wrong in WRONG:
+        with pytest.raises(TypeError, match=r"must be a Queue, from `Store\.create_queue`"):
+            call(store, wrong)
+    assert drain(store, queue_named(store, "q")) == [b"a"]
+    store.abandon()
+
+
+@pytest.mark.parametrize("call", OF_A_RUN.values(), ids=OF_A_RUN)
+def test_what_is_not_a_run_is_refused_and_the_error_says_what_to_pass(
+    disk: Disk, call: Callable[[Store, Any, Any], object]
+) -> None:
+    """As `take` returns it if nothing is ready, and if it cannot be read."""
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"a"))
+    store.sync()
+    run = take(store, queue, 1)
+    for wrong in [*WRONG, queue, run.messages]:
+        with pytest.raises(TypeError, match=r"must be a Run, as `Store\.take` returns it"):
+            call(store, queue, wrong)
+        with pytest.raises(TypeError, match="must be a Queue"):
+            call(store, None, run)
+    store.requeue(queue, run)
+    assert drain(store, queue) == [b"a"]
+    store.abandon()
+
+
+OF_THE_STORES_QUEUE = [
+    OF_A_QUEUE[name]
+    for name in ("publish", "publish in a transaction", "delete_queue", "purge_aside")
+]
+
+
+@pytest.mark.parametrize("call", OF_THE_STORES_QUEUE)
+def test_a_queue_of_another_store_or_one_that_was_deleted_is_refused(
+    disk: Disk, tmp_path: Path, call: Callable[[Store, Any], object]
+) -> None:
+    """The store has a queue of its own with that id."""
+    store, other = disk.open(), Disk(str(tmp_path / "other")).open()
+    store.publish([store.create_queue("q")], messages(b"a"))
+    deleted = store.create_queue("deleted")
+    store.delete_queue(deleted)
+    for wrong in (other.create_queue("q"), deleted):
+        with pytest.raises(ValueError, match="was deleted, or is another store's"):
+            call(store, wrong)
+    assert drain(store, queue_named(store, "q")) == [b"a"]
+    store.abandon()
+    other.abandon()
+
+
+def test_a_queue_is_not_deleted_twice_in_one_call(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    with pytest.raises(ValueError, match="named twice"):
+        store.delete_queue(queue, queue)
+    store.delete_queue(queue)
+    store.abandon()
+
+
+@pytest.mark.parametrize("limit", ["1", 1.5, None])
+def test_a_limit_that_is_not_a_whole_number_is_refused(disk: Disk, limit: Any) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"a", b"b"))
+    for withdraw in (store.take, store.withdraw):
+        with pytest.raises(TypeError, match="a limit must be a whole number"):
+            withdraw(queue, limit)
+    assert drain(store, queue) == [b"a", b"b"]
+    store.abandon()
