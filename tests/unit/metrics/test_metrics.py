@@ -153,8 +153,9 @@ def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     }
     assert {name: found[name] for name in expected} == expected
     rules = Path(REPOSITORY, "server/deploy/alerts.yaml").read_text("utf-8")
-    alerted = set(re.findall(r"amqpstore_replication_\w+", rules))
-    assert len(alerted) > 2
+    alerted = set(re.findall(r"(?:amqpstore|rabbitmq)_\w+", rules))
+    assert "amqpstore_needs_repair" in alerted
+    assert "amqpstore_replication_waiting" in alerted
     of_follower = replicas.of_follower(FollowerFigures(*repeat(0, 13)))  # type: ignore[arg-type]
     assert (
         not alerted
