@@ -145,6 +145,8 @@ def test_the_compose_file_fits_the_image() -> None:
     assert service["volumes"] == [
         f"{one}:{dict(instructions())['VOLUME']}" for one in content["volumes"]
     ]
+    assert service["read_only"]
+    assert service["tmpfs"] == ["/tmp"]  # the tools need a place for temporary files
     assert service["restart"] == "unless-stopped"  # on-failure is not for restarts of the machine
     ports = {port.rpartition(":")[2] for port in service["ports"]}
     assert ports <= {*dict(instructions())["EXPOSE"].split()}
@@ -174,6 +176,9 @@ def test_the_manifests_of_kubernetes_fit_the_image() -> None:
     assert [str(port) for port in ports.values()] == dict(instructions())["EXPOSE"].split()
     mounts = {row["name"]: row["mountPath"] for row in one["volumeMounts"]}
     assert mounts["data"] == dict(instructions())["VOLUME"]
+    assert one["securityContext"]["readOnlyRootFilesystem"]
+    assert mounts["tmp"] == "/tmp"  # the tools need a place for temporary files
+    assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
     user = pod["securityContext"]
     assert f"{user['runAsUser']}:{user['runAsGroup']}" == dict(instructions())["USER"]
     # What the probes ask is there without a login, and no alarm restarts the broker or hides it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,19 @@ def test_the_store_itself_is_not_a_place_for_output(
     error = json.loads(capsys.readouterr().out)["error"]
     assert error == f"{path} is in the store {data_directory} itself. Name a place elsewhere."
     assert sorted(os.listdir(data_directory)) == before
+
+
+def test_that_there_is_no_place_for_temporary_files_is_said_with_the_next_step(
+    data_directory: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container whose root is read-only."""
+    make_store(data_directory)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    assert main(["check", "--live", data_directory]) == 5
+    error = capsys.readouterr().err
+    assert "no directory for temporary files" in error
+    assert "mount a volume as /tmp; elsewhere, set TMPDIR" in error
 
 
 def test_a_place_whose_name_begins_like_that_of_the_store_is_another(data_directory: str) -> None:

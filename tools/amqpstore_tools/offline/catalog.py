@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,6 +16,7 @@ from amqpstore.filenames import CATALOG_FILE
 from amqpstore.lmdb_pages import check_pages
 from amqpstore.rows import CHECKSUMMED, corrected_row, decode_row
 from amqpstore_tools.offline.instant import MAX_TABLES, at_one_instant
+from amqpstore_tools.offline.places import temporary_directory
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 
@@ -49,9 +49,9 @@ def may_be_plain(directory: str) -> bool:
 def current_catalog(directory: str) -> Iterator[CatalogImage]:
     """Read a copy of the catalog of a store that a broker may be writing.
 
-    Raises: FormatVersionError, SnapshotError, DamageError, OSError.
+    Raises: FormatVersionError, SnapshotError, DamageError, ToolError, OSError.
     """
-    with tempfile.TemporaryDirectory(prefix="amqpstore-catalog-") as copy:
+    with temporary_directory("amqpstore-catalog-") as copy:
         at_one_instant(directory, copy, lambda: None)
         catalog = CatalogImage(copy, plain=may_be_plain(directory))
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -36,6 +37,18 @@ def require_directory(directory: str) -> None:
         raise NotAStoreError(directory, "it is not there") from None
     if not stat.S_ISDIR(mode):
         raise NotAStoreError(directory, "it is not a directory")
+
+
+def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Create a directory that is removed when its context ends. Raises: ToolError, OSError."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        raise ToolError(
+            "There is no directory for temporary files that can be written. In a container, mount "
+            "a volume as /tmp; elsewhere, set TMPDIR to a directory that is not in the store."
+        ) from None
+    return tempfile.TemporaryDirectory(prefix=prefix)
 
 
 def has_marker(directory: str) -> bool:

@@ -11,13 +11,13 @@ recovery does, so that what is shown is durable; an incomplete batch is left out
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from contextlib import ExitStack
 
 from amqpstore.errors import DamageError
 from amqpstore.filenames import INDEX, QUARANTINE, SEGMENTS, TRAILS
 from amqpstore_tools.offline.instant import at_one_instant, copy_catalog
 from amqpstore_tools.offline.pinning import PinnedFiles
+from amqpstore_tools.offline.places import temporary_directory
 
 
 class Snapshot:
@@ -26,7 +26,8 @@ class Snapshot:
 
     Args: needs_catalog; if not, it may be missing, or damaged so that its commits cannot be told
     apart. Then the files are those that there are now, and the catalog is copied as it is.
-    Raises: SnapshotError, DamageError (the catalog cannot be told apart from a torn one), OSError.
+    Raises: SnapshotError, ToolError, DamageError (the catalog cannot be told apart from a torn
+    one), OSError.
     """
 
     def __init__(self, directory: str, *, needs_catalog: bool = True) -> None:
@@ -34,7 +35,7 @@ class Snapshot:
         self.files = PinnedFiles()
         self._exit = ExitStack()
         self._exit.callback(self.files.release)
-        temporary = tempfile.TemporaryDirectory(prefix="amqpstore-snapshot-")
+        temporary = temporary_directory("amqpstore-snapshot-")
         self.catalog_path = self._exit.enter_context(temporary)
         try:
             try:
