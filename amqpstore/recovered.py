@@ -21,10 +21,12 @@ class RecoveryReport:
     `kept` and `redelivered` count messages by queue id; `lost` names messages that were durable and
     cannot be read, as (queue id, sequence, message id); `orphaned` are the ids of messages whose
     record is sound and whose TRANSACTION, which said where they belong, is damaged. `absent` counts
-    messages that `kept` has and the files of their segments do not; `shortfall` is what was durable
-    and is missing in the log or behind its end, `passed_over` what earlier starts have left to a
-    repair, as text. `torn_bytes` were rolled back at the end of the log, with `rolled_back`
-    messages; `damage` is (path, offset, bytes, reason); `unknown_files` were left alone.
+    messages that `kept` has and the files of their segments do not; `unindexed` messages are in
+    index files that are missing or cannot be read, and `kept` does not have them; `shortfall` is
+    what was durable and is missing in the log or behind its end, `passed_over` what earlier starts
+    have left to a repair, as text. `torn_bytes` were rolled back at the end of the log, with
+    `rolled_back` messages; `damage` is (path, offset, bytes, reason); `unknown_files` were left
+    alone.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class RecoveryReport:
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     orphaned: list[int] = field(default_factory=list)
     absent: list[AbsentMessages] = field(default_factory=list)
+    unindexed: int = 0
     shortfall: Shortfall = field(default_factory=Shortfall)
     passed_over: str = ""
     torn_bytes: int = 0
@@ -50,7 +53,8 @@ class RecoveryReport:
     @property
     def lost_count(self) -> int:
         """How many messages that were durable cannot be read, at least, as far as is known."""
-        absent = sum(one.at_least for one in self.absent)
+        # A message whose index file cannot be read may be an absent one, too.
+        absent = max(sum(one.at_least for one in self.absent), self.unindexed)
         # Whatever is named as lost is missing in the log, too.
         return absent + max(len(self.lost), self.shortfall.lost)
 

@@ -97,6 +97,13 @@ from amqpstore.tables import (
 
 _ASTRAY = "a start does not read it there. Put it back, or let `amqpstore repair` do it"
 
+_UNINDEXED = (
+    "the positions of its {} messages are not known, so they are unreadable until it is back; the "
+    "others are served. `amqpstore repair` looks for them in the log"
+)
+
+_ALL_ACKED = "its messages were acked, but the space that they take cannot be freed until then"
+
 _FEW_MESSAGES = 65_536
 _MAX_SEGMENT_BYTES = 1 << 32
 """More than any segment whose size is not recorded has."""
@@ -164,6 +171,8 @@ class _Recovery:
         self._ids = PresentNumbers()
         # Index files that cannot be read, with what the log says about their messages.
         self._unread: dict[Queue, list[IndexFile]] = {}
+        # Index files that have a row, and are missing.
+        self._missing_index: set[IndexKey] = set()
         self._next_compacted = of_store.next_compacted
         # None if no durable queue was created yet, or the catalog is rebuilt.
         self._next_queue_id = of_store.next_queue_id
@@ -206,6 +215,7 @@ class _Recovery:
         out.position = position
         out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
         self._read_locked()
+        self._name_unread_index()
         self._note_postponed()
         self._drop_lost()
         for queue in self._queues.values():
@@ -264,6 +274,37 @@ class _Recovery:
             self._next_message_id = max(self._next_message_id, found.message_id)
             for queue_id, missing in found.queues.items():
                 self._skip_to(self._queues[queue_id], missing.end)
+
+    def _name_unread_index(self) -> None:
+        """Report index files that are missing, or end too early. Their messages are not ready, but
+        unreadable, until they are back: see `rereading`.
+        """
+        named = {path for path, *_ in self._report.damage}
+        for of_queue in self._out.checkpoint_state.queues.values():
+            if queue := self._queues.get(of_queue.id):
+                for file in of_queue.files:
+                    path = index_path(self._directory, queue.id, file.state.number)
+                    reason = self._why_short(path, queue.id, file.state)
+                    if reason and path not in named:
+                        self._name_short(queue, file.state, path, reason)
+
+    def _name_short(self, queue: Queue, state: IndexState, path: str, reason: str) -> None:
+        file = next((one for one in queue.paged if one.number == state.number), None)
+        if file is None:
+            self._damage(path, Gap(0, 0, f"{reason}: {_ALL_ACKED}"))
+        else:
+            self._cannot_read(queue, file, f"{reason}: {_UNINDEXED.format(file.live)}")
+
+    def _why_short(self, path: str, queue_id: int, state: IndexState) -> str:
+        """Return why an index file does not have all that its row counts; empty if it has."""
+        if IndexKey(queue_id, state.number) in self._missing_index:
+            return "the file is missing"
+        try:
+            size = self._files.size_of(path)
+        except OSError as error:
+            return str(error)
+        is_short = size < state.end_bytes
+        return f"it has {size} bytes, but {state.end_bytes} were written" if is_short else ""
 
     def _name_newer_entries(self) -> None:
         """Report messages in index files that neither the catalog nor the log has seen: in files
@@ -431,10 +472,11 @@ class _Recovery:
         for number in expected.rowed:
             self._out.segments.append(self._sealed(number))
         self._out.deleted = sorted(self._out.checkpoint_state.queues.keys() - self._queues.keys())
-        left_index, misses_index = self._list_index_files()
+        left_index = self._list_index_files()
         left = expected.left_over
         is_old = self._is_catalog_old(left)
-        if misses_index or self._is_astray or self._report.absent or not expected.is_complete:
+        misses_files = self._missing_index or self._report.absent or not expected.is_complete
+        if misses_files or self._is_astray:
             # One of them may have what another one should have.
             self._out.kept_segments = set(self._rows)
             # The catalog may be an old copy, and these files have its messages under other names.
@@ -511,8 +553,8 @@ class _Recovery:
         exists = self._files.exists(directory)
         return segment_numbers(self._files.list_directory(directory)) if exists else []
 
-    def _list_index_files(self) -> tuple[list[str], bool]:
-        """Return index files without a row, and whether any row has no file."""
+    def _list_index_files(self) -> list[str]:
+        """Return index files without a row, and note rows without a file."""
         index = f"{self._directory}/{INDEX}"
         states = {
             (queue.id, file.state.number)
@@ -530,7 +572,8 @@ class _Recovery:
                 left.append(f"{index}/{name}")
             elif not is_unfinished(name):
                 self._report.unknown_files.append(name)
-        return left, bool(states)
+        self._missing_index = {IndexKey(*key) for key in states}
+        return left
 
     def _name_missing(self) -> None:
         """Report the segments that should exist and do not."""
@@ -768,15 +811,23 @@ class _Recovery:
             runs = live_runs(entries, state, file.first, file.end)
             queue.check_apart(runs, index_path(self._directory, queue.id, file.number))
         except (DamageError, OSError, MemoryError) as error:
-            path, offset = index_path(self._directory, queue.id, file.number), 0
-            reason = str(error) or "out of memory"
             if isinstance(error, DamageError):
-                path, offset, reason = error.path, error.offset, error.reason
-            self._report.damage.append((path, offset, 0, reason))
-            queue.cannot_read(file)
-            self._unread.setdefault(queue, []).append(IndexFile(state))
+                self._cannot_read(queue, file, error.reason, error.offset)
+            else:
+                self._cannot_read(queue, file, str(error) or "out of memory")
         else:
             queue.paged_in(file, runs)
+
+    def _cannot_read(self, queue: Queue, file: PagedFile, reason: str, offset: int = 0) -> None:
+        """Report an index file that cannot be read, and count its messages as unreadable."""
+        state = queue.index[file.number]
+        path = index_path(self._directory, queue.id, file.number)
+        self._damage(path, Gap(offset, offset, reason))
+        queue.cannot_read(file)
+        # Those that were acked while it could not be read are not lost. Sequences may be skipped.
+        acked = sum(end - first for first, end in state.postponed)
+        self._report.unindexed += max(file.live - acked, 0)
+        self._unread.setdefault(queue, []).append(IndexFile(state))
 
     def _note_messages(
         self, segment: Segment, batch: StoredBatch, content: bytes
