@@ -97,6 +97,7 @@ class Maintenance:
         self._damaged = recovered.to_quarantine
         # For the first checkpoint: it covers what the start has not seen.
         self._passed_over = recovered.passed_over
+        self._first_segment = recovered.next_segment
         # A repair may need these, too, as something is missing: segments of the log say where
         # messages are whose index files cannot be read.
         self._kept_segments = recovered.kept_segments
@@ -135,8 +136,9 @@ class Maintenance:
         if self._spares and self._space.is_low:
             self._spares.remove()
         now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._positions.due_ms:
-            self._positions.note(self._log.position, now_ms, self._clock.wall_ms())
+        position, positions = self._log.position, self._positions
+        if now_ms >= positions.due_ms or position.segment != positions.segment:
+            positions.note(position, now_ms, self._clock.wall_ms())
         if self._take_over is not None:
             outcome = self._worker.poll()
             if outcome is None:
@@ -350,9 +352,12 @@ class Maintenance:
         self._copy_ms = self._clock.monotonic_ms() + pause_ms
 
     def _must_wait(self) -> bool:
-        """Tell whether no checkpoint may be made, because the disk may yet read what it could
-        not.
+        """Tell whether no checkpoint may be made: because the disk may yet read what it could not,
+        or because a start has passed over something, and the log has not gone on behind it. The
+        position would then be before what is missing, and have numbers that are behind it.
         """
+        if self._passed_over and self._log.position.segment < self._first_segment:
+            return True
         if self._is_unread:
             log, options = self._log, self._options
             factor = options.limits.unread_factor

@@ -270,6 +270,9 @@ class _Recovery:
             self._keep_all()
         if found and not self._is_follower:
             # None of the missing numbers is given again; behind them, the next start finds no such.
+            # How much follows what was noted is not known.
+            self._unknown_bytes += _MAX_SEGMENT_BYTES
+            self._out.next_segment = max(self._out.next_segment, found.segment + 1)
             self._next_lsn = max(self._next_lsn, found.lsn)
             self._next_message_id = max(self._next_message_id, found.message_id)
             for queue_id, missing in found.queues.items():

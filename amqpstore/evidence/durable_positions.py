@@ -1,4 +1,4 @@
-"""How far the log was durable: noted about once a second, beside the log.
+"""How far the log was durable: noted about once a second, and in each segment, beside the log.
 
 A log whose end is lost (a last segment of zeros, cut off, or gone) looks like a shorter one, and
 the catalog only knows its last checkpoint, some seconds ago. So the process that writes the log
@@ -60,7 +60,9 @@ class DurablePosition(NamedTuple):
 
 
 class PositionNotes:
-    """Notes the positions of an open log; not again before `due_ms`, by the monotonic clock.
+    """Notes the positions of an open log; not again before `due_ms`, by the monotonic clock, unless
+    the log has gone on in another segment than `segment`: a start that misses that one has to know
+    its number.
 
     Args: seed, of the store's records; first, where the log goes on in this process; may_write,
     tells whether the disk has room; may_remove, whether nothing needs the notes of earlier
@@ -84,13 +86,16 @@ class PositionNotes:
         self._may_remove = may_remove
         self._file: File | None = None
         self.due_ms = 0
+        self.segment = first.segment
 
     def note(self, position: Position, now_ms: int, wall_ms: int) -> None:
-        """Note a position of the log that is durable, unless it was noted, or another one less than
-        a second ago. Args: now_ms, of the monotonic clock.
+        """Note a position of the log that is durable, unless it was noted, or another one in its
+        segment less than a second ago. Args: now_ms, of the monotonic clock.
         """
-        if now_ms < self.due_ms:
+        if now_ms < self.due_ms and position.segment == self.segment:
             return
+        # Whether it can be written or not: after a failure it is not tried for each batch.
+        self.segment = position.segment
         self.due_ms = now_ms + _PAUSE_MS
         if position.lsn == self._noted.lsn or not self._may_write():
             return

@@ -65,7 +65,8 @@ class Shortfall:
     of other messages is not known: some of those that are ready may have been acked.
 
     `queues` are by id, as far as trails name them. No LSN or message id before `lsn` and
-    `message_id` may be given again. `durable_ms` is when it was durable, 0 if that is not known.
+    `message_id` may be given again, and no number of a segment up to `segment`. `durable_ms` is
+    when it was durable, 0 if that is not known.
     """
 
     batches: int = 0
@@ -74,6 +75,7 @@ class Shortfall:
     queues: dict[int, MissingMessages] = field(default_factory=dict)
     lsn: int = 0
     message_id: int = 0
+    segment: int = 0
     durable_ms: int = 0
 
     def __bool__(self) -> bool:
@@ -117,7 +119,7 @@ def shortfall(
     positions: Iterable[DurablePosition], notes: Iterable[Note], log: ReadLog
 ) -> Shortfall:
     """Find what a log lacks: see `find_shortfall`."""
-    batches = messages = lsn = message_id = durable_ms = 0
+    batches = messages = lsn = message_id = segment = durable_ms = 0
     for one in positions:
         # Numbers between two processes may have been left out.
         lacking = _lacking(log.lsns, max(one.first_lsn, log.start.lsn), one.lsn)
@@ -127,11 +129,12 @@ def shortfall(
         lsn, message_id = max(lsn, one.lsn), max(message_id, one.message_id)
         if lacking:
             durable_ms = one.at_ms
+            segment = max(segment, one.segment)
     queues = _missing(notes, log.next_sequences)
     settled = sum(one.settled for one in queues.values())
     if messages:
         settled += _left_behind_holes(log)
-    return Shortfall(batches, messages, settled, queues, lsn, message_id, durable_ms)
+    return Shortfall(batches, messages, settled, queues, lsn, message_id, segment, durable_ms)
 
 
 def _lacking(there: PresentNumbers, first: int, end: int) -> int:

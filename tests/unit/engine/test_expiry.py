@@ -368,7 +368,7 @@ def test_an_index_that_cannot_be_read_is_said_once_and_does_not_stop_the_rest(di
     publish(store, queue, 10, 20, 30, 40, 50, 60, 70, 80)
     store.close()
     files = sorted(Path(disk.directory, "index").iterdir())
-    files[0].write_bytes(b"not an index")
+    files[0].write_bytes(bytes(files[0].stat().st_size))
     store = disk.open()
     queue = queue_named(store, "q")
     assert isinstance(store.withdraw_expired(queue, LATE_MS, bodies=True), MessageDamagedError)

@@ -40,9 +40,10 @@ def publish(store: Store, count: int) -> None:
     store.sync()
 
 
-def killed_store(path: Path) -> Path:
+def killed_store(path: Path, pause_ms: int = 2000) -> Path:
     """Make a store that was killed: a checkpoint behind five messages, and then three times five,
-    each five in a segment of their own. Nothing but notes of positions knows of these.
+    each five in a segment of their own, after a pause. Nothing but notes of positions knows of
+    these.
     """
     clock = ManualClock()
     store = opened(path, clock)
@@ -50,7 +51,7 @@ def killed_store(path: Path) -> Path:
     publish(store, 5)
     store.checkpoint()
     for _ in range(3):
-        clock.advance(2000)
+        clock.advance(pause_ms)
         publish(store, 5)
     store.abandon()
     return path

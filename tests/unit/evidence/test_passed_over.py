@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Run, Store, tables
+from amqpstore import Run, Store, recovery, tables
 from amqpstore.catalog import Change, LmdbCatalog
 from amqpstore.evidence.passed_over import KEPT_FOR_ACKS, PassedOver
 from amqpstore.filenames import CATALOG, SEGMENTS, TRAILS, segment_name, segment_numbers
@@ -49,10 +49,8 @@ def taken_away(directory: Path, number: int) -> Path:
     return Path(shutil.move(segment(directory, number), directory.parent / str(number)))
 
 
-# If the last one is missing, its number is given again.
-@pytest.mark.parametrize(
-    ("number", "is_used"), [(2, False), (3, False), (4, False), (2, True), (3, True)]
-)
+@pytest.mark.parametrize("number", [2, 3, 4])
+@pytest.mark.parametrize("is_used", [False, True])
 def test_nothing_is_noted_of_what_is_put_back_before_a_checkpoint(
     directory: Path, number: int, is_used: bool
 ) -> None:
@@ -115,6 +113,43 @@ def left_over(directory: Path) -> str:
     return found.text
 
 
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+@pytest.mark.parametrize("published", [0, 1, 22])
+@pytest.mark.parametrize("acked", [0, 3, 15])
+@pytest.mark.parametrize("pause_ms", [0, 2000])
+def test_the_last_segment_is_put_back_after_the_log_has_gone_on(
+    tmp_path: Path, pause_ms: int, acked: int, published: int, *, has_checkpoint: bool
+) -> None:
+    """Neither its number nor those of its messages were given again, however soon after its
+    beginning the crash came: all that is intact is kept, in order, and once.
+    """
+    directory = killed_store(tmp_path / "store", pause_ms)
+    aside = taken_away(directory, 4)
+    store = opened(directory)
+    (orders,) = store.queues.values()
+    while acked and isinstance(run := store.take(orders, acked), Run):
+        store.ack(orders, run)
+        acked -= run.count
+    left = ids_of(store) if not orders.paged else [*range(1, 6), *ids_of(store)]
+    last = store.log.position.message_id
+    store.sync()
+    if published:
+        publish(store, published)
+    left += [*range(16, 21), *range(last, last + published)]
+    if has_checkpoint:
+        store.close()
+    else:
+        store.abandon()
+    assert not segment(directory, 4).exists()
+    shutil.move(aside, segment(directory, 4))
+    mend(str(directory))
+    with opened(directory) as store:
+        (orders,) = store.queues.values()
+        store.read_index(orders)
+        assert ids_of(store) == left
+        assert store.recovery_report.is_clean
+
+
 @pytest.mark.parametrize("is_mutant", [False, True])
 def test_two_starts_pass_over_something(
     directory: Path, monkeypatch: pytest.MonkeyPatch, is_mutant: bool
@@ -138,6 +173,45 @@ def test_two_starts_pass_over_something(
     with opened(directory) as store:
         kept = sum(store.recovery_report.kept.values())
     assert (kept == 20 + 15 + 2) == (not is_mutant)
+
+
+@pytest.mark.parametrize("is_mutant", [False, True])
+def test_acks_of_what_is_missing_are_kept_until_it_is_back(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, is_mutant: bool
+) -> None:
+    """A start reads the acks of messages whose segment is missing, and a checkpoint covers them.
+    The segment that has these acks is not removed, although nothing in it is live.
+    """
+    if is_mutant:
+        monkeypatch.setattr(recovery._Recovery, "_keep_acks", lambda _: None)
+    store = opened(directory)
+    drain(store)
+    publish(store, 10)
+    store.abandon()
+    aside = taken_away(directory, 2)
+    for _ in range(2):
+        with opened(directory) as store:
+            drain(store)
+            publish(store, 5)
+            store.checkpoint()
+            for _ in store.compact():
+                pass
+            for _ in range(3):
+                store.housekeep()
+    shutil.move(aside, segment(directory, 2))
+    mend(str(directory))
+    with opened(directory) as store:
+        kept = sum(store.recovery_report.kept.values())
+    # The five of segment 2 were acked before it was missing.
+    assert kept == (10 if is_mutant else 5)
+
+
+def drain(store: Store) -> None:
+    """Take and ack everything."""
+    orders = next(iter(store.queues.values()))
+    while isinstance(run := store.take(orders, 100), Run):
+        store.ack(orders, run)
+    store.sync()
 
 
 def test_what_a_later_start_has_read_is_not_noted(directory: Path) -> None:

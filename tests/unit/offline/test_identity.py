@@ -158,9 +158,10 @@ def test_a_store_is_opened_and_copied_where_marker_and_catalog_agree(
     mixed.take("catalog/data.mdb", "one")
     with Store.open(mixed.directory, options=OPTIONS) as store:
         # The others are before the checkpoint's position: what is in them is met when it is read.
-        ((path, _, _, reason),) = store.recovery_report.damage
+        (path, _, _, reason), (index, *_) = store.recovery_report.damage
         assert path.endswith("3.segment")
         assert "another store" in reason
+        assert index.endswith(".index")  # it has none of its index files
     assert readers(mixed.directory) == {id_of(stores["one"])}
 
 

@@ -278,7 +278,10 @@ def wrong_after_starts(chronicle: Chronicle, evidence: Evidence, directory: str)
         for _ in range(3):
             store.housekeep()
         # So that there is a checkpoint, whatever was read.
-        store.delete_queue(store.create_queue({"vhost": "/", "name": "another"}))
+        another = store.create_queue({"vhost": "/", "name": "another"})
+        store.publish([another], [Message(ENVELOPE, b"-1:")])
+        store.sync()
+        store.delete_queue(another)
         store.close()
         if turn == 0 and (served := intact_in(directory)) != listed:
             found.append(f"inspect lists {listed}, but {served} are served")
