@@ -298,7 +298,7 @@ RECYCLING_BUGS: dict[Callable[[Patch], None], str] = {
 def test_a_bug_of_recycling_is_caught(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     invariant = RECYCLING_BUGS[bug]
-    assert violated({invariant}, recycled_history, images=40) == {invariant}
+    assert violated({invariant}, recycled_history, images=60) == {invariant}
 
 
 # What the merging of index files may get wrong.
