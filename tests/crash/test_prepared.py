@@ -64,7 +64,7 @@ def history() -> Prepared:
     store.checkpoint()
     store.abandon()
     store = open_store(files)
-    store.publish([source], messages(1))
+    store.publish([store.queues[source.id]], messages(1))
     store.sync()
     store.checkpoint()
     store.abandon()
