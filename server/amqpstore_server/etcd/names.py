@@ -1,5 +1,5 @@
-"""Looks up the names of etcd's endpoints within a time limit: the system's look-up has none, and a
-lease ends while somebody waits for it.
+"""Looks up the names of etcd's endpoints, and of other members, within a time limit: the system's
+look-up has none, and a lease ends while somebody waits for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
-THREAD = "etcd's name"
+THREAD = "name look-up"
 
 
 class HostAddresses:

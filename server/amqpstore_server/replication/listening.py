@@ -16,6 +16,7 @@ from typing import Protocol
 
 from amqpstore_server.config_checks import host_and_port
 from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.etcd.names import HostAddresses
 from amqpstore_server.replication.handshake import (
     DEADLINE_S,
     HandshakeError,
@@ -34,6 +35,7 @@ MAX_STRANGERS = 32
 """Connections at a time that have not proved yet to be a member's."""
 _TOLD_S = 60.0
 """How often it is logged that strangers are put out."""
+_LOOK_UP_S = 1.0
 _CONNECT_TIMEOUT_S = 1.0
 _BACKLOG = 64
 _RETRY_S = 0.1
@@ -165,7 +167,8 @@ class MemberDialer:
         self._tls = context_of(certificates, is_listener=False) if certificates else None
         self._lock = threading.Lock()
         self._under_way: set[tuple[str, Purpose]] = set()
-        """Whom threads dial at the moment: looking up a name has no time limit."""
+        """Whom threads dial at the moment."""
+        self._names: dict[str, HostAddresses] = {}
 
     def dial(
         self,
@@ -210,7 +213,7 @@ class MemberDialer:
         """
         if self._tls is not None and purpose is Purpose.TAGGED_STREAM:
             purpose = Purpose.STREAM
-        sock = socket.create_connection(host_and_port(address), timeout=_CONNECT_TIMEOUT_S)
+        sock = self._connected(*host_and_port(address))
         found: MemberSocket = sock
         try:
             prepare(sock)
@@ -222,3 +225,15 @@ class MemberDialer:
             found.close()
             raise
         return found, session
+
+    def _connected(self, host: str, port: int) -> socket.socket:
+        """Return a connection to the first address of a host that takes it. Raises: OSError."""
+        with self._lock:
+            names = self._names.setdefault(host, HostAddresses(host, _LOOK_UP_S))
+        failure = OSError(f"the name {host} has no address")
+        for one in names.get():
+            try:
+                return socket.create_connection((one, port), timeout=_CONNECT_TIMEOUT_S)
+            except OSError as error:
+                failure = error
+        raise failure

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Generator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import trustme
@@ -16,6 +16,8 @@ from amqpstore_server.cluster.codec import encode, read_follower, read_leader
 from amqpstore_server.cluster.frames import Ack, Definition, Frame
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.etcd.names import THREAD
+from amqpstore_server.replication import listening
 from amqpstore_server.replication.handshake import HandshakeError, PeerSession, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
 from amqpstore_server.replication.listening import (
@@ -212,7 +214,7 @@ def test_the_crowd_goes_first() -> None:
 def test_an_address_is_dialled_by_one_thread_at_a_time(
     settings: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name is looked up for as long as the resolver likes, and it is dialled each second."""
+    """It may take seconds, and it is dialled each second."""
     dialler, goes_on = MemberDialer(settings), threading.Event()
     attempts: list[str] = []
 
@@ -230,3 +232,31 @@ def test_an_address_is_dialled_by_one_thread_at_a_time(
     assert sorted(attempts) == ["elsewhere:1", "nowhere:1"]
     dialler.dial("nowhere:1", SECRET, lambda _, __: None, Purpose.STREAM)
     wait_until(lambda: len(attempts) == 3)
+
+
+def test_the_name_of_a_member_is_looked_up_within_a_time_limit(
+    settings: ClusterSettings, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address that was found last is used, while whoever knows names does not answer."""
+    goes_on, hangs, there = threading.Event(), threading.Event(), socket.getaddrinfo
+
+    def look_up(host: str, *arguments: Any, **options: Any) -> Any:
+        if host != "b.example":
+            return there(host, *arguments, **options)
+        if hangs.is_set():
+            goes_on.wait(WAIT_S)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(listening, "_LOOK_UP_S", 0.1)
+    dialler, name = MemberDialer(settings), f"b.example:{settings.replicate[1]}"
+    for _ in range(2):
+        dialler.connect(name, SECRET, Purpose.STREAM)[0].close()
+        connections.sockets.get(timeout=WAIT_S)[0].close()
+        hangs.set()
+    with pytest.raises(OSError, match="is not found within"):
+        MemberDialer(settings).connect(name, SECRET, Purpose.STREAM)
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join()
