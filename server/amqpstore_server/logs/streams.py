@@ -86,6 +86,9 @@ class DecoupledStream(io.TextIOBase):
     def write(self, text: str) -> int:
         """Queue a text, or drop it if the queue is full. Returns its length in characters."""
         data = text.encode("utf-8", "backslashreplace")
+        if sys.is_finalizing():
+            self._write_last(data)
+            return len(text)
         with self._changed:
             if self._queued_bytes + len(data) > _MAX_QUEUED_BYTES:
                 self._lost += data.count(b"\n")
@@ -99,12 +102,13 @@ class DecoupledStream(io.TextIOBase):
 
     def flush(self) -> None:
         """Wait until what was queued is written or lost, but not for long."""
+        if sys.is_finalizing():
+            return  # the thread has ended wherever it was, perhaps with the lock
         with self._changed:
-            if not sys.is_finalizing():
-                self._flushes += 1
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: not self._queued_bytes, _FLUSH_S)
-                self._flushes -= 1
+            self._flushes += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._queued_bytes, _FLUSH_S)
+            self._flushes -= 1
 
     def _is_urgent(self) -> bool:
         """Tell whether what is queued is to be written at once."""
@@ -142,6 +146,14 @@ class DecoupledStream(io.TextIOBase):
             texts.append(self._texts.popleft())
             size += len(texts[-1])
         return b"".join(texts)
+
+    def _write_last(self, data: bytes) -> None:
+        """Write what the interpreter says while it ends, if that does not wait for anybody."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            if poll.poll(0):
+                os.write(self._descriptor, data)
 
     def _write(self, chunk: bytes) -> bool:
         """Write a chunk, for as long as that takes. Returns whether the system took all of it."""

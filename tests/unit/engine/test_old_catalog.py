@@ -209,6 +209,7 @@ def test_compaction_moves_what_recovery_found_damaged(tmp_path: Path) -> None:
     disk.options = Options(reserve_bytes=0)
     store = disk.open()
     assert store.recovery_report.orphaned == [2]
+    publish_batches(store, store.queues[slow.id], [[b"the log goes on"]])
     store.checkpoint()
     compact(store)
     store.abandon()

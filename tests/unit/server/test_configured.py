@@ -198,7 +198,7 @@ def test_who_had_to_do_with_a_message_takes_the_configured_space(data: str) -> N
             publish(client, b"x")
             if most_bytes:
                 served.call(partial(note_much, served, 2 * most_bytes))
-        sizes = [path.stat().st_size for path in Path(directory).glob("trails/*")]
+        sizes = [path.stat().st_size for path in Path(directory).glob("trails/*.trail")]
         assert most_bytes / 2 <= sum(sizes) <= most_bytes
 
 

@@ -3,6 +3,8 @@
 import fcntl
 import logging
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -80,6 +82,32 @@ def test_a_reader_that_stands_still_costs_lines_but_no_time(pipe: Pipe) -> None:
         lines += read_lines(pipe, 1)
     assert set(lines) == {LINE.strip(), "goes on"}
     assert len(lines) - 1 + sum(pipe.lost) == 30_000
+
+
+def test_while_the_interpreter_ends_nobody_waits_for_the_thread(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends wherever it is, perhaps with the lock."""
+    pipe.stream.write("first\n")
+    assert read_lines(pipe, 1) == ["first"]
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with pipe.stream._changed:
+            held.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(60)
+    pipe.stream.write("last\n")
+    pipe.stream.flush()
+    assert read_lines(pipe, 1) == ["last"]
+    os.write(pipe.stream.fileno(), LINE.encode() * (4096 // len(LINE)))
+    pipe.stream.write("x" * 4096 + "\n")  # the pipe is full: that is not waited for
+    done.set()
+    holder.join()
 
 
 def test_a_file_that_takes_nothing_raises_nothing() -> None:
