@@ -132,9 +132,9 @@ def publish_and_consume(
         channel.queue_bind("consumed", HOSTILE, HOSTILE)
         channel.basic_consume("consumed", lambda *_message: None, consumer_tag=HOSTILE)
         ready.set()
-        while not stop.is_set():
+        while not stop.wait(0.02):
             channel.basic_publish("", "busy", b"message")
-            connection.process_data_events(time_limit=0.02)
+            connection.process_data_events(time_limit=0)
 
 
 @pytest.fixture(scope="module")
