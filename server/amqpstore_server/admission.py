@@ -18,7 +18,7 @@ from amqpstore_server.peers import peer_of
 MAX_WAITING = 16_384
 _LET_IN_AT_ONCE = 32
 _HELD_S = 0.004
-"""How long nobody is let in, at least, once nobody may be."""
+"""How long the line waits before it asks again whether it is held."""
 _GONE_SHARE = 0.1
 
 Admit = Callable[[socket.socket, str], bool]
@@ -55,7 +55,7 @@ class AdmissionLine:
     """The clients that wait to be let in.
 
     Args: most, how many may wait; when there are more, the newest of the peer that has most of them
-    is refused. is_held, whether nobody may be let in at a time.
+    is refused. is_held, whether everybody has to wait, at a time by the clock.
     """
 
     def __init__(

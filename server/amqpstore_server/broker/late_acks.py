@@ -1,5 +1,5 @@
-"""What clients have not acked of queues that were deleted: nobody needs it any more, and a client
-may ack it late, or never.
+"""Unacked messages of queues that were deleted: nobody needs them any more, and their clients may
+ack them late, or never.
 
 A channel lists its deliveries by tag, not by queue: that would cost something for each delivery
 and each ack. So all channels are looked at, a part in each turn, soon after a queue was deleted of

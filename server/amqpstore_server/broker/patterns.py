@@ -37,14 +37,14 @@ class PatternLimit(NamedTuple):
 MAX_KEPT, MAX_ASKED = 64 << 10, 8 << 10
 
 KEPT = PatternLimit(MAX_KEPT, 1 << 20, 1 << 20)
-"""That of expressions that are kept: of permissions and policies."""
+"""For expressions that are kept: those of permissions and policies."""
 
 ASKED = PatternLimit(MAX_ASKED, 1 << 20, 2000)
-"""That of expressions that a request brings, for very many names, or for bodies."""
+"""For expressions in requests, which are matched with very many names, or with bodies."""
 
 _ACCEPTED = PatternLimit(1 << 62, 8 << 20, 1 << 62)
-"""That of those which were accepted before, by an earlier version. There `a{0,999}`, written 100
-times, took 11 s.
+"""For expressions that an earlier version accepted, and that a store still has. With that version
+`a{0,999}`, written 100 times, took 11 s.
 """
 
 _QUANTIFIER, _REPEATED, _ANY, _UNICODE = 64, 16, 16, 640
