@@ -110,11 +110,6 @@ class Committer:
         self._thread = threading.Thread(target=self._write_batches, name="committer", daemon=True)
         self._thread.start()
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a batch is being written."""
-        return not self._log.is_idle
-
     def commit(self, *, promised_only: bool = False) -> None:
         """Hand over the open batch, unless it is empty or another one is being written.
 

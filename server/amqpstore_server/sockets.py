@@ -43,9 +43,6 @@ sync ends sooner, and so does the answer of a client that waits for it."""
 _ALONE_S = 0.005
 """And how long while something happens."""
 
-_EARLY_S = 0.0015
-"""How much sooner it may hear of them while the disk is at work."""
-
 
 _HURRIED_S = 0.3
 """For how long at most other tasks run after each round, for one of them that is in a hurry."""
@@ -219,29 +216,17 @@ class Sockets:
             self._return_at = at
         self.let_others_run()
 
-    async def wait(self, *, is_writing: bool = False) -> None:
+    async def wait(self) -> None:
         """Return when a client can be read, when `wake` was called, or when it was asked to.
 
         Other tasks run before that, unless they did some milliseconds ago.
-        Args: is_writing, whether `wake` is about to be called because a batch is on its way to the
-        disk.
         """
         if self._costly and not self._rest_s():
             self.let_others_run()  # what they are about to do may take long
         now = time.perf_counter()
         wait_s = self._wait_s(now)
         self._return_at = math.inf
-        others_wait_s = self._others_run_at - now
-        if is_writing and wait_s and 0 < others_wait_s < _EARLY_S:
-            # A client that is alone waits for the disk now, and sends nothing until it is told: so
-            # the others take none of its time.
-            self._others_run_at = math.inf
-            await trio.lowlevel.checkpoint()
-            self._note_run()
-            if self._others_run_at:
-                self._look(min(wait_s, _LINGER_S))
-            return
-        if others_wait_s > 0 and (not wait_s or self._look(min(wait_s, _LINGER_S))):
+        if self._others_run_at > now and (not wait_s or self._look(min(wait_s, _LINGER_S))):
             return
         self._others_run_at = math.inf
         if not wait_s:

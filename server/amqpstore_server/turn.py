@@ -112,7 +112,7 @@ class Turn:
         in one of them would hold up the other tasks for twice as long.
         """
         while True:
-            await self._sockets.wait(is_writing=committer.is_writing)
+            await self._sockets.wait()
             self.round(committer, trio.current_time())
 
     def round(self, committer: Committer, now: float) -> None:

@@ -1,7 +1,6 @@
 """The clients' sockets in one selector: who is read in a round, and what wakes the waiting task."""
 
 import socket
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -554,27 +553,3 @@ def test_a_reader_whose_read_takes_long_is_told(
     assert [readers[int(name)].was_long for name in order] == [False, True, False]
     for reader in readers:
         reader.close()
-
-
-def test_others_run_early_while_the_disk_is_at_work(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that waits for the disk sends nothing: the others' turn costs it no time then."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.sockets, "_EARLY_S", 50.0)
-
-    async def main() -> None:
-        client = Reading(sockets, [], "client")
-        sockets._others_run_at = time.perf_counter() + 40.0
-        client.far.send(b"x")
-        with trio.testing.assert_no_checkpoints():
-            await sockets.wait()
-        sockets.read(0.0)
-        client.far.send(b"x")
-        with trio.testing.assert_checkpoints():
-            await sockets.wait(is_writing=True)
-        with trio.testing.assert_no_checkpoints():
-            await sockets.wait(is_writing=True)  # they have just run
-        client.close()
-
-    trio.run(main)
