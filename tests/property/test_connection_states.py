@@ -247,7 +247,7 @@ CHANNEL_ANSWERS = {
     (ChannelState.CLOSED, ChannelEvent.OPEN): ["channel.open-ok"],
     (ChannelState.OPEN, ChannelEvent.USE): ["basic.qos-ok"],
     (ChannelState.OPEN, ChannelEvent.CLOSE): ["channel.close-ok"],
-    (ChannelState.FAILING, ChannelEvent.CLOSE): ["channel.close-ok"],
+    (ChannelState.FAILING, ChannelEvent.CLOSE): ["channel.close", "channel.close-ok"],
     (ChannelState.FAILING, ChannelEvent.KEPT): ["basic.ack", "channel.close"],
     (ChannelState.CLOSING, ChannelEvent.CLOSE): ["channel.close-ok"],
 }

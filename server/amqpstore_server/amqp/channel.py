@@ -72,6 +72,9 @@ class AmqpChannel:
     ) -> None:
         self.number = number
         self.state = ChannelState.OPEN
+        self._fault: methods.ChannelClose | None = None
+        """The error that the client is to be told of once what it was promised before is durable.
+        """
         self._context = context
         self._outbox = context.outbox
         origin = Origin(context.name, number, context.access.user)
@@ -201,13 +204,24 @@ class AmqpChannel:
         """
         self._broker.confirm_published()
         self._move(ChannelEvent.FAULT)
+        self._fault = close
 
         def say_so() -> None:
-            self._send_late(close)
+            self.tell_fault()
             self._move(ChannelEvent.KEPT)
             self._broker.forget_outlet()
 
         self._broker.when_durable(say_so)
+
+    def tell_fault(self) -> None:
+        """Tell the client of the error that closes the channel, unless it was told before.
+
+        To be called before a close of the client's is answered: it waits for nothing any more, and
+        who is told only that its close is done takes what it published for accepted.
+        """
+        if self.state is ChannelState.FAILING and self._fault is not None:
+            self._send(self._fault)
+            self._fault = None
 
     def end(self, event: ChannelEvent) -> None:
         """End the channel: the client closes it, or the connection is over."""

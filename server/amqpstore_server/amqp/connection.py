@@ -605,6 +605,8 @@ class AmqpConnection:
         if isinstance(method, methods.ConnectionOpen):
             self._open(method, now)
             return
+        if event is ConnectionEvent.CLOSE and self.state in SERVED:
+            self._session.tell_faults()
         self._move(event)
         match method:
             case methods.ConnectionStartOk():

@@ -142,6 +142,7 @@ class Session:
             if channel in published:
                 # Confirms of earlier publishes go first.
                 channel.confirm_published()
+            channel.tell_fault()
             self._end(channel, event)
             self._send(number, methods.ChannelCloseOk())
         elif event is ChannelEvent.CLOSE_OK:
@@ -218,6 +219,11 @@ class Session:
             context.log.warning("channel error", extra=extra)
         channel.fail(channel_close(error))
         return None
+
+    def tell_faults(self) -> None:
+        """Tell the client of each error that closes a channel, before its own close is answered."""
+        for channel in self._channels.values():
+            channel.tell_fault()
 
     def free_caches(self) -> None:
         """Forget what only saves time."""

@@ -192,7 +192,7 @@ class ChannelEvent(enum.Enum):
 CHANNEL: dict[ChannelState, dict[ChannelEvent, ChannelState]] = {
     ChannelState.CLOSED: {
         ChannelEvent.OPEN: ChannelState.OPEN,
-        # The client's close, or the connection's end, came first.
+        # The connection's end came first, or a close-ok that nobody had asked for.
         ChannelEvent.KEPT: ChannelState.CLOSED,
         ChannelEvent.END: ChannelState.CLOSED,
     },
@@ -205,7 +205,8 @@ CHANNEL: dict[ChannelState, dict[ChannelEvent, ChannelState]] = {
     ChannelState.FAILING: {
         ChannelEvent.OPEN: ChannelState.FAILING,
         ChannelEvent.USE: ChannelState.FAILING,
-        ChannelEvent.CLOSE: ChannelState.CLOSED,
+        # The client is told of the error first, and then has that to answer.
+        ChannelEvent.CLOSE: ChannelState.CLOSING,
         ChannelEvent.CLOSE_OK: ChannelState.CLOSED,
         ChannelEvent.FAULT: ChannelState.FAILING,
         ChannelEvent.KEPT: ChannelState.CLOSING,
@@ -217,6 +218,8 @@ CHANNEL: dict[ChannelState, dict[ChannelEvent, ChannelState]] = {
         ChannelEvent.CLOSE: ChannelState.CLOSING,
         ChannelEvent.CLOSE_OK: ChannelState.CLOSED,
         ChannelEvent.FAULT: ChannelState.CLOSING,
+        # The client's close came first.
+        ChannelEvent.KEPT: ChannelState.CLOSING,
         ChannelEvent.END: ChannelState.CLOSED,
     },
 }
