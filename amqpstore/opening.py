@@ -10,7 +10,7 @@ from amqpstore import identity, marker, tables
 from amqpstore.backing import Backing
 from amqpstore.catalog import TABLES, Catalog, Change, OpenCatalog
 from amqpstore.errors import MembershipError, StoreLockedError, UnreadableFileError
-from amqpstore.evidence import refuse_wrong_kinds
+from amqpstore.evidence import make_notes_durable, refuse_wrong_kinds
 from amqpstore.filenames import (
     CATALOG,
     CATALOG_FILE,
@@ -115,20 +115,31 @@ def open_directory(
             _begin_term(backing, recovered, term)
         if found.version < FORMAT_VERSION:
             give_rows_checksums(files, directory, catalog, found.store_id)
-        # The rows before the files: a crash between them leaves files without a row, for the next
-        # start. The end of the log is noted before anything is written after it.
-        for path in recovered.copies:
-            copy_to_quarantine(files, directory, path)
-        if recovered.changes:
-            catalog.commit(recovered.changes)
-        for path in recovered.leftovers:
-            attempt(files.remove, path)
-        for number in recovered.quarantined:
-            attempt(quarantine, files, directory, number)
+        _write_findings(backing, recovered)
     except BaseException:
         catalog.close()
         raise
     return OpenedStore(backing, queues, recovered, space, measures)
+
+
+def _write_findings(backing: Backing, recovered: Recovered) -> None:
+    """Write what recovery has found, before anything else is written. Raises: DurabilityError,
+    OSError.
+
+    The rows before the files: a crash between them leaves files without a row, for the next start.
+    The end of the log is noted before anything is written after it.
+    """
+    files, directory, _, catalog, *_ = backing
+    if recovered.report.shortfall:
+        make_notes_durable(files, directory)
+    for path in recovered.copies:
+        copy_to_quarantine(files, directory, path)
+    if recovered.changes:
+        catalog.commit(recovered.changes)
+    for path in recovered.leftovers:
+        attempt(files.remove, path)
+    for number in recovered.quarantined:
+        attempt(quarantine, files, directory, number)
 
 
 def _check_member(files: Files, directory: str, *, is_member: bool, is_follower: bool) -> None:

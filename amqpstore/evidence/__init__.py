@@ -19,7 +19,13 @@ from amqpstore.evidence.absence import AbsentIds, AbsentMessages, absent_message
 from amqpstore.evidence.durable_positions import DurablePosition, read_positions
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
 from amqpstore.evidence.misplaced import Misplaced, find_misplaced, find_unneeded
-from amqpstore.evidence.shortfall import MissingMessages, ReadLog, Shortfall, find_shortfall
+from amqpstore.evidence.shortfall import (
+    MissingMessages,
+    ReadLog,
+    Shortfall,
+    find_shortfall,
+    make_notes_durable,
+)
 from amqpstore.evidence.wrong_kinds import (
     WrongKind,
     find_wrong_kinds,
@@ -45,6 +51,7 @@ __all__ = [
     "find_unneeded",
     "find_wrong_kinds",
     "identify",
+    "make_notes_durable",
     "names_in_store",
     "read_positions",
     "refuse_wrong_kinds",

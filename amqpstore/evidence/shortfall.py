@@ -8,6 +8,7 @@ a shortfall: the log was damaged, or the disk did not keep what it had synced.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from amqpstore.client_trails import Note, What, newest_notes
 from amqpstore.evidence.durable_positions import DurablePosition, read_positions
+from amqpstore.filenames import TRAILS, position_number, trail_number
 from amqpstore.files import Files
 from amqpstore.present_numbers import PresentNumbers
 from amqpstore.records import Operation, OperationKind, SpreadEnqueue
@@ -113,6 +115,32 @@ def find_shortfall(files: Files, directory: str, seed: int, log: ReadLog) -> Sho
     except (OSError, MemoryError) as error:
         _log.warning("whether the log lacks anything is known in part only: %s", error)
     return shortfall(positions, notes, log)
+
+
+def make_notes_durable(files: Files, directory: str) -> None:
+    """Sync the notes, of both kinds, because a start depends on them: it has found a shortfall, and
+    leaves out the numbers of what is missing. Without them, a start after a power cut would give
+    those numbers again, and a file that is put back would have them twice.
+    """
+    trails = f"{directory}/{TRAILS}"
+    try:
+        if files.exists(trails):
+            for name in files.list_directory(trails):
+                if position_number(name) or trail_number(name):
+                    _sync(files, f"{trails}/{name}")
+            files.sync_directory(trails)
+            files.sync_directory(directory)
+    except OSError as error:
+        _log.warning(
+            "the notes of what is missing in the log cannot be synced, and a power cut may take "
+            "them: put nothing back into the store after one before `amqpstore repair`: %s",
+            error,
+        )
+
+
+def _sync(files: Files, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError), contextlib.closing(files.open(path)) as file:
+        file.datasync()
 
 
 def shortfall(

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore import Message, Options, Store
+from amqpstore import Message, Options, Store, opening
 from amqpstore.evidence.durable_positions import PositionNotes
+from amqpstore.filenames import SEGMENTS, segment_name
 from amqpstore.log import Log
 from amqpstore.log_batch import Batch
 from amqpstore.tables import Position
@@ -91,3 +92,65 @@ def test_a_note_before_the_disk_has_the_batch_is_caught(monkeypatch: pytest.Monk
     monkeypatch.setattr(PositionNotes, "note", remembered)
     monkeypatch.setattr(Log, "write", too_early)
     assert any(false_alarms())
+
+
+LAST = f"/data/store/{SEGMENTS}/{segment_name(4)}"
+
+
+def put_back() -> Iterator[str]:
+    """Kill a store, take its last segment away, and start it. Cut the power then, or during the
+    next publish: start again, publish, and put the segment back. Yields what is wrong afterwards.
+    """
+    disk, clock = new_disk("/data/store"), ManualClock()
+    store = opened(disk, clock)
+    store.create_queue({"name": "orders"})
+    for _ in range(4):
+        publish(store)
+        clock.advance(900)
+    store.housekeep()
+    store.abandon()
+    aside = disk.content(LAST)
+    disk.remove(LAST)
+    disk.sync_directory(f"/data/store/{SEGMENTS}")
+    store = opened(disk, clock)
+    assert store.recovery_report.shortfall
+    base = disk.fork()
+    events: list[Operation] = []
+    disk.record = events.append
+    publish(store)
+    store.abandon()
+    rng = random.Random("put back")
+    for event in [None, *events]:
+        if event is not None:
+            base.redo(event)
+        for image in crash_images(base, rng, 2 * IMAGES, notes_vary=True):
+            store = opened(image.files, ManualClock())
+            publish(store)
+            store.abandon()
+            if image.files.exists(LAST):
+                yield f"{image.description}: the number of the segment was given again"
+                continue
+            image.files.create(LAST).append([aside])
+            with opened(image.files, ManualClock()) as store:
+                (orders,) = store.queues.values()
+                ids = [run.id_at(place) for run in orders.ready for place in range(run.count)]
+                if not store.recovery_report.is_clean or sorted({*ids}) != ids or 4 not in ids:
+                    yield f"{image.description}: {ids}, {store.recovery_report}"
+
+
+def publish(store: Store) -> None:
+    """Publish a message to the only queue: it fills a segment."""
+    (orders,) = store.queues.values()
+    store.publish([orders], [Message(ENVELOPE, bytes(300))])
+    store.sync()
+
+
+def test_a_power_cut_after_a_start_that_missed_the_last_segment() -> None:
+    assert list(put_back()) == []
+
+
+def test_notes_that_are_not_synced_by_such_a_start_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "make_notes_durable", lambda *_: None)
+    assert any("was given again" in one for one in put_back())

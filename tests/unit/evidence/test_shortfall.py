@@ -1,5 +1,6 @@
 """A log that ends before it was durable: what the notes beside it know of that, and no more."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import marker
+from amqpstore import Store, marker
 from amqpstore.client_trails import Note, NotedClient, What
 from amqpstore.evidence import DurablePosition, MissingMessages, ReadLog, Shortfall, read_positions
 from amqpstore.evidence.durable_positions import NOTE
@@ -18,7 +19,8 @@ from amqpstore.present_numbers import PresentNumbers
 from amqpstore.records import Operation, OperationKind
 from amqpstore.runs import Run
 from amqpstore.tables import Position
-from tests.unit.evidence.stores import ManualClock, killed_store, opened, publish, zeros
+from amqpstore.worker import InlineWorker
+from tests.unit.evidence.stores import OPTIONS, ManualClock, killed_store, opened, publish, zeros
 
 ANN = NotedClient("connection", 1, "ann")
 CLIENT = ("connection", 1, "ann")
@@ -331,3 +333,21 @@ def test_what_trails_know() -> None:
 
 def test_lost_acks_are_named() -> None:
     assert "messages that were acked in them are ready again" in Shortfall(batches=3).text
+
+
+def test_a_start_goes_on_where_notes_cannot_be_synced(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class UnsyncedNotes(OsFiles):
+        def sync_directory(self, path: str) -> None:
+            if path.endswith(TRAILS):
+                raise OSError(errno.EIO, "it is broken")
+            super().sync_directory(path)
+
+    (directory / SEGMENTS / segment_name(4)).unlink()
+    store = Store.open(directory, files=UnsyncedNotes(), options=OPTIONS, worker=InlineWorker())
+    assert store.recovery_report.shortfall
+    store.abandon()
+    (record,) = caplog.records
+    assert "cannot be synced" in record.message
+    assert "it is broken" in record.message
