@@ -38,6 +38,11 @@ except ImportError as missing:  # on Windows
 
 # Linux takes at most 1024 buffers (IOV_MAX) in one call.
 _BUFFERS_A_CALL = 1024
+
+# Of what one call writes to new pages, Linux makes units as large as it can: see below. The largest
+# ones are made of memory that nobody has used for long, and that costs most where a hypervisor has
+# taken it back: 1.4 us a KiB in calls of 4 MiB, 0.3 us in these.
+_MAX_BYTES_A_CALL = 512 << 10
 _LARGE_READ_BYTES = 1 << 20
 _SPARE_DESCRIPTORS = 8
 
@@ -293,19 +298,26 @@ class OsFile:
     def append(self, buffers: Sequence[bytes]) -> None:
         try:
             for start in range(0, len(buffers), _BUFFERS_A_CALL):
-                some = buffers[start : start + _BUFFERS_A_CALL]
-                written = os.writev(self.descriptor, some)
-                missing = sum(map(len, some)) - written
-                if missing:
-                    self._append_rest(b"".join(some)[written:])
+                self._append_some(buffers[start : start + _BUFFERS_A_CALL])
         except OSError as error:
             name_file(error, self.path)
             raise
 
+    def _append_some(self, some: Sequence[bytes]) -> None:
+        size = sum(map(len, some))
+        if size > _MAX_BYTES_A_CALL and len(some) > 1:
+            half = len(some) // 2
+            self._append_some(some[:half])
+            self._append_some(some[half:])
+        elif size > _MAX_BYTES_A_CALL:
+            self._append_rest(some[0])
+        elif (written := os.writev(self.descriptor, some)) < size:
+            self._append_rest(b"".join(some)[written:])
+
     def _append_rest(self, rest: bytes) -> None:
         view = memoryview(rest)
         while view:
-            written = os.write(self.descriptor, view)
+            written = os.write(self.descriptor, view[:_MAX_BYTES_A_CALL])
             if written == 0:
                 raise OSError(errno.EIO, "write() wrote nothing", self.path)
             view = view[written:]

@@ -16,7 +16,6 @@ from amqpstore import Message, Options, Store
 from amqpstore.log_batch import Batch
 from amqpstore.replica import FollowerStore, Membership
 from amqpstore.worker import InlineWorker
-from amqpstore_server.cluster.codec import encode
 from amqpstore_server.cluster.frame_tags import FrameTags
 from amqpstore_server.cluster.frames import PROTOCOL
 from amqpstore_server.cluster.keys import (
@@ -123,12 +122,7 @@ class Member:
         while link._queue:
             item = link._next()
             assert item is not None
-            if isinstance(item, tuple):
-                link._send(item)
-            elif isinstance(item, bytes):
-                link._socket.sendall(item)
-            else:
-                item(lambda frame: link._send(encode(frame)))
+            link._send_item(item)
         link._is_writing = False
 
     def carry_out(self) -> None:

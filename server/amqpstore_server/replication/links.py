@@ -1,9 +1,14 @@
 """Connections between members: one TCP connection each, with a thread that reads and one that
 writes.
 
-Nobody waits for a peer: a small frame is sent at once if the socket takes it, by whoever has it,
-which wakes no thread. All else is queued, up to a limit. A peer that leaves more unread loses its
-connection, and catches up from the log when it has connected again.
+Nobody waits for a peer: whoever has a frame sends at once what the socket takes of it, which wakes
+no thread. All else is queued, up to a limit. A peer that leaves more unread loses its connection,
+and catches up from the log when it has connected again.
+
+So the thread that is about to write a batch sends it first. A thread for each follower would send
+while that one writes, but it takes more of the processor to wake them, and to give each the
+interpreter around each call, than to send the batch: with messages of 1 KiB, a fifth of all that a
+leader of three does.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from amqpstore_server.cluster.codec import FrameReader, PeerFrameError, encode
@@ -30,8 +36,8 @@ MAX_CONTENT_BYTES = 1 << 30
 _MAX_QUEUED_BYTES = 256 << 20
 _READ_BYTES = 256 << 10
 _PIECE_BYTES = 64 << 10
-"""Sent at a time: each piece has to be accepted within the time limit. A larger frame is left to
-the thread that writes: it is sent while the batch in it is written here.
+"""Sent at a time over TLS: each piece has to be accepted within the time limit. A larger frame is
+left to the thread that writes: it takes long to encrypt, and others wait meanwhile.
 """
 _SEND_TIMEOUT_S = 5.0
 _PROGRESS_S = 0.2
@@ -41,6 +47,29 @@ _USER_TIMEOUT_MS = 10_000
 
 MemberSocket: TypeAlias = socket.socket | TlsStream
 Write: TypeAlias = Callable[[Frame], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What is left of a frame that was sent in part: nothing else may be sent before it."""
+
+    parts: tuple[memoryview, ...]
+    size: int
+
+    @classmethod
+    def of(cls, encoded: tuple[bytes, bytes], sent: int) -> _Rest:
+        """Return what is left of a frame, uncopied if it is large."""
+        size = sum(map(len, encoded)) - sent
+        if size <= _PIECE_BYTES:
+            # OpenSSL wants the same bytes in one call again.
+            return cls((memoryview(b"".join(encoded))[sent:],), size)
+        head, content = encoded
+        of_head = min(sent, len(head))
+        return cls((memoryview(head)[of_head:], memoryview(content)[sent - of_head :]), size)
+
+
+_Item: TypeAlias = tuple[bytes, bytes] | _Rest | Callable[[Write], None]
+"""What waits to be sent: a frame, the rest of one, or a job that sends many."""
 
 
 class LinkEvents(Protocol):
@@ -79,8 +108,7 @@ class Link:
         self._events = events
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._queue: deque[tuple[bytes, bytes] | bytes | Callable[[Write], None]] = deque()
-        """Frames, jobs, and the rest of a frame, before which nothing else may be sent."""
+        self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
         self._urgent: tuple[bytes, bytes] | None = None
         """The newest beat that is not sent yet: it takes the place of an older one."""
@@ -115,23 +143,23 @@ class Link:
             if self._is_ending:
                 return
             size = len(encoded[0]) + len(encoded[1])
-            if not self._queue and not self._is_writing and size <= _PIECE_BYTES:
+            is_soon_sent = size <= _PIECE_BYTES or not isinstance(self._socket, TlsStream)
+            if is_soon_sent and not self._queue and not self._is_writing:
                 if self._tags is not None:
                     encoded = self._tagged(encoded)
                     size += TAG_BYTES
                 sent = self._send_now(encoded)
                 if sent == size:
                     return
-                # Also if nothing was sent: it has the number of its tag, and OpenSSL wants the same
-                # bytes again.
-                self._enqueue(b"".join(encoded)[sent:], size - sent)
+                # Also if nothing was sent: it has the number of its tag.
+                self._enqueue(_Rest.of(encoded, sent), size - sent)
             elif is_urgent:
                 self._urgent = encoded
                 self._wake.notify()
             else:
                 self._enqueue(encoded, size)
 
-    def _enqueue(self, item: tuple[bytes, bytes] | bytes, size: int) -> None:
+    def _enqueue(self, item: tuple[bytes, bytes] | _Rest, size: int) -> None:
         self._queued_bytes += size
         if self._queued_bytes > _MAX_QUEUED_BYTES:
             self._queue.clear()
@@ -175,12 +203,7 @@ class Link:
     def _write(self) -> None:
         try:
             while (item := self._next()) is not None:
-                if isinstance(item, tuple):
-                    self._send(item)
-                elif isinstance(item, bytes):
-                    self._socket.sendall(item)
-                else:
-                    item(self._send_of_job)
+                self._send_item(item)
         except OSError as error:
             self._events.disconnected(self.number, str(error))
         except Exception as error:  # noqa: BLE001 - it ends this link, and nothing else
@@ -192,13 +215,13 @@ class Link:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _next(self) -> tuple[bytes, bytes] | bytes | Callable[[Write], None] | None:
+    def _next(self) -> _Item | None:
         with self._lock:
             self._is_writing = False
             while not self._queue and not self._urgent and not self._is_ending:
                 self._wake.wait()
             urgent = self._urgent
-            is_cut = bool(self._queue) and isinstance(self._queue[0], bytes)
+            is_cut = bool(self._queue) and isinstance(self._queue[0], _Rest)
             if urgent is not None and not is_cut:
                 self._urgent = None
                 self._is_writing = True
@@ -209,9 +232,18 @@ class Link:
             self._is_writing = True
             if isinstance(item, tuple):
                 self._queued_bytes -= len(item[0]) + len(item[1])
-            elif isinstance(item, bytes):
-                self._queued_bytes -= len(item)
+            elif isinstance(item, _Rest):
+                self._queued_bytes -= item.size
             return item
+
+    def _send_item(self, item: _Item) -> None:
+        if isinstance(item, tuple):
+            self._send(item)
+        elif isinstance(item, _Rest):
+            for part in item.parts:
+                self._send_all(part)
+        else:
+            item(self._send_of_job)
 
     def _send_of_job(self, frame: Frame) -> None:
         """Send one of the many frames of a job, behind a beat that waits."""
@@ -224,12 +256,22 @@ class Link:
     def _send(self, encoded: tuple[bytes, bytes]) -> None:
         head, content = self._tagged(encoded)
         if len(content) <= _PIECE_BYTES:
-            self._socket.sendall(head + content)
+            self._send_all(head + content)
             return
-        self._socket.sendall(head)
+        self._send_all(head)
+        self._send_all(content)
+
+    def _send_all(self, content: bytes | memoryview) -> None:
+        """Send bytes, of which the peer has to accept some within each time limit."""
+        sock = self._socket
+        start = 0
         with memoryview(content) as view:
-            for start in range(0, len(content), _PIECE_BYTES):
-                self._socket.sendall(view[start : start + _PIECE_BYTES])
+            while start < len(view):
+                if isinstance(sock, TlsStream):
+                    sock.sendall(view[start : start + _PIECE_BYTES])
+                    start += _PIECE_BYTES
+                else:
+                    start += sock.send(view[start:])
 
     def _read(self) -> None:
         reason = "the peer has closed the connection"

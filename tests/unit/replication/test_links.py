@@ -104,12 +104,16 @@ def test_what_is_not_a_frame_ends_the_link(pair: Pair) -> None:
     pair.heard.ends.put("")
 
 
-def test_a_small_frame_is_sent_by_whoever_has_it() -> None:
-    """No other thread is woken for it: here none runs."""
+@pytest.mark.parametrize(
+    "frame", [Ack(1, 2), StorePiece(1, "a", 0, 1, 1, bytes(100_000))], ids=["small", "large"]
+)
+def test_a_frame_is_sent_by_whoever_has_it(frame: Frame) -> None:
+    """No other thread is woken for what the socket takes: here none runs."""
     ours, peer = socket.socketpair()
     with ours, peer:
-        Link(1, ours, read_follower(), Heard()).send(encode(Ack(1, 2)))
-        assert peer.recv(1 << 10) == b"".join(encode(Ack(1, 2)))
+        Link(1, ours, read_follower(), Heard()).send(encode(frame))
+        expected = b"".join(encode(frame))
+        assert received_by(peer, len(expected)) == expected
 
 
 def received_by(peer: socket.socket, size: int) -> bytes:
@@ -120,8 +124,10 @@ def received_by(peer: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-def test_what_the_socket_does_not_take_at_once_follows_in_order(pair: Pair) -> None:
-    sent = [(b"%7d" % number, bytes([number]) * 60_000) for number in range(50)]
+@pytest.mark.parametrize("size", [60_000, 900_000])
+def test_what_the_socket_does_not_take_at_once_follows_in_order(pair: Pair, size: int) -> None:
+    """Of a large frame a part is sent by whoever has it, and the rest by the thread that writes."""
+    sent = [(b"%7d" % number, bytes([number]) * size) for number in range(50)]
     for one in sent:
         pair.link.send(one)
     expected = b"".join(head + content for head, content in sent)
