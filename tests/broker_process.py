@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 from tests.forked import ForkedProcess
 
@@ -58,6 +58,9 @@ class BrokerProcess:
     `descriptors` is how many files it may have open; 0 leaves it at what the tests have. `user` is
     whose it is, if not that of the tests.
     """
+
+    has_quick_passwords: ClassVar[bool] = True
+    """Whether its password hashes take no time: see `quick_passwords`."""
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class BrokerProcess:
             self.log_path,
             self._descriptors,
             self._user,
+            has_quick_passwords=self.has_quick_passwords,
         )
 
     def _command(self, environment: Mapping[str, str]) -> Process:
@@ -238,6 +242,12 @@ class BrokerProcess:
     def _close_stdout(process: Process) -> None:
         if process.stdout is not None:
             process.stdout.close()
+
+
+class CostlyPasswordsBroker(BrokerProcess):
+    """A broker that takes as long for the check of a password as an operator's does."""
+
+    has_quick_passwords = False
 
 
 class CommandLineBroker(BrokerProcess):

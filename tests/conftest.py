@@ -23,7 +23,7 @@ from pika.adapters.select_connection import _PollerBase
 from pika.connection import Parameters
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import uncollected
+from tests import quick_passwords, uncollected
 from tests.broker_process import BrokerProcess
 
 URL_VARIABLE = "AMQPSTORE_TEST_URL"
@@ -40,6 +40,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("of the seed")
+
+quick_passwords.use()
 
 # What a broker or a client takes from its environment would decide about a test as well.
 for variable in [*os.environ]:

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import connection, forkserver
 
+from tests import quick_passwords
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LOADED = [
     "amqpstore_tools.__main__",
@@ -29,7 +31,8 @@ class ForkedProcess:
 
     Its stdout is read with `os.read` from `stdout`; its stderr is appended to the file `log_path`.
     `descriptors` is how many files it may have open; 0 leaves it at what the tests have. `user` is
-    whose the process is, if not that of the tests; then they have to be root's.
+    whose the process is, if not that of the tests; then they have to be root's. With
+    `has_quick_passwords` its password hashes take no time: see `quick_passwords`.
     """
 
     def __init__(
@@ -40,12 +43,15 @@ class ForkedProcess:
         log_path: str,
         descriptors: int,
         user: int | None = None,
+        *,
+        has_quick_passwords: bool,
     ) -> None:
         _start_server()
         self.stdout, stdout = _CONTEXT.Pipe(duplex=False)
         self._process = _CONTEXT.Process(
             target=_run,
             args=([*arguments], directory, {**environment}, log_path, descriptors, user, stdout),
+            kwargs={"has_quick_passwords": has_quick_passwords},
             daemon=True,
         )
         self._process.start()
@@ -101,6 +107,8 @@ def _run(
     descriptors: int,
     user: int | None,
     stdout: "connection.Connection[bytes, bytes]",
+    *,
+    has_quick_passwords: bool,
 ) -> None:
     """Be the command: called in the forked process."""
     # What the server of forks cannot import, it passes over.
@@ -118,6 +126,8 @@ def _run(
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     if user is not None:
         become(user)
+    if has_quick_passwords:
+        quick_passwords.use()
     from amqpstore_tools.__main__ import main
 
     sys.exit(main(arguments))

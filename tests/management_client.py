@@ -5,19 +5,17 @@ import re
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import argon2
 import requests
 
 from tests.broker_process import BrokerProcess
+from tests.quick_passwords import QuickHasher
 from tests.waiting import wait_until
 
 _URL = re.compile(r'event="management API" url=(https?://\S+)')
 
 
 PASSWORD = {
-    "password_hash": base64.b64encode(
-        argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("password").encode()
-    ).decode(),
+    "password_hash": base64.b64encode(QuickHasher().hash("password").encode()).decode(),
     "hashing_algorithm": "argon2",
 }
 """What a user is put with whose password is `password`; unlike others it takes no time to check."""

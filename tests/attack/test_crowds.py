@@ -25,7 +25,7 @@ from tests.attack.attacker import (
     resident_bytes,
     silent_sockets,
 )
-from tests.broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess, CostlyPasswordsBroker
 from tests.conformance.wire_client import (
     CHANNEL_OPEN_OK,
     CONNECTION_OPEN_OK,
@@ -201,7 +201,7 @@ def with_legacy_user(tmp_path: Path) -> Generator[BrokerProcess]:
     config = tmp_path / "amqpstore.toml"
     config.write_text(f'definitions = "{tmp_path / "definitions.json"}"\n')
     store = str(tmp_path / "store")
-    with BrokerProcess(store, f"{store}.log", ["--config", str(config)]) as broker:
+    with CostlyPasswordsBroker(store, f"{store}.log", ["--config", str(config)]) as broker:
         broker.start()
         yield broker
         assert broker.terminate() == 0

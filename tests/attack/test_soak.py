@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.attacker import resident_bytes
-from tests.broker_process import BrokerProcess
+from tests.broker_process import CostlyPasswordsBroker
 from tests.churn import CHURN
 from tests.conformance.wire_client import WireClient
 from tests.management_client import PASSWORD, ManagementClient, managed, management_url
@@ -45,7 +45,7 @@ def test_memory_is_flat_whatever_comes_and_goes(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     settled: list[int] = []
     last: list[int] = []
-    with managed(BrokerProcess(store, f"{store}.log")) as broker:
+    with managed(CostlyPasswordsBroker(store, f"{store}.log")) as broker:
         broker.start()
         for number in range(ROUNDS):
             with WireClient.connected(broker.url, channels=1) as client:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import argon2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -55,7 +54,6 @@ class Scene(NamedTuple):
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     patched = monkeypatch.setattr
-    patched(argon2, "PasswordHasher", _quick(argon2.PasswordHasher))
     patched(KernelDatasyncs, "open", lambda _signal: None)  # the kernel cannot be held
     with contextlib.ExitStack() as stack:
         served = ServedApp(
@@ -73,10 +71,6 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
         client.expect(wire_client.CONFIRM_SELECT_OK, 1)
         publish(client, "q")
         yield Scene(served, client, stack, monkeypatch, {})
-
-
-def _quick(hasher: Callable[..., Any]) -> Callable[[], Any]:
-    return lambda: hasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
 def declare(client: WireClient, queue: str, **arguments: str | int) -> None:

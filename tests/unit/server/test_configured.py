@@ -7,7 +7,6 @@ import struct
 from functools import partial
 from pathlib import Path
 
-import argon2
 import pytest
 
 from amqpstore.client_trails import BLOCK_NOTES
@@ -17,13 +16,6 @@ from tests.conformance.wire_client import WireClient
 from tests.served import ServedApp
 
 PERSISTENT = b"\x10\0\2"
-
-
-@pytest.fixture(autouse=True)
-def quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hash of a password takes longer than all that is tested here."""
-    quick = partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
-    monkeypatch.setattr(argon2, "PasswordHasher", quick)
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ import base64
 import json
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import argon2
 import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -34,18 +32,15 @@ LONG = "k" * 256
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
-    with pytest.MonkeyPatch.context() as patch:
-        quick = partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
-        patch.setattr(argon2, "PasswordHasher", quick)
-        with ServedApp(str(tmp_path_factory.mktemp("refused") / "store")) as found:
-            late = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "fanout"}}
-            for path, body in (
-                ("/queues/%2F/q", {}),
-                ("/exchanges/%2F/late", late),
-                ("/exchanges/%2F/hashed", {"type": "x-consistent-hash"}),
-            ):
-                assert found.request("PUT", path, body).ok
-            yield found
+    with ServedApp(str(tmp_path_factory.mktemp("refused") / "store")) as found:
+        late = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "fanout"}}
+        for path, body in (
+            ("/queues/%2F/q", {}),
+            ("/exchanges/%2F/late", late),
+            ("/exchanges/%2F/hashed", {"type": "x-consistent-hash"}),
+        ):
+            assert found.request("PUT", path, body).ok
+        yield found
 
 
 def hashed(memory_kib: int = 8, rounds: int = 1, lanes: int = 1) -> dict[str, str]:
