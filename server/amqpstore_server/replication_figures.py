@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 class ReplicationFigures(NamedTuple):
     """Figures of one moment. Publishers wait while fewer than `min_in_sync` replicas, the leader
-    included, are in the list; `in_sync` are there now. `joining` are waited for, and not in the
-    list yet. `copied_bytes` were sent of copies of the store; `copies` are sent now, which will
-    take `left_bytes` more. `waiting` processes stay out, or do not lead, because they or the group
-    may be older than before; `is_etcd_refused`: etcd may be, and is not used. `left` has how many
-    followers have left the list in this term, by the reason. `refused_frames`: how many connections
-    of members this process has ended, as what came was not the other one's next frame.
+    included, are in the list; `in_sync` are there now, of which the leader reaches `in_reach`.
+    `is_blocked`: publishers wait, for this reason or because acks are late. `joining` are waited
+    for, and not in the list yet. `copied_bytes` were sent of copies of the store; `copies` are sent
+    now, which will take `left_bytes` more. `waiting` processes stay out, or do not lead, because
+    they or the group may be older than before; `is_etcd_refused`: etcd may be, and is not used.
+    `left` has how many followers have left the list in this term, by the reason. `refused_frames`:
+    how many connections of members this process has ended, as what came was not the other one's
+    next frame.
     """
 
     term: int
@@ -27,6 +29,8 @@ class ReplicationFigures(NamedTuple):
     is_etcd_refused: bool = False
     left: Mapping[str, int] = {}
     refused_frames: int = 0
+    in_reach: int = 0
+    is_blocked: bool = False
 
 
 class FollowerFigures(NamedTuple):

@@ -164,6 +164,11 @@ class Leader:
         return self._view.min_in_sync
 
     @property
+    def in_reach(self) -> int:
+        """How many members of that list are connected and get all batches, this one included."""
+        return sum(not self._is_other(one) or self._is_streaming(one) for one in self.members)
+
+    @property
     def waits_for(self) -> frozenset[str]:
         """The members without whose ack nothing is committed."""
         return self._list.waits_for

@@ -21,6 +21,21 @@ def families(source: MetricsSource) -> Families:
     for name, help_text, value in (
         ("term", "The term that this member leads", figures.term),
         ("in_sync", "Replicas in the in-sync list, the leader included", figures.in_sync),
+        (
+            "min_in_sync",
+            "Replicas, the leader included, without which nothing is confirmed",
+            figures.min_in_sync,
+        ),
+        (
+            "in_reach",
+            "Replicas in the in-sync list that this leader reaches now, itself included",
+            figures.in_reach,
+        ),
+        (
+            "blocked",
+            "Whether publishers wait, as too few replicas have what was published",
+            int(figures.is_blocked),
+        ),
         ("joining", "Followers that are about to enter the list", figures.joining),
         ("copies", "Followers that get a copy of the store now", figures.copies),
         ("copied_bytes_total", "Bytes of copies that were sent", figures.copied_bytes),

@@ -94,6 +94,8 @@ class LeadingTerm:
             controller.member.is_etcd_refused,
             {reason.name.lower(): count for reason, count in leader.leave_counts.items()},
             controller.refused_frames,
+            leader.in_reach,
+            self.is_blocked,
         )
 
     def may_send(self) -> bool:

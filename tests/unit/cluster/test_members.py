@@ -183,6 +183,23 @@ def test_who_has_died_leaves_the_list_although_nothing_is_published(group: Group
     assert dead.name not in group.etcd.view().in_sync
 
 
+def test_a_leader_knows_how_many_of_the_list_it_reaches(group: Group) -> None:
+    """The list never shrinks below the minimum, so it does not say that nothing is confirmed: an
+    alert goes by who is in reach. Nothing has to be published for that.
+    """
+    (machine,) = group.leaders
+    leader = machine.member.leader if machine.member is not None else None
+    assert leader is not None
+    assert leader.in_reach == 3
+    group.events.run_until(group.events.now + 2.0)  # nothing is under way
+    for one in group.machines:
+        if one is not machine:
+            one.kill(with_power=True)
+    group.events.run_until(group.events.now + 2 * TIMING.promise_s)
+    assert len(leader.members) >= leader.min_in_sync == 2
+    assert leader.in_reach == 1
+
+
 def test_a_healthy_member_is_not_removed_while_another_one_is_dead(group: Group) -> None:
     """By the verb itself, with nothing published: the list has only the living by then."""
     dead = last_follower(group)

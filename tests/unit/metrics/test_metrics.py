@@ -137,11 +137,16 @@ def test_totals_are_what_happened(metered: Metered) -> None:
 def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     assert not [name for name in metered.samples() if "replication" in name]
     left = {"slow": 3}
-    metered.replication = ReplicationFigures(7, 3, 1, 2, 5 << 30, 1 << 20, 2, 1, True, left, 4)
+    metered.replication = ReplicationFigures(
+        7, 3, 1, 2, 5 << 30, 1 << 20, 2, 1, True, left, 4, in_reach=1, is_blocked=True
+    )
     found = metered.samples()
     expected = {
         "amqpstore_replication_term": 7,
         "amqpstore_replication_in_sync": 3,
+        "amqpstore_replication_min_in_sync": 2,
+        "amqpstore_replication_in_reach": 1,
+        "amqpstore_replication_blocked": 1,
         "amqpstore_replication_joining": 1,
         "amqpstore_replication_copies": 2,
         "amqpstore_replication_copied_bytes_total": 5 << 30,
@@ -156,6 +161,7 @@ def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     alerted = set(re.findall(r"(?:amqpstore|rabbitmq)_\w+", rules))
     assert "amqpstore_needs_repair" in alerted
     assert "amqpstore_replication_waiting" in alerted
+    assert "amqpstore_replication_in_reach" in alerted
     of_follower = replicas.of_follower(FollowerFigures(*repeat(0, 13)))  # type: ignore[arg-type]
     assert (
         not alerted
