@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from pika.spec import BasicProperties
 
+from amqpstore_tools.client.connection import Address
+from amqpstore_tools.drill.client import MARKS, QUEUES, Drainer
 from amqpstore_tools.drill.scenarios import SCENARIOS
 from tests.broker_process import REPOSITORY, BrokerProcess
 from tests.etcd_process import INSTALL
@@ -70,6 +72,24 @@ def test_losses_of_members_lose_nothing(tmp_path: Path) -> None:
     assert scenario["did"]["confirms"] > 0
     held = [name for name, verdict in scenario["verdicts"].items() if verdict == "held"]
     assert held == ["I1", "I2", "I5", "I9", "I14"]
+
+
+def test_who_drains_a_queue_knows_what_is_in_the_log(broker: BrokerProcess) -> None:
+    """By a confirm that came after the deliveries: what was not in the log may come back without
+    a flag.
+    """
+    connection = connect(broker.url)
+    channel = connection.channel()
+    for name in (QUEUES[0], MARKS):
+        channel.queue_declare(name, durable=True)
+    for number in range(3):
+        channel.basic_publish("", QUEUES[0], b"%d" % number, PERSISTENT)
+    drainer = Drainer(Address.parse(broker.url), QUEUES[0])
+    drainer.run()
+    assert drainer.bodies == [(b"0", False), (b"1", False), (b"2", False)]
+    assert (drainer.failure, drainer.is_done, drainer.is_logged) == ("", True, True)
+    assert channel.queue_declare(MARKS, passive=True).method.message_count == 1
+    connection.close()
 
 
 def test_a_copy_is_drilled_and_the_original_stays_as_it_was(

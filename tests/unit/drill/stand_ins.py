@@ -185,7 +185,7 @@ class Drainer:
     """Instead of a client that takes everything: all of it is in `bodies` at once."""
 
     failure = ""
-    is_done = True
+    is_done = is_logged = True
 
     def __init__(self, _address: Address, queue: str) -> None:
         self.bodies = [(body, False) for body in Group.queues[queue]]

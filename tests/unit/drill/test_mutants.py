@@ -21,7 +21,7 @@ from amqpstore_tools.drill.scenarios import (
 )
 from tests.unit.drill import mutants
 from tests.unit.drill.mutants import Mutant, says, serves, whenever_opened
-from tests.unit.drill.stand_ins import STAND_INS
+from tests.unit.drill.stand_ins import STAND_INS, Drainer
 
 _DAMAGE: dict[str, Mutant] = {
     "I1": mutants.on_damaged_copies(mutants.loses_a_queue),
@@ -143,3 +143,18 @@ def test_what_stands_in_for_processes_breaks_nothing(
     account = run.end()
     assert account.findings == []
     assert account.checks.keys() <= set(SCENARIOS[drill].checked)
+
+
+def test_what_a_leader_had_not_logged_may_come_back_unflagged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of seed 21624: a leader was lost whose followers did not have its deliveries yet. No
+    confirm has come after them.
+    """
+    _small("cluster", "", monkeypatch)
+    serves(mutants.what_was_taken_before())(monkeypatch)
+    monkeypatch.setattr(Drainer, "is_logged", False)
+    run = DrillRun("cluster", DrillSettings("21624", str(tmp_path), rounds=3))
+    SCENARIOS["cluster"].run(run)
+    # Both queues are served what either had: that is another matter.
+    assert {one.invariant for one in run.end().findings} == {"I1", "I2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
 import threading
@@ -34,6 +35,9 @@ MOVES = ("drill-source", "drill-target")
 
 REJECTS = ("drill-rejecting", "drill-dead")
 """Messages in the first are rejected, and dead-lettered to the second."""
+
+MARKS = "drill-marks"
+"""Keeps the last message only: it is published to learn how far the log has come."""
 
 TRANSACTED = 2
 """The number of the publisher that uses transactions."""
@@ -272,14 +276,19 @@ class Taker(Client):
 class Drainer(Taker):
     """Takes all messages that are in a queue, with their redelivered flags, and acks them at the
     end.
+
+    A broker delivers before its log says so on disk, or on enough members of a group; that it does
+    is known once a message is confirmed that was published later: `is_logged`.
     """
 
     def __init__(self, address: Address, queue: str) -> None:
         super().__init__(address, queue)
         self.bodies: list[tuple[bytes, bool]] = []
         self.is_done = False
+        self.is_logged = False
 
     def work(self, connection: Connection) -> None:
+        connection.select_confirms()
         left = connection.count_ready(self.queue)
         connection.send_consume(self.queue, "drill", auto_ack=False)
         coming = _Coming()
@@ -290,8 +299,22 @@ class Drainer(Taker):
                     left -= 1
         all_of_them = struct.pack(">QB", coming.tag, _MULTIPLE)
         connection.socket.sendall(wire.method(CHANNEL, wire.BASIC_ACK, all_of_them))
-        connection.close(bytes(self._received))
         self.is_done = True
+        # If the broker is lost now, so may be what it has not logged: that is no fault.
+        with contextlib.suppress(PeerError, OSError):
+            self._wait_until_logged(connection)
+            connection.close(bytes(self._received))
+
+    def _wait_until_logged(self, connection: Connection) -> None:
+        persistent = wire.delivery_mode(persistent=True)
+        connection.socket.sendall(
+            wire.publish(
+                CHANNEL, "", MARKS, b"", properties=persistent, frame_max=connection.frame_max
+            )
+        )
+        while not self.is_logged:
+            for frame in self.frames(connection):
+                self.is_logged |= frames.method_of(self._received, frame) == wire.BASIC_ACK
 
 
 class DrillConsumer(Taker):

@@ -26,6 +26,7 @@ from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.drill.broker import BrokerEndedError
 from amqpstore_tools.drill.client import (
     FANOUT,
+    MARKS,
     QUEUES,
     Drainer,
     DrillPublisher,
@@ -64,12 +65,15 @@ _FAILOVER_S = 15.0
 
 
 class _Known:
-    """What the clients know, over all rounds: `taken` was acked, queue by queue."""
+    """What the clients know, over all rounds: `taken` was acked, queue by queue. The deliveries of
+    `logged` are in the log of enough members, so that these messages come back flagged, if at all.
+    """
 
     def __init__(self) -> None:
         self.sent: set[Key] = set()
         self.confirmed: set[Key] = set()
         self.taken: dict[str, set[Key]] = {name: set() for name in QUEUES}
+        self.logged: dict[str, set[Key]] = {name: set() for name in QUEUES}
 
     @property
     def promised_count(self) -> int:
@@ -119,6 +123,7 @@ def _declare(address: Address) -> None:
     for name in QUEUES:
         connection.declare_queue(name, {})
         connection.bind_queue(name, FANOUT)
+    connection.declare_queue(MARKS, {"x-max-length": 1})
     connection.close()
 
 
@@ -308,7 +313,10 @@ _DISTURBANCES: tuple[tuple[str, _Disturb], ...] = (
 
 
 def _look(run: DrillRun, address: Address, known: _Known) -> Iterator[Fault]:
-    """Take all messages. Yield what is lost, strange, or was acked before and is not flagged."""
+    """Take all messages. Yield what is lost, strange, or was delivered before and is not flagged.
+
+    What a leader has delivered, and no follower had in its log when it was lost, nobody knows of.
+    """
     for name in QUEUES:
         drainer = Drainer(address, name)
         drainer.start()
@@ -326,10 +334,12 @@ def _look(run: DrillRun, address: Address, known: _Known) -> Iterator[Fault]:
                 yield "I2", f"the body of {key} in {name} differs from what was sent"
             if key in here:
                 yield "I1", f"{key} is in {name} twice"
-            if key in known.taken[name] and not is_redelivered:
+            if key in known.logged[name] and not is_redelivered:
                 yield "I5", f"{key} was taken from {name}, and is back without a flag"
             here.add(key)
         if lost := sorted(known.promised(name) - here):
             yield "I1", f"{name}: {len(lost)} confirmed messages are lost: {lost[:3]}"
         known.taken[name] |= here
+        if drainer.is_logged:
+            known.logged[name] |= here
         run.account.did["deliveries"] += len(drainer.bodies)
