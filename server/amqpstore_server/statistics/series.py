@@ -98,6 +98,8 @@ class CounterSeries:
         Args: share, of the samples that would be kept if there were enough memory.
         """
         recent = self._recent
+        if recent and recent[-1][0] == now_ms:
+            recent.pop()  # no time has passed in which anything could change
         recent.append((now_ms, values))
         while len(recent) > 2 and recent[1][0] <= now_ms - RATE_MS:
             del recent[0]

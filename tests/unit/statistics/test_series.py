@@ -89,3 +89,13 @@ def test_ranges_are_asked_for_as_in_rabbitmq() -> None:
 def test_ranges_that_make_no_sense_are_refused(query: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="_age"):
         ranges_of(query)
+
+
+def test_two_samples_of_one_moment_are_one() -> None:
+    """As at a start on a busy machine, where the sampler is late: a rate needs time to pass."""
+    series = CounterSeries(OBJECTS, 1)
+    series.add(1000, (3,))
+    series.add(1000, (5,))
+    assert series.rates() == (series.rate(0),) == (0.0,)
+    series.add(2000, (9,))
+    assert series.rates() == (series.rate(0),) == (4.0,)
