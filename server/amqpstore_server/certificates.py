@@ -236,7 +236,13 @@ def _dns_names(certificate: x509.Certificate) -> list[str]:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return []
-    return [name.lower() for name in extension.value.get_values_for_type(x509.DNSName)]
+    names = extension.value.get_values_for_type(x509.DNSName)
+    return [_without_dot(name.lower()) for name in names]
+
+
+def _without_dot(name: str) -> str:
+    """Return a name without the dot of the root: `a.example.` is the same host as `a.example`."""
+    return name.removesuffix(".")
 
 
 def _chooser(
@@ -248,7 +254,7 @@ def _chooser(
 
     def choose(tls: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
         if name is not None:
-            name = name.lower()
+            name = _without_dot(name.lower())
             wildcard = "*." + name.partition(".")[2]
             if chosen := by_name.get(name) or by_name.get(wildcard):
                 tls.context = chosen

@@ -172,6 +172,8 @@ def test_the_name_that_a_client_asks_for_chooses_the_certificate(
 ) -> None:
     assert served_name(shared, files, "one.example") == "one.example"
     assert served_name(shared, files, "ONE.example") == "one.example"
+    assert served_name(shared, files, "one.example.") == "one.example"  # with the root's dot
+    assert served_name(shared, files, "a.many.example.") == "*.many.example"
     assert served_name(shared, files, "a.many.example") == "*.many.example"
     assert served_name(shared, files, "a.b.many.example") == HOST
     assert served_name(shared, files, "unknown.example") == HOST

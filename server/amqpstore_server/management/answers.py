@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 import trio
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -17,6 +19,8 @@ from amqpstore_server.management.errors import OBJECT_NOT_FOUND, HttpError
 from amqpstore_server.management.steps import InSteps
 
 JSON = "application/json"
+
+_WEIGHT = re.compile(r"0(\.[0-9]{0,9})?|1(\.0{0,9})?")
 
 SECURITY_HEADERS = {
     "cache-control": "no-store",
@@ -142,24 +146,25 @@ def _other(value: Any) -> Any:
     return str(value)
 
 
-async def compressed(answer: Answer, accepted: str) -> Answer:
-    """Return an answer as gzip, if a client accepts that (its header `Accept-Encoding`) and the
-    content is worth it.
+async def compressed(answer: Answer, headers: Headers) -> Answer:
+    """Return an answer as gzip, if a client accepts that, as the `headers` of its request say, and
+    the content is worth it.
     """
     size = int(answer.headers.get("content-length", 0))
     if size < _WORTH_BYTES or "content-encoding" in answer.headers:
         return answer
     answer.headers["vary"] = "accept-encoding"
-    if not _accepts_gzip(accepted):
+    # A proxy may have made a header of each coding.
+    if not _accepts_gzip(",".join(headers.getlist("accept-encoding"))):
         return answer
     content = content_of(answer)
     if len(content) > _IN_THREAD_BYTES:
         packed = await trio.to_thread.run_sync(_gzip, content)
     else:
         packed = _gzip(content)
-    headers = {**answer.headers, "content-encoding": "gzip"}
-    kind = headers.pop("content-type", "")
-    return Pieces([packed], answer.status_code, headers, kind)
+    fields = {**answer.headers, "content-encoding": "gzip"}
+    kind = fields.pop("content-type", "")
+    return Pieces([packed], answer.status_code, fields, kind)
 
 
 def _gzip(content: bytes) -> bytes:
@@ -167,12 +172,25 @@ def _gzip(content: bytes) -> bytes:
 
 
 def _accepts_gzip(accepted: str) -> bool:
+    """Tell whether a client accepts gzip, and does not prefer to get the content as it is."""
     weights = {}
     for part in accepted.lower().split(","):
-        name, _, weight = part.partition(";")
-        weights[name.strip()] = weight.replace(" ", "")
-    weight = weights.get("gzip", weights.get("*", "q=0"))
-    return weight.rstrip("0") not in ("q=", "q=0.")
+        name, *parameters = (one.strip() for one in part.split(";"))
+        # An old name for the same: RFC 9110, 8.4.1.3.
+        weights["gzip" if name == "x-gzip" else name] = _weight(parameters)
+    weight = weights.get("gzip", weights.get("*", 0.0))
+    return weight > 0 and weight >= weights.get("identity", 0.0)
+
+
+def _weight(parameters: Iterable[str]) -> float:
+    """Return the weight of a coding (RFC 9110, 12.4.2). With one that is not a weight it counts as
+    not accepted: every client can read the content as it is.
+    """
+    for one in parameters:
+        name, _, value = one.partition("=")
+        if name.strip() == "q":
+            return float(value) if _WEIGHT.fullmatch(value.strip()) else 0.0
+    return 1.0
 
 
 def content_of(answer: Answer) -> bytes:

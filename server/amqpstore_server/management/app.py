@@ -301,7 +301,7 @@ class _Endpoint:
         request = Request(scope, receive, send)
         async with AsyncExitStack() as held:
             answer = await self._app.answer(request, self.routes, held)
-            answer = await compressed(answer, request.headers.get("accept-encoding", ""))
+            answer = await compressed(answer, request.headers)
             await answer(scope, receive, send)
 
 

@@ -354,7 +354,7 @@ class PagesApp:
             raise not_found("There is no such file.")
         headers = {"cache-control": f"private, max-age={_STATIC_AGE_S}"}
         answer = Response(content, headers=headers, media_type=_KINDS[name.rpartition(".")[2]])
-        return await compressed(answer, request.headers.get("accept-encoding", ""))
+        return await compressed(answer, request.headers)
 
 
 class _LoginNeededError(PicklableError):
