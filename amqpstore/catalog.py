@@ -43,6 +43,7 @@ TABLES = (
     "dictionaries",
     "quarantine",
     "passed_over",
+    "given_up",
     "vhosts",
     "users",
     "exchanges",

@@ -48,6 +48,7 @@ from amqpstore.evidence.passed_over import (
     known_messages,
     passed_over,
 )
+from amqpstore.evidence.put_back import IS_PUT_BACK, find_put_back
 from amqpstore.evidence.shortfall import ReadLog, find_shortfall
 from amqpstore.evidence.wrong_kinds import only_files, replaced_segments
 from amqpstore.expected_segments import ExpectedSegments, is_of_log, next_numbers
@@ -493,7 +494,8 @@ class _Recovery:
         self._out.leftovers = only_files(self._files, left_index)
 
     def _is_catalog_old(self, left: Iterable[int]) -> bool:
-        """Tell whether any compacted segment has newer messages than the catalog knows.
+        """Tell whether any compacted segment has newer messages than the catalog knows, or any
+        segment is there again that a repair has given up.
 
         It is reported, and goes to quarantine, where a repair finds it. A number that the catalog
         knows is not looked at: its file is older.
@@ -512,7 +514,16 @@ class _Recovery:
             self._damage(newer.path, Gap(newer.offset, newer.end, newer.reason))
             self._newest_id = max(self._newest_id, newer.last_id)
         self._is_old |= bool(found)
+        self._name_put_back((number, segment_path(self._directory, number)) for number in left)
         return self._is_old
+
+    def _name_put_back(self, segments: Iterable[tuple[int, str]]) -> None:
+        """Report segments that nothing needs if they have what a repair has given up."""
+        given_up = PassedOver.given_up(self._known_rows)
+        where = self._files, self._directory
+        for one in find_put_back(*where, segments, self._seed, given_up):
+            self._is_old = True
+            self._damage(one.path, Gap(one.offset, one.offset, IS_PUT_BACK))
 
     def _find_strays(self, numbers: Iterable[int]) -> None:
         """Find files of the store under other names: none of them is read, but each is reported,
@@ -545,6 +556,8 @@ class _Recovery:
                     self._is_old = True
                     self._newest_id = max(self._newest_id, newer.last_id)
                     self._damage(one.path, Gap(newer.offset, newer.end, newer.reason))
+                else:
+                    self._name_put_back([(one.number, one.path)])
             if is_needed:
                 self._is_astray = True
                 home = os.path.relpath(one.home(self._directory), self._directory)

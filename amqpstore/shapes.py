@@ -51,6 +51,7 @@ KEYS: dict[str, Keys[Any]] = {
     "dictionaries": DICTIONARY_KEYS,
     "quarantine": SEGMENT_KEYS,
     "passed_over": LSN_KEYS,
+    "given_up": LSN_KEYS,
     "prepared": QUEUE_KEYS,
 }
 
@@ -210,6 +211,18 @@ def _passed_over(_key: str, row: Any) -> str:
     return ""
 
 
+def _given_up(_key: str, row: Any) -> str:
+    if not isinstance(row, dict):
+        return "it is not a map"
+    for name, size in (("lsns", 2), ("message_ids", 2), ("places", 4)):
+        if not isinstance(row.get(name), list) or not all(
+            isinstance(one, list) and len(one) == size and all(map(_is_number, one))
+            for one in row[name]
+        ):
+            return f"{name} is not a list of {size} numbers each"
+    return ""
+
+
 def _dictionaries(_key: str, row: Any) -> str:
     return "" if isinstance(row, bytes) else "it is not a dictionary"
 
@@ -252,6 +265,7 @@ _LOOKS: dict[str, Callable[[str, Any], str]] = {
     "marks": _marks,
     "quarantine": _quarantine,
     "passed_over": _passed_over,
+    "given_up": _given_up,
     "dictionaries": _dictionaries,
     "prepared": _prepared,
 }

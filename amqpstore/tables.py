@@ -242,6 +242,21 @@ class PassedOverRow(NamedTuple):
         return cls(**_fields(cls._fields, row))
 
 
+class GivenUpRow(NamedTuple):
+    """What a repair has given up: LSNs and ids of messages as in `PassedOverRow`; and where some of
+    these messages were: queue id, first sequence, first id and count of each run.
+    """
+
+    lsns: list[list[int]]
+    message_ids: list[list[int]]
+    places: list[list[int]]
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> GivenUpRow:
+        """Parse a row of the catalog."""
+        return cls(**_fields(cls._fields, row))
+
+
 def _fields(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
@@ -274,10 +289,11 @@ SEGMENT_ENDS = Table("ends", SEGMENT_KEYS, SegmentEndRow.of_row, _as_map)
 DICTIONARIES: Table[int, bytes] = Table("dictionaries", DICTIONARY_KEYS, _as_it_is, _as_it_is)
 QUARANTINE = Table("quarantine", SEGMENT_KEYS, _damage_of, _damage_row)
 PASSED_OVER = Table("passed_over", LSN_KEYS, PassedOverRow.of_row, _as_map)
+GIVEN_UP = Table("given_up", LSN_KEYS, GivenUpRow.of_row, _as_map)
 
 TABLES: tuple[Table[Any, Any], ...] = (
     *(QUEUES, PREPARED, NEXT_SEQUENCES, INDEX),
-    *(SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS, DICTIONARIES, QUARANTINE, PASSED_OVER),
+    *(SEGMENTS, OFFSET_TABLES, SEGMENT_ENDS, DICTIONARIES, QUARANTINE, PASSED_OVER, GIVEN_UP),
 )
 """All of these tables; besides them there are `store` (see `StoreRows`), and those of the
 broker.

@@ -10,6 +10,7 @@ another part often knows what is missing. Nothing here changes a file, or decide
 - `newer_segments`: compacted segments that show that the catalog is an older one;
   `newer_entries`: index files that show it, or that the log is.
 - `passed_over`: what starts have left to a repair, as it was missing or newer than all else.
+- `put_back`: segments that a repair has given up, and that are there again.
 - `identification`: what a file is, whatever its name and its directory; `misplaced`: files that the
   store needs and that lie under another name.
 - `wrong_kinds`: directories, pipes and the like in the place of files.

@@ -6,12 +6,15 @@ numbers although it has never seen what they are of. So that checkpoint notes th
 stays until a repair: whatever of them is found later was neither acked nor deleted, whatever the
 position of the checkpoint says. Before the checkpoint there is nothing to note: the next start
 reads the log from the same place, and finds out anew what is missing.
+
+A repair gives up what it does not find, and notes the same numbers in a row of its own. The store
+is whole then, as long as no file with any of them comes back: see `put_back`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -29,7 +32,7 @@ KEPT_FOR_ACKS = DamageRow(0, 0, "it may have acks of messages that a start passe
 
 
 class PassedOver(NamedTuple):
-    """The numbers that all starts since the last repair have passed over."""
+    """The numbers that all starts since the last repair have passed over, or that it gave up."""
 
     lsns: PresentNumbers
     message_ids: PresentNumbers
@@ -37,8 +40,17 @@ class PassedOver(NamedTuple):
 
     @classmethod
     def read(cls, rows_of: RowsOf) -> PassedOver:
-        """Return what the rows of a catalog say."""
-        rows = tables.PASSED_OVER.read(rows_of).values()
+        """Return what the rows of a catalog say that starts have passed over."""
+        return cls._of(tables.PASSED_OVER.read(rows_of).values())
+
+    @classmethod
+    def given_up(cls, rows_of: RowsOf) -> PassedOver:
+        """Return what the rows of a catalog say that the last repair has given up."""
+        rows = tables.GIVEN_UP.read(rows_of).values()
+        return cls._of([PassedOverRow(row.lsns, row.message_ids, []) for row in rows])
+
+    @classmethod
+    def _of(cls, rows: Collection[PassedOverRow]) -> PassedOver:
         return cls(
             *(
                 PresentNumbers(map(_range, chain.from_iterable(getattr(row, name) for row in rows)))
@@ -59,6 +71,12 @@ class PassedOver(NamedTuple):
             f"an earlier start passed over what was missing or could not be read then{of}. Until "
             "`amqpstore repair` no file that may be needed is removed"
         )
+
+    def has(self, record: Record) -> bool:
+        """Tell whether a record is a message, or the end of a batch, with one of these numbers."""
+        if record.kind == Kind.MESSAGE:
+            return record.number in self.message_ids
+        return record.kind == Kind.TRANSACTION and record.number in self.lsns
 
     def has_all(self, row: PassedOverRow) -> bool:
         """Tell whether all numbers of a row are noted."""

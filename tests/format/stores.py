@@ -2,11 +2,14 @@
 
 import os
 import uuid
+from pathlib import Path
 
 from amqpstore import Envelope, Message, Options, Store, filenames
 from amqpstore.catalog import Change
 from amqpstore.worker import InlineWorker
 from tests.unit.engine.stores import take
+from tests.unit.evidence.stores import killed_store
+from tests.unit.repair.mending import mend
 
 STORE_ID = uuid.UUID("00112233445566778899aabbccddeeff")
 CREATED_MS = 1_700_000_000_000
@@ -71,3 +74,11 @@ def store_that_passed_over(scratch: str) -> str:
         # Its checkpoint goes behind what was not there.
         store.publish([store.queues[1]], [Message(ENVELOPE, b"two")])
     return directory
+
+
+def store_that_gave_up(scratch: str) -> str:
+    """A store that was repaired without a segment of its log."""
+    directory = killed_store(Path(scratch) / "given_up")
+    os.remove(filenames.segment_path(str(directory), 3))
+    mend(str(directory))
+    return str(directory)

@@ -42,6 +42,7 @@ from tests.format.stores import (
     EXPIRES_MS,
     SEALED_MS,
     STORE_ID,
+    store_that_gave_up,
     store_that_passed_over,
     store_with_purge,
     written_store,
@@ -353,6 +354,7 @@ def check_catalog_tables(text: str) -> None:
         ("dictionaries", "%010d"),
         ("quarantine", "%010d"),
         ("passed_over", "%020d"),
+        ("given_up", "%020d"),
     ]
     assert [form for table, form in keys if table == "store"] == list(StoreRows._fields)
     assert [(one.name, one.keys.form) for one in tables.TABLES] == keys[6:]
@@ -373,7 +375,7 @@ def check_catalog_tables(text: str) -> None:
         *["map"] * 6,
         "bin",
         "list",
-        "map",
+        *["map"] * 2,
         *["any"] * 6,
     ]
     assert {one.name: one.keys for one in tables.TABLES} == shapes.KEYS
@@ -443,6 +445,10 @@ def written_maps() -> dict[str, dict[str, object]]:
         passed = os.path.join(store_that_passed_over(scratch), filenames.CATALOG)
         catalog = LmdbCatalog(passed, False)
         found["passed_over"] = next(iter(catalog.rows("passed_over").values()))
+        catalog.close()
+        given_up = os.path.join(store_that_gave_up(scratch), filenames.CATALOG)
+        catalog = LmdbCatalog(given_up, False)
+        found["given_up"] = next(iter(catalog.rows("given_up").values()))
         catalog.close()
     return {"store": position} | found
 

@@ -48,6 +48,7 @@ CODES = {
     "segment-short": _ERROR,
     "segment-header": _ERROR,
     "segment-copied": _WARNING,
+    "segment-put-back": _ERROR,
     "record-damaged": _ERROR,
     "message-malformed": _ERROR,
     "body-damaged": _ERROR,

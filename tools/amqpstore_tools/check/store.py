@@ -18,6 +18,7 @@ from amqpstore.evidence.identification import FileKind
 from amqpstore.evidence.newer_entries import find_newer_entries
 from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, newer_in, noted_newer
 from amqpstore.evidence.passed_over import PassedOver
+from amqpstore.evidence.put_back import IS_PUT_BACK, PutBack, find_put_back
 from amqpstore.expected_segments import ExpectedSegments
 from amqpstore.filenames import (
     CATALOG,
@@ -362,6 +363,11 @@ class PreparedStore:
         quarantined = tables.QUARANTINE.read(rows.__getitem__)
         position = StoreRows.read(rows.__getitem__).position or START
         newer = set() if self._is_live else self._newer(quarantined, position.message_id)
+        left_over = [
+            (number, f"{self._directory}/{segment_name(number)}")
+            for number in self._expected.left_over
+        ]
+        put_back = {one.number: one.offset for one in self._put_back(rows, left_over)}
         for number in self._expected.left_over:
             if tables.SEGMENTS.key(number) in self._damaged_accounts:
                 continue
@@ -372,6 +378,10 @@ class PreparedStore:
                 continue
             if number in newer:
                 self._findings.add("catalog-old", segment_name(number), IS_NEWER)
+                continue
+            if number in put_back:
+                where_in_it = segment_name(number), IS_PUT_BACK, put_back[number]
+                self._findings.add("segment-put-back", *where_in_it)
                 continue
             does = "moves it to quarantine" if number in quarantined else "removes it"
             text = f"nothing in it is live: {self._what_a_start_does(does)}"
@@ -409,6 +419,12 @@ class PreparedStore:
                 continue  # A start has noted it: see `_check_quarantine`.
             elif newer_in(self._files, one, self._seed, next_id):
                 self._findings.add("catalog-old", name, IS_NEWER)
+            for found in self._put_back(rows, [(one.number, one.path)]):
+                self._findings.add("segment-put-back", name, IS_PUT_BACK, found.offset)
+
+    def _put_back(self, rows: Rows, segments: Iterable[tuple[int, str]]) -> Iterator[PutBack]:
+        given_up = PassedOver.given_up(rows.__getitem__)
+        return find_put_back(self._files, self._directory, segments, self._seed, given_up)
 
     def _check_newer(self, name: str, key: IndexKey, start: int, known: PresentNumbers) -> bool:
         """Report what an index file has behind `start` that nothing else has seen."""

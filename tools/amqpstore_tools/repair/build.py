@@ -295,6 +295,8 @@ class Builder:
         files.
         """
         numbers = [one.number for one in self._facts.index if one.queue_id == queue_id]
+        rowed = tables.INDEX.read_keys(self._facts.table)
+        numbers += [key.number for key in rowed if key.queue_id == queue_id]
         return max(numbers, default=0) + 1
 
     # The catalog.
@@ -321,6 +323,8 @@ class Builder:
             for number, damage in tables.QUARANTINE.read(facts.table).items()
             if number in self._quarantined
         ]
+        if any(truth.given_up):
+            changes.append(tables.GIVEN_UP.put(truth.next_lsn, truth.given_up))
         self._changes += changes
 
     def _write_catalog(self) -> None:

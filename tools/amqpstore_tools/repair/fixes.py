@@ -29,6 +29,7 @@ FIXES = {
     "segment-short": _SEGMENT,
     "segment-header": _SEGMENT,
     "segment-copied": "it goes to quarantine",
+    "segment-put-back": "what the last repair gave up is kept, where it was",
     "record-damaged": _SEGMENT,
     "message-malformed": _SEGMENT,
     "body-damaged": _SEGMENT,

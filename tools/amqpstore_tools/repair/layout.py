@@ -52,7 +52,9 @@ def lay_out(facts: Facts, truth: Truth) -> Layout:
     for first, end in live:
         for _, _, segment, _ in truth.homes.pieces(first, end):
             used[segment.number, segment.name] = segment
-    log_segment, compacted = next_numbers(_known_numbers(facts), None)
+    # Not the number of a last segment that is missing, either: it may be put back.
+    known = {*_known_numbers(facts), truth.shortfall.segment}
+    log_segment, compacted = next_numbers(known, None)
     kept, rewrites = [], []
     for group in _overlapping(used.values()):
         if len(group) == 1 and group[0].is_sound and group[0].is_home:

@@ -18,4 +18,5 @@ Sound messages whose queue is no longer known go to a queue of their own. The st
 - `indexed`, `holes`: the entries of index files, and what fills in for lost ones.
 - `logged`: what the log adds and removes.
 - `totals`: numbers, losses, and messages without a queue.
+- `given_up`: the numbers of what was not found, for when it is put back.
 """

@@ -6,6 +6,7 @@ from amqpstore import tables
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.homes import Homes
 from amqpstore_tools.repair.truth import holes, totals
+from amqpstore_tools.repair.truth.given_up import give_up, put_back
 from amqpstore_tools.repair.truth.indexed import read_index
 from amqpstore_tools.repair.truth.logged import read_log
 from amqpstore_tools.repair.truth.naming import name_queues
@@ -24,6 +25,7 @@ def find_truth(facts: Facts) -> Truth:
     truth.notes += holes.fill_by_order(trust, placements, indexed)
     short = holes.short_of(trust, placements, indexed)
     absent = holes.count_absent(trust, placements, indexed)
+    put_back(trust, placements, truth.homes)
     behind = read_log(trust, placements)
     totals.number(facts, trust, placements, truth)
     totals.drop_lost(truth)
@@ -32,6 +34,7 @@ def find_truth(facts: Facts) -> Truth:
     is_index_whole = trust.is_index_whole and indexed.is_whole
     totals.collect_orphans(facts, trust, placements, truth, short, is_index_whole=is_index_whole)
     totals.count_absent(truth, absent)
+    give_up(trust, truth)
     totals.say_what_is_uncertain(facts, trust, truth)
     return truth
 

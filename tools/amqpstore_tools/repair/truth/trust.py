@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from amqpstore import tables
 from amqpstore.evidence.passed_over import PassedOver
+from amqpstore.present_numbers import PresentNumbers
 from amqpstore.runs import Run
 from amqpstore.tables import START, Position, StoreRows
 from amqpstore_tools.repair.evidence import Accounted
-from amqpstore_tools.repair.facts import Facts, LogBatch
+from amqpstore_tools.repair.facts import Facts, LogBatch, SegmentFacts
 from amqpstore_tools.repair.losses import Place, last_loss
 
 MOST = 1 << 64
 """More than any number."""
 
 _INDEX_CODES = {"index-missing", "index-damaged", "index-order", "index-row-differs"}
+
+
+class GivenUpPlace(NamedTuple):
+    """Where messages were that the last repair gave up."""
+
+    queue_id: int
+    first_sequence: int
+    first_id: int
+    message_count: int
+
+    @property
+    def end_id(self) -> int:
+        """The id after the last."""
+        return self.first_id + self.message_count
+
+    def part(self, first_id: int, end_id: int) -> GivenUpPlace:
+        """Return the messages with some of these ids."""
+        sequence = self.first_sequence + first_id - self.first_id
+        return GivenUpPlace(self.queue_id, sequence, first_id, end_id - first_id)
 
 
 class Trust:
@@ -25,14 +45,24 @@ class Trust:
     next sequences of queues by then, as far as they are known. What was `passed_over` by starts is
     before the position, and the checkpoint has not seen it. `complete_from` is the segment from
     which on no ack of the log is missing, `lost_at` the last place behind the position where one
-    may be.
+    may be. What the last repair has `given_up` counts as passed over if any of it is there again;
+    `given_up_places` are where those messages were.
     """
 
     def __init__(self, facts: Facts) -> None:
         rows = facts.rows
         self.log: list[LogBatch] = list(facts.log())
         self.accounted = Accounted(rows)
-        self.passed_over = PassedOver.read(rows.__getitem__ if rows is not None else _no_rows)
+        rows_of = _no_rows if rows is None else rows.__getitem__
+        self.given_up = PassedOver.given_up(rows_of)
+        self.given_up_places = [
+            GivenUpPlace(*place)
+            for row in tables.GIVEN_UP.read(rows_of).values()
+            for place in row.places
+        ]
+        self.passed_over = PassedOver.read(rows_of)
+        if any(_has_any(segment, self.given_up) for segment in facts.segments):
+            self.passed_over = _joined(self.passed_over, self.given_up)
         self.position = _position(facts)
         heads = tables.NEXT_SEQUENCES.read(rows.__getitem__) if rows is not None else {}
         self.heads = {queue_id: row.next_sequence for queue_id, row in heads.items()}
@@ -68,6 +98,21 @@ class Trust:
             return run.end if self.has_seen(one.batch.lsn) else run.first_sequence
         head = self.heads.get(queue_id)
         return None if head is None else min(max(head, run.first_sequence), run.end)
+
+
+def _joined(one: PassedOver, other: PassedOver) -> PassedOver:
+    return PassedOver(
+        *(
+            PresentNumbers([*numbers.ranges, *others.ranges])
+            for numbers, others in zip(one, other, strict=True)
+        )
+    )
+
+
+def _has_any(segment: SegmentFacts, numbers: PassedOver) -> bool:
+    return any(numbers.message_ids.count(run.first_id, run.end_id) for run in segment.runs) or any(
+        batch.lsn in numbers.lsns for batch in segment.scanned.batches
+    )
 
 
 def _no_rows(_table: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from amqpstore.evidence import Shortfall
 from amqpstore.index import Bits
 from amqpstore.runs import ReadyList, Run
-from amqpstore.tables import PreparedRow
+from amqpstore.tables import GivenUpRow, PreparedRow
 from amqpstore_tools.repair.evidence import Accounted
 from amqpstore_tools.repair.homes import Homes
 from amqpstore_tools.repair.ranges import Ranges
@@ -75,7 +75,7 @@ class Truth:
 
     `orphans` are the ids of messages that are only in the queue of lost messages, `notes` concern
     the whole. `is_log_lost`: a part of the log is missing, with whatever was published in it;
-    `shortfall` is what notes know of that.
+    `shortfall` is what notes know of that, and `given_up` the numbers of all that was not found.
     """
 
     queues: dict[int, QueueTruth]
@@ -89,6 +89,7 @@ class Truth:
     orphans: Ranges = field(default_factory=Ranges)
     lost_and_found: int = 0
     is_log_lost: bool = False
+    given_up: GivenUpRow = field(default_factory=lambda: GivenUpRow([], [], []))
     notes: list[str] = field(default_factory=list)
 
 

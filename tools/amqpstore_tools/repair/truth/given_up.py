@@ -1,0 +1,91 @@
+"""What a repair gives up: numbers that were given to something that it has not found.
+
+They are noted in the new catalog, and none of them is given again. If a file with any of them is
+put back later, a start keeps it, and the next repair takes its messages in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from amqpstore.present_numbers import PresentNumbers
+from amqpstore.runs import Run
+from amqpstore.tables import GivenUpRow
+from amqpstore_tools.repair.homes import Homes
+from amqpstore_tools.repair.truth.trust import GivenUpPlace, Trust
+from amqpstore_tools.repair.truth.values import Placements, Truth
+
+_UNKNOWN = 1 << 32
+"""More numbers than a segment has that is missing: each takes more than one byte."""
+
+
+def give_up(trust: Trust, truth: Truth) -> None:
+    """Note what was not found, and have the numbers of the store go on behind it."""
+    lsns = PresentNumbers()
+    for one in trust.log:
+        lsns.add(one.batch.lsn)
+    log_end = lsns.ranges[-1][1] if lsns.ranges else 0
+    is_short = truth.shortfall and truth.shortfall.lsn > log_end
+    if is_short or _is_end_missing(trust):
+        # How much there was, or follows what was noted, is not known.
+        truth.next_lsn += _UNKNOWN
+        truth.next_message_id += _UNKNOWN
+        log_end = truth.next_lsn
+    lost_lsns = [*_missing_of(trust.passed_over.lsns, lsns)]
+    lost_ids = [*_missing_of(trust.passed_over.message_ids, truth.homes.known)]
+    if trust.position is not None:
+        first_lsn, first_id = trust.position.lsn, trust.position.message_id
+    else:
+        first_lsn = lsns.ranges[0][0] if lsns.ranges else log_end
+        first_id = min((first for first, _ in truth.homes.known), default=truth.next_message_id)
+    lost_lsns += lsns.missing(first_lsn, log_end)
+    if lost_lsns:
+        lost_ids += truth.homes.known.missing(first_id, truth.next_message_id)
+        for queue in truth.queues.values():
+            queue.next_sequence += _UNKNOWN
+    # What an earlier repair gave up may still be put back.
+    lost_lsns += _missing_of(trust.given_up.lsns, lsns)
+    lost_ids += _missing_of(trust.given_up.message_ids, truth.homes.known)
+    places = [
+        GivenUpPlace(queue.id, *lost) for queue in truth.queues.values() for lost in queue.lost
+    ]
+    places += [
+        one.part(first, end)
+        for one in trust.given_up_places
+        if one.queue_id in truth.queues
+        for first, end in truth.homes.known.missing(one.first_id, one.end_id)
+    ]
+    lost_ids += [(one.first_id, one.end_id) for one in places]
+    truth.given_up = GivenUpRow(
+        [list(one) for one in PresentNumbers(lost_lsns).ranges],
+        [list(one) for one in PresentNumbers(lost_ids).ranges],
+        [list(one) for one in sorted({*places})],
+    )
+
+
+def put_back(trust: Trust, placements: Placements, homes: Homes) -> None:
+    """Put messages that the last repair gave up, and that are there again, where they were."""
+    for one in trust.given_up_places:
+        if queue := placements.queues.get(one.queue_id):
+            for first, end in homes.known.within(one.first_id, one.end_id):
+                place = one.part(first, end)
+                placements.explained.add(first, end)
+                queue.put(Run(place.first_sequence, place.message_count, first_id=first))
+
+
+class _Known(Protocol):
+    def missing(self, first: int, end: int) -> Iterable[tuple[int, int]]:
+        """Return the ranges that are not in it."""
+
+
+def _missing_of(wanted: PresentNumbers, known: _Known) -> Iterator[tuple[int, int]]:
+    """Yield what is still missing of numbers."""
+    for first, end in wanted.ranges:
+        yield from known.missing(first, end)
+
+
+def _is_end_missing(trust: Trust) -> bool:
+    """Tell whether the log had gone on in a segment that is missing."""
+    last = max((one.segment.number for one in trust.log), default=0)
+    return trust.lost_at is not None and trust.lost_at[0] > last
