@@ -50,8 +50,17 @@ REPAIR_NEW = "new"
 DEFINITIONS = "definitions"
 """In the catalog's directory: a copy of the tables that only the catalog has."""
 
-_OF_SYSTEM = frozenset({"lost+found", ".snapshot", ".snapshots", ".zfs", "@eaDir", ".DS_Store"})
-_OF_SYSTEM_BEGINNINGS = (".nfs", "..", ".Trash-")
+_OF_SYSTEM = frozenset(
+    {
+        # The file system, and its quotas; filers; macOS; Windows, through SMB.
+        *("lost+found", ".snapshot", ".snapshots", ".zfs", ".glusterfs"),
+        *("aquota.user", "aquota.group", "quota.user", "quota.group"),
+        *("@eaDir", "#recycle", "#snapshot"),
+        *(".DS_Store", ".fseventsd", ".Spotlight-V100", ".TemporaryItems", ".Trashes"),
+        *("System Volume Information", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini"),
+    }
+)
+_OF_SYSTEM_BEGINNINGS = (".nfs", ".fuse_hidden", "..", "._", ".Trash-")
 
 _INDEX = re.compile(r"([0-9]{20})-([0-9]{10})\.index")
 _SEGMENT = re.compile(r"([0-9]{10})\.segment")
@@ -67,7 +76,7 @@ _SPARE = re.compile(r"[0-9]{10}\.spare")
 def is_of_system(name: str) -> bool:
     """Tell whether a file system, or what mounts it, puts something of this name into directories.
 
-    Such as what fsck finds, snapshots of a filer, the files that an NFS client keeps for processes
+    Such as what fsck finds, snapshots of a filer, the files that NFS and FUSE keep for processes
     that have them open, and the links of a volume of Kubernetes. A store neither reads nor counts
     these.
     """

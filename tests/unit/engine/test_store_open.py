@@ -110,7 +110,11 @@ def test_a_directory_of_other_files_is_refused_and_left_alone(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
-OF_SYSTEM = ("lost+found", ".snapshot", ".nfs000000000123", "..data", "..2026_11_26", ".zfs")
+OF_SYSTEM = (
+    *("lost+found", ".snapshot", ".nfs000000000123", "..data", "..2026_11_26", ".zfs"),
+    *("aquota.user", ".fuse_hidden0000000a00000001", "#recycle", "._0000000001.segment"),
+    *("System Volume Information", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini", ".Trashes"),
+)
 
 
 @pytest.mark.parametrize("name", OF_SYSTEM)
