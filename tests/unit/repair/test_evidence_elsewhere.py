@@ -14,7 +14,8 @@ from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.repair.undo import undo
 from fixtures.survivors import opened
-from tests.unit.repair.mending import mend
+from tests.unit.evidence.stores import killed_store
+from tests.unit.repair.mending import mend, plan_of
 
 OPTIONS = Options(segment_bytes=1 << 12, reserve_bytes=0)
 ENVELOPE = Envelope("", "q", b"\x10\x00\x02")
@@ -197,3 +198,41 @@ def test_what_only_the_catalog_knows_is_counted_as_lost(tmp_path: Path) -> None:
     plan, _ = mend(str(path))
     counted = {row["name"]: (row["kept"], row["lost"]) for row in plan.queues}
     assert counted == {"/q": (COUNT - 5, COUNT), "/second": (0, 17)}
+
+
+def is_said_to_be_lost(directory: Path) -> set[str]:
+    """Return the codes of the steps of a plan that call something lost."""
+    return {step["code"] for step in plan_of(str(directory)).steps} & {"message-lost", "log-short"}
+
+
+def test_what_lies_under_another_name_is_not_called_lost(tmp_path: Path) -> None:
+    """A check reads no such file, and misses what is in it; a plan says what a repair reaches."""
+    directory = killed_store(tmp_path / "store")
+    names = [directory / SEGMENTS / segment_name(number) for number in (1, 4)]
+    for path in names:
+        path.rename(path.with_name(path.name.upper()))
+    assert {"message-lost", "log-short"} <= {one.code for one in check(str(directory)).findings}
+    assert is_said_to_be_lost(directory) == set()
+    plan, _ = mend(str(directory))
+    assert [(one["kept"], one["lost"]) for one in plan.queues] == [(20, 0)]
+
+
+def test_what_is_in_no_file_is_called_lost_beside_it(tmp_path: Path) -> None:
+    directory = killed_store(tmp_path / "store")
+    for number, to in ((1, "gone"), (2, "moved"), (4, "gone")):
+        path = directory / SEGMENTS / segment_name(number)
+        path.rename(directory / to) if to == "moved" else path.unlink()
+    assert is_said_to_be_lost(directory) == {"message-lost", "log-short"}
+    plan, _ = mend(str(directory))
+    assert [(one["kept"], one["lost"]) for one in plan.queues] == [(10, 5)]
+
+
+def test_a_sound_copy_beside_a_damaged_segment_is_what_counts(tmp_path: Path) -> None:
+    directory = killed_store(tmp_path / "store")
+    path = directory / SEGMENTS / segment_name(1)
+    content = bytearray(path.read_bytes())
+    path.with_suffix(".orig").write_bytes(content)
+    content[300] ^= 1
+    path.write_bytes(content)
+    assert "message-lost" in {one.code for one in check(str(directory)).findings}
+    assert is_said_to_be_lost(directory) == set()

@@ -25,7 +25,7 @@ FIXES = {
     "file-unknown": "it goes to quarantine",
     "file-misplaced": "it is read as what it is, and its live messages are kept",
     "file-left-over": "a segment or an index file goes to quarantine, any other file stays",
-    "segment-missing": "its row is removed; the messages in it are lost",
+    "segment-missing": "its row is removed; messages that are in no other file are lost",
     "segment-short": _SEGMENT,
     "segment-header": _SEGMENT,
     "segment-copied": "it goes to quarantine",

@@ -136,6 +136,7 @@ def make_plan(
         plan.makes = [MARKER]
     if plan.is_rebuild:
         planned.truth = find_truth(facts)
+        plan.steps = [step for step in plan.steps if not _is_refuted(step, planned.truth)]
         planned.layout = lay_out(facts, planned.truth)
         _tell_of_files(plan, planned.layout)
         _tell_of_queues(plan, planned.truth, checked)
@@ -219,6 +220,21 @@ def _step(finding: Finding) -> dict[str, Any]:
     if finding.code != "message-lost":
         row.pop("messages", None)
     return row
+
+
+def _is_refuted(step: dict[str, Any], truth: Truth) -> bool:
+    """Tell whether a repair has found what a check misses, which reads no file under another name
+    than its own.
+    """
+    if step["code"] == "log-short":
+        return not truth.shortfall
+    queue = truth.queues.get(step.get("queue_id", 0))
+    if step["code"] != "message-lost" or queue is None or not step.get("message_id"):
+        return False
+    first, end = step["message_id"], step["message_id"] + step["messages"]
+    return not any(
+        lost.first_id < end and first < lost.first_id + lost.message_count for lost in queue.lost
+    )
 
 
 def _tell_of_files(plan: RepairPlan, layout: Layout) -> None:
