@@ -62,6 +62,11 @@ class Visitor:
         self._guest.turn_away()
 
     @property
+    def is_in_the_way(self) -> bool:
+        """Whether somebody else can only be admitted once this one has left."""
+        return self._doors.is_full_for(self.peer)
+
+    @property
     def is_stranger(self) -> bool:
         """Whether it has not logged in."""
         return self in self._doors.strangers
@@ -128,7 +133,7 @@ class Doors:
         elif self._is_full:
             self.note(host, now)
             self._make_room(self._most_silent)
-        if self._is_full or self._is_peer_full(peer):
+        if self.is_full_for(peer):
             return None
         visitor = Visitor(self, peer, guest, now)
         self.visitors.add(visitor)
@@ -204,6 +209,10 @@ class Doors:
     def _most_silent(self) -> dict[Visitor, None]:
         """The silent strangers of the peer that has most of them."""
         return max(self._silent.values(), key=len, default={})
+
+    def is_full_for(self, peer: str) -> bool:
+        """Tell whether no client of a peer can be admitted."""
+        return self._is_full or self._is_peer_full(peer)
 
     def _is_peer_full(self, peer: str) -> bool:
         return self._of_peer[peer] >= self.max_per_peer

@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Iterable
+from functools import lru_cache
 
 from amqpstore_server.administration.telling import user_events
 from amqpstore_server.broker.audit import By
@@ -67,6 +68,7 @@ def define_administrator(broker: Broker, users: Users, hosts: Iterable[str]) -> 
     return password
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Tell whether an address is this machine's loopback, including IPv4 mapped into IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])

@@ -65,6 +65,7 @@ class SocketConnection:
         "_broker",
         "_committer",
         "_expires_at",
+        "_has_left",
         "_held_back",
         "_is_broken",
         "_is_drained",
@@ -161,6 +162,8 @@ class SocketConnection:
         self._is_to_be_read = False
         self._is_drained = False
         self._is_leaving = False
+        self._has_left = False
+        """Whether the client has closed its side, and all that it has sent was read."""
         self.is_costly = self.has_more = False
         self._read_size = ReadSize()
         self._attention = trio.Event()
@@ -226,7 +229,8 @@ class SocketConnection:
                     self._tasks = None
                     self._is_ending = True
                 self._stop_reading()
-                nursery.cancel_scope.cancel()
+                if nursery.child_tasks:
+                    nursery.cancel_scope.cancel()
             drained_bytes = _STRANGERS_DRAINED_BYTES if visitor.is_stranger else _DRAINED_BYTES
             self.amqp.lost()
             if not self.amqp.is_lost:
@@ -238,7 +242,8 @@ class SocketConnection:
             self._alarms.blocked.pop(self, None)
             # Free the connection with all its state now, not at the next garbage collection.
             self.amqp.outbox.close()
-            if self.amqp.vhost:  # it was open
+            if self.amqp.vhost and not self._has_left:
+                # It was open. Of one that has left the round sees to it that has read its end.
                 self._turn.wake()
             self._socket.close()
             visitor.leave()
@@ -315,6 +320,22 @@ class SocketConnection:
         self._stop_reading()
         self._reading.cancel()
         self._sockets.let_others_run()
+
+    def _leave(self) -> None:
+        """End the connection of a client that has closed its side, within some milliseconds.
+
+        Nobody waits for that, unless there is no room for others. So its task is not cancelled,
+        which takes longer: as the client is being read, it waits for attention, unless an alarm has
+        just ended.
+        """
+        self._has_left = True
+        if self._held_back is not None:
+            self.end()
+            return
+        self._stop_reading()
+        self._attention.set()
+        if self._visitor.is_in_the_way:
+            self._sockets.let_others_run()
 
     def has_unread(self) -> bool:
         """Whether the client has sent what was not read yet."""
@@ -423,7 +444,7 @@ class SocketConnection:
                 # Not in the task, whose turn comes later: the client may be back before that, and
                 # declare what is exclusively its own.
                 amqp.lost()
-                self.end()
+                self._leave()
             return
         size = len(read)
         octets = amqp.octets
@@ -693,6 +714,9 @@ class SocketConnection:
         """
         if self._is_withheld:
             return  # what was answered has not become certain
+        has_no_input = self._has_left and self._tls is None
+        if has_no_input and not self._unsent and not self.amqp.outbox.byte_count:
+            return
         with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
             self.send_now(trio.current_time())
             while (self._unsent or self.amqp.outbox.byte_count) and not self._is_broken:
@@ -703,6 +727,8 @@ class SocketConnection:
                 with trio.move_on_after(_LEAVING_S):
                     await self._drop_input(drained_bytes)
                     return
+            if has_no_input:
+                return
             self._socket.shutdown(socket.SHUT_WR)
             await self._drop_input(drained_bytes)
 

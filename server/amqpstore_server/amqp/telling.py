@@ -7,6 +7,7 @@ certificates and ciphers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from amqpstore_server.amqp.arguments import plain
@@ -42,7 +43,7 @@ class ConnectionEvents:
         """Tell that its login was granted."""
         self._context.logins["amqp091", True] += 1
         fields = {**self._log.fields, "mechanism": self._negotiation.mechanism}
-        self._context.events.noted("login", self._login(granted=True), **fields)
+        self._context.events.noted("login", partial(self._login, granted=True), **fields)
 
     def login_refused(self, reason: str) -> None:
         """Tell that its login was refused. Args: reason, may be empty."""
@@ -55,19 +56,22 @@ class ConnectionEvents:
         }
         if reason:
             fields["reason"] = reason
-        self._context.events.refused("login refused", self._login(granted=False), **fields)
+        event = partial(self._login, granted=False)
+        self._context.events.refused("login refused", event, **fields)
 
     def opened(self, vhost: str) -> None:
         """Tell that it is open."""
         self._context.churn.connection_created += 1
-        event = self._created(vhost)
+        event = partial(self._created, vhost)
         self._context.events.noted("connection opened", event, **self._log.fields)
 
     def closed(self) -> None:
         """Tell that it was open, and has ended."""
         self._context.churn.connection_closed += 1
-        event = BrokerEvent("connection.closed", self._about())
-        self._context.events.happened("", event, by=By(self._negotiation.login.user, ""))
+        events = self._context.events
+        if events.is_heard:
+            event = BrokerEvent("connection.closed", self._about())
+            events.happened("", event, by=By(self._negotiation.login.user, ""))
 
     def _login(self, *, granted: bool) -> BrokerEvent:
         user = self._negotiation.login.user

@@ -78,16 +78,18 @@ class BrokerEvents:
                 headers = {**event.headers, "user_who_performed_action": who}
                 self._publish(BrokerEvent(event.key, headers))
 
-    def noted(self, line: str, event: BrokerEvent, **said: Any) -> None:
-        """Tell of a client. Args: as of `happened`; the fields say who it is."""
+    def noted(self, line: str, event: Callable[[], BrokerEvent], **said: Any) -> None:
+        """Tell of a client. Args: as of `happened`; event, makes it, if anybody hears of it; the
+        fields say who it is.
+        """
         audit(line, **said)
         self._tell(event)
 
-    def refused(self, line: str, event: BrokerEvent, **said: Any) -> None:
+    def refused(self, line: str, event: Callable[[], BrokerEvent], **said: Any) -> None:
         """Tell that somebody was refused. Args: as of `noted`."""
         audit_refusal(line, **said)
         self._tell(event)
 
-    def _tell(self, event: BrokerEvent) -> None:
+    def _tell(self, event: Callable[[], BrokerEvent]) -> None:
         if self.is_heard:
-            self._publish(event)
+            self._publish(event())

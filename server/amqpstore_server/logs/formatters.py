@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 _OF_EVERY_RECORD = logging.makeLogRecord({}).__dict__.keys()
@@ -30,7 +31,9 @@ class _FieldsFormatter(logging.Formatter):
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         if self._is_timed:
-            fields["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            seconds = int(record.created)
+            microseconds = int((record.created - seconds) * 1e6)
+            fields["timestamp"] = f"{_second(seconds)}.{microseconds:06}Z"
         fields["level"] = record.levelname.lower()
         fields["event"] = record.getMessage()
         said = vars(record)
@@ -52,11 +55,17 @@ class LogfmtFormatter(_FieldsFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self._fields(record)
-        line = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
+        line = " ".join([f"{name}={_value(value)}" for name, value in fields.items()])
         # The last step, so nothing bypasses it.
         if line.isascii() and line.isprintable():
             return line
         return "".join([one if one.isprintable() else _escape(one) for one in line])
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    """Return a time as text. Many lines are of the same second: as many as there are logins."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _value(value: Any) -> str:

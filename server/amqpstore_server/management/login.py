@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpstore_server.amqp.login import Login
@@ -133,7 +134,7 @@ class HttpLogins:
             why = {"reason": found.reason} if found.reason else {}
             self._context.broker.context.events.refused(
                 "login refused",
-                _event("failure", user, peer),
+                partial(_event, "failure", user, peer),
                 peer=_shown(peer),
                 user=user,
                 mechanism=MECHANISM,
@@ -187,7 +188,7 @@ class HttpLogins:
         self._logged[key] = now + _LOG_EVERY_S
         self._context.broker.context.events.noted(
             "login",
-            _event("success", user, peer),
+            partial(_event, "success", user, peer),
             peer=_shown(peer),
             user=user,
             mechanism=MECHANISM,

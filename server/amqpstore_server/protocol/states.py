@@ -42,7 +42,15 @@ import enum
 from amqpstore_server.protocol import methods
 
 
-class ConnectionState(enum.Enum):
+class _Hashable(enum.Enum):
+    """Members are hashed as any object is: there is one of each. By itself an enum hashes the name,
+    in Python, and each look-up in a table calls that.
+    """
+
+    __hash__ = object.__hash__
+
+
+class ConnectionState(_Hashable):
     """The state of a connection."""
 
     GREETING = "no protocol header"
@@ -58,7 +66,7 @@ class ConnectionState(enum.Enum):
     ABANDONED = "abandoned"
 
 
-class ConnectionEvent(enum.Enum):
+class ConnectionEvent(_Hashable):
     """The events of a connection: first those of the client, then those of the server."""
 
     HEADER = "the protocol header of a version that is spoken here"
@@ -167,7 +175,7 @@ DUE: dict[ConnectionState, type[methods.Method]] = {
 """The one method that may come next, before the connection is open."""
 
 
-class ChannelState(enum.Enum):
+class ChannelState(_Hashable):
     """The state of a channel. A channel number that is not in use is CLOSED."""
 
     CLOSED = "closed"
@@ -176,7 +184,7 @@ class ChannelState(enum.Enum):
     CLOSING = "closing"
 
 
-class ChannelEvent(enum.Enum):
+class ChannelEvent(_Hashable):
     """The events of a channel: first those of the client, then those of the server."""
 
     OPEN = "channel.open"

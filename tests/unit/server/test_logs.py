@@ -11,6 +11,7 @@ import pytest
 
 from amqpstore_server import logs
 from amqpstore_server.amqp.client_log import ClientLog
+from amqpstore_server.logs import LogfmtFormatter
 
 HARMFUL = "".join(
     [
@@ -62,6 +63,19 @@ def test_a_value_is_quoted_where_it_would_be_read_as_several(root: logging.Logge
     assert line.endswith(
         r'level=info event=done a="x=y" b="say \"no\"" c=back\slash d="back \\ slash" e='
     )
+
+
+@pytest.mark.parametrize(
+    ("created", "expected"),
+    [
+        (1e9 + 0.25, "2001-09-09T01:46:40.250000Z"),
+        (1e9 + 0.5, "2001-09-09T01:46:40.500000Z"),
+        (1e9 + 1, "2001-09-09T01:46:41.000000Z"),
+    ],
+)
+def test_a_line_has_the_time_of_its_record(created: float, expected: str) -> None:
+    record = logging.makeLogRecord({"created": created, "msg": "done", "levelname": "INFO"})
+    assert LogfmtFormatter().format(record) == f"timestamp={expected} level=info event=done"
 
 
 def test_values_that_are_no_text(root: logging.Logger) -> None:

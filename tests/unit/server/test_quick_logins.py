@@ -7,6 +7,7 @@ import socket
 import pytest
 import trio
 
+from amqpstore_server.amqp import telling
 from tests.conformance.wire_client import (
     CONNECTION_OPEN_OK,
     CONNECTION_START,
@@ -60,3 +61,10 @@ def test_a_password_that_was_right_before_is_decided_at_once(
 ) -> None:
     """A wrong one waits for its turn among those that are checked."""
     assert trio.run(answers, password) == expected
+
+
+def test_no_event_is_made_that_nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(telling, "BrokerEvent", lambda key, _headers: made.append(key))
+    assert len(trio.run(answers, "guest")) == 3
+    assert made == []
