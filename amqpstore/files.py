@@ -42,7 +42,7 @@ _BUFFERS_A_CALL = 1024
 # Of what one call writes to new pages, Linux makes units as large as it can: see below. The largest
 # ones are made of memory that nobody has used for long, and that costs most where a hypervisor has
 # taken it back: 1.4 us a KiB in calls of 4 MiB, 0.3 us in these.
-_MAX_BYTES_A_CALL = 512 << 10
+_MAX_BYTES_A_CALL = 1 << 20
 _LARGE_READ_BYTES = 1 << 20
 _SPARE_DESCRIPTORS = 8
 

@@ -8,7 +8,7 @@ import pytest
 
 from amqpstore.files import OsFiles
 
-MAX_BYTES_A_CALL = 512 << 10
+MAX_BYTES_A_CALL = 1 << 20
 
 
 @pytest.mark.parametrize(
