@@ -71,12 +71,17 @@ format: $(READY)
 # Everything is pinned by constraints.txt; the project itself is installed in place.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-$(SERVES): pyproject.toml constraints.txt
+# An environment knows its place by path: one that was moved or copied with its checkout is made anew.
+MOVED := $(shell [ ! -s $(SERVES) ] || [ "$$(cat $(SERVES))" = "$$(pwd -P)" ] || echo moved)
+.PHONY: moved
+moved:
+
+$(SERVES): pyproject.toml constraints.txt $(MOVED)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "amqpstore needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(if $(MOVED),--clear) .venv
 	$(BIN)/python $(PIP_INSTALL) setuptools
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e .
-	touch $@
+	pwd -P > $@
 
 $(READY): $(SERVES)
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[dev]'
@@ -101,7 +106,8 @@ lock:  ## pin the newest releases that pyproject.toml allows
 	$(BIN)/python -m pip install --quiet --upgrade setuptools
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[dev]'
 	$(BIN)/python -m pip freeze --exclude-editable --all | grep -v '^pip==' > constraints.txt
-	touch $(SERVES) $(READY)
+	pwd -P > $(SERVES)
+	touch $(READY)
 
 clean:
 	rm -rf .venv $(NEWEST) $(NODEJS)/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -101,6 +101,17 @@ def test_what_is_pinned_anew_is_installed_for_both(checkout: Path) -> None:
     assert installs(checkout, "test") == ["setuptools", ".", ".[dev]"]
 
 
+def test_an_environment_that_was_moved_with_its_checkout_is_made_anew(checkout: Path) -> None:
+    done(checkout, ".serves", ".ready")
+    (checkout / ".venv/.serves").write_text(f"{checkout.resolve()}\n")
+    done(checkout, ".ready")
+    assert installs(checkout, "serve") == installs(checkout, "test") == []
+    moved = checkout.rename(checkout.with_name("a name with blanks"))
+    assert installs(moved, "serve") == ["setuptools", "."]
+    assert installs(moved, "test") == ["setuptools", ".", ".[dev]"]
+    assert "-m venv --clear .venv" in make("-n", "serve", "PYTHON=python3", directory=moved)
+
+
 def test_a_long_proof_has_the_seed_that_is_given_and_the_share_has_its_own(checkout: Path) -> None:
     done(checkout, ".serves", ".ready")
     last = make("-n", "prove", "SEED=7", directory=checkout).splitlines()[-1]
