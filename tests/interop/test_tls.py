@@ -462,7 +462,7 @@ def test_a_flood_of_key_updates_ends_the_connection(logged: BrokerProcess) -> No
         process.stdin.write(b"k\n")
         process.stdin.flush()
         sent = 0
-        for line in process.stderr:
+        for line in process.stderr:  # until openssl ends, as the connection does
             if line.startswith(b"KEYUPDATE") and sent < 5000:
                 sent += 1
                 with contextlib.suppress(BrokenPipeError):
@@ -471,7 +471,8 @@ def test_a_flood_of_key_updates_ends_the_connection(logged: BrokerProcess) -> No
         # What could not be written is left in the buffer.
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
-        assert 1000 < sent < 5000
+    # A broker that is slow to read them may have been sent all 5000 before it ends the connection.
+    assert sent > 1000
     wait_until(lambda: "too many records without content" in logged.stderr)
 
 
