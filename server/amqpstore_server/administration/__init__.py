@@ -8,6 +8,7 @@
   in JSON; `tables`: their properties, and arguments; `provenance`: where one came from, and what
   became of it.
 - `requests`, `message_requests`, `connection_requests`: the operations as requests in JSON;
-  `request`: what all of them are; `framing`: their form on the admin socket.
+  `request`: what all of them are; `framing`: their form on the admin socket; `large_json`: how JSON
+  that may be large is decoded, on the socket and of HTTP.
 - `unread_fields`: fields of bodies and files that nothing reads.
 """

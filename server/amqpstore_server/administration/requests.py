@@ -1,16 +1,20 @@
 """The requests of operators: what a door may be asked, as JSON, and how it is carried out.
 
-A request is an object; its `do` says which one it is. Its other fields are those of the class.
+A request is an object; its `do` says which one it is, and comes first. Its other fields are those
+of the class. It holds no more than a request by HTTP may: see `protocol.bounds`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 
 from amqpstore_server.administration.connection_requests import CloseConnections, ListConnections
 from amqpstore_server.administration.exporting import export_definitions, of_vhost
+from amqpstore_server.administration.large_json import decoding, json_of
 from amqpstore_server.administration.message_requests import (
     BrowseMessages,
     CopyMessages,
@@ -35,6 +39,7 @@ from amqpstore_server.definitions import (
     definitions_of,
 )
 from amqpstore_server.importing import notes_of
+from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES, MAX_DEFINITION_ENTRIES
 from amqpstore_server.users import TAGS, unknown_tags
 
 
@@ -270,13 +275,16 @@ class ImportDefinitions(OperatorRequest, tag="definitions import"):
         if self.vhost:
             administration.check_vhost(self.vhost)
         content, notes = of_vhost(self.content, self.vhost) if self.vhost else (self.content, [])
-        definitions = definitions_of(content, self.source)
+        definitions = yield partial(definitions_of, content, self.source)
         definitions.notes += notes
         left_out = yield from administration.import_definitions(by, definitions)
         return {"left_out": left_out, "notes": notes_of(definitions)}
 
 
-_ANY = (
+_IMPORT = re.compile(rb'\s*\{\s*"do"\s*:\s*"definitions import"')
+"""The beginning of the one request that may have as many entries as a file of definitions."""
+
+_Request: TypeAlias = (
     ListUsers
     | SetUser
     | DeleteUser
@@ -309,8 +317,6 @@ _ANY = (
     | ProvenanceOfId
 )
 
-_DECODER = msgspec.json.Decoder(_ANY)
-
 
 def carried_out(content: bytes, administration: Administration, by: By) -> Work[Any]:
     """Carry out a request in JSON.
@@ -318,14 +324,22 @@ def carried_out(content: bytes, administration: Administration, by: By) -> Work[
     Raises: AdministrationError, DefinitionsError (nothing is changed then), DiskFullError,
     DurabilityError.
     """
+    most = MAX_DEFINITION_ENTRIES if _IMPORT.match(content) else MAX_BODY_ENTRIES
     try:
-        request = _DECODER.decode(content)
+        request = yield from decoding("the request", content, most, _request_in)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # What a struct of the definitions says of its fields says enough.
         reason = error.__cause__ or f"not a request: {error}"
         raise AdministrationError(str(reason)) from None
+    except ValueError as error:
+        raise AdministrationError(str(error)) from None
     try:
         return (yield from request.done(administration, by))
     except ValueError as error:
         # What the structs of the definitions say of their fields.
         raise AdministrationError(str(error)) from None
+
+
+def _request_in(content: bytes) -> _Request:
+    request: _Request = msgspec.convert(json_of(content), _Request)
+    return request

@@ -13,19 +13,18 @@ import msgspec
 import trio
 from starlette.requests import ClientDisconnect, Request
 
+from amqpstore_server.administration.large_json import decoding, json_of
+from amqpstore_server.administration.work import Slow, carry_out
 from amqpstore_server.management.errors import HttpError, bad_request
-from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES, TooLargeError, counting_json
+from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES, TooLargeError
 from amqpstore_server.ticking import in_time
 
 _READ_S = 30.0
 _FORM = "multipart/form-data"
 _SMALL_BYTES = 256 << 10
-_IN_THREAD_BYTES = 64 << 10
 _MAX_PARTS = 8
 _MAX_HEAD_BYTES = 1 << 10
 """Of a form."""
-
-_LIST = ord("[")
 
 BodyT = TypeVar("BodyT")
 
@@ -114,15 +113,17 @@ async def decoded(
     """
     if content.strip() in (b"", b"null", b"undefined"):
         content = b"{}"
-    if len(content) > most_entries:
-        try:
-            for _ in counting_json("the body", content, most_entries):
-                await trio.lowlevel.checkpoint()
-        except TooLargeError as error:
-            raise bad_request(str(error)) from None
-    if len(content) <= _IN_THREAD_BYTES:
-        return _decoded(content, kind)
-    return await trio.to_thread.run_sync(_decoded, content, kind)
+    work = decoding("the body", content, most_entries, partial(_decoded, kind=kind))
+    try:
+        return await carry_out(work, _after_step)
+    except TooLargeError as error:
+        raise bad_request(str(error)) from None
+
+
+async def _after_step(slow: Slow | None) -> Any:
+    if slow is None:
+        return await trio.lowlevel.checkpoint()
+    return await trio.to_thread.run_sync(slow)
 
 
 def _decoded(content: bytes, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]:
@@ -138,27 +139,6 @@ def _decoded(content: bytes, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]:
         raise bad_request(str(error)) from None
     except (ValueError, RecursionError, OverflowError) as error:
         raise bad_request(str(error)) from None
-
-
-def json_of(content: bytes) -> Any:
-    """Decode JSON: of an object with much in it the elements of each list by themselves. The
-    decoder lets no other thread go on, and definitions of 100,000 queues would take it 50 ms.
-
-    Raises: msgspec.DecodeError, UnicodeDecodeError, RecursionError.
-    """
-    if len(content) <= _IN_THREAD_BYTES:
-        return msgspec.json.decode(content)
-    try:
-        fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError:
-        return msgspec.json.decode(content)  # it is not an object
-    return {name: _field(value) for name, value in fields.items()}
-
-
-def _field(value: msgspec.Raw) -> Any:
-    if memoryview(value)[0] != _LIST:
-        return msgspec.json.decode(value)
-    return [msgspec.json.decode(one) for one in msgspec.json.decode(value, type=list[msgspec.Raw])]
 
 
 def _too_large(max_bytes: int) -> HttpError:

@@ -1,4 +1,5 @@
-"""What one table may hold, with everything in it: by whatever road it comes.
+"""What one table may hold, with everything in it, by whatever road it comes; and what the messages
+in one answer may have, whatever was asked.
 
 The limits are those of AMQP tables (`field_table`). What comes as JSON becomes tables, or is kept
 and listed like them: bodies of requests, filters, definitions. All of it is counted here, JSON
@@ -29,6 +30,11 @@ MAX_DEFINITION_ENTRIES = 1 << 21
 by itself as well.
 """
 
+MAX_PROPERTIES_BYTES = 4 << 20
+"""About how many bytes of properties the messages in one answer may have: as JSON they take many
+times as much.
+"""
+
 _CHUNK_BYTES = 256 << 10
 _AT_ONCE = 2048
 """How much JSON is looked at before others have their turn, and how many of its marks."""
@@ -39,6 +45,22 @@ _EMPTY = re.compile(rb"[ \t\r\n]*[\]}]")
 
 class TooLargeError(ValueError):
     """There is more in something than it may hold. The message says what, and how much."""
+
+
+class MessageRoom:
+    """The room that an answer has for messages, less those in it.
+
+    Args: bodies_bytes, that their bodies may have.
+    """
+
+    def __init__(self, bodies_bytes: int) -> None:
+        self.bodies_left_bytes = bodies_bytes
+        self.properties_left_bytes = MAX_PROPERTIES_BYTES
+
+    def take(self, body_bytes: int, properties_bytes: int) -> None:
+        """Count a message, which may be larger than what is left."""
+        self.bodies_left_bytes -= body_bytes
+        self.properties_left_bytes -= properties_bytes
 
 
 def too_many(what: str, most: int = MAX_ENTRIES) -> str:

@@ -12,6 +12,7 @@ from amqpstore_server.administration.operations import AdministrationError, Miss
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
 from amqpstore_server.broker.queues import browsing
+from amqpstore_server.protocol import bounds
 from amqpstore_server.protocol.field_table import Timestamp
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.operator import Operator
@@ -353,7 +354,7 @@ def test_a_page_ends_where_properties_are_long(
     operator: Operator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(browsing, "MAX_PROPERTIES_BYTES", 250)
+    monkeypatch.setattr(bounds, "MAX_PROPERTIES_BYTES", 250)
     broker.queue("orders")
     bodies = [str(number) for number in range(20)]
     client.publish("", "orders", *bodies, headers={"x": "y" * 100})

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import trio
 
-from amqpstore_server.management.bodies import NoBody, decoded, json_of
+from amqpstore_server.administration.large_json import json_of
+from amqpstore_server.management.bodies import NoBody, decoded
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES
 

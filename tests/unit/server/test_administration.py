@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from amqpstore_server.administration import requests
 from amqpstore_server.administration.operations import (
     STOPPED,
     Administration,
@@ -20,6 +21,7 @@ from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
 from amqpstore_server.broker.permissions import ALL
 from amqpstore_server.definitions import (
     Definitions,
+    DefinitionsError,
     Permission,
     PolicyDefinition,
     TopicPermission,
@@ -27,6 +29,7 @@ from amqpstore_server.definitions import (
     VirtualHostDefinition,
 )
 from amqpstore_server.protocol import methods
+from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES
 from amqpstore_server.users import Users
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.operations import Operation
@@ -101,6 +104,76 @@ def asked(server: Administered, **request: object) -> Any:
     answer = done(carried_out(content, server.administration, BY))
     server.settle()
     return answer
+
+
+MANY = dict.fromkeys(map(str, range(MAX_BODY_ENTRIES)), 1)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"do": "users list", "unknown": MANY},
+        {"do": "users set-limits", "name": USER, "limits": MANY},
+        {"do": "users set", "name": USER, "tags": ["administrator"] * MAX_BODY_ENTRIES},
+        {"do": "policies set", "policy": {"definition": MANY}},
+        {"do": "exchanges explain", "vhost": "/", "properties": {"headers": MANY}},
+        {"do": "messages delete", "which": {"positions": [1] * MAX_BODY_ENTRIES}},
+        {"do": "messages browse", "page": {"filter": {"headers": MANY}}},
+    ],
+    ids=lambda request: request["do"],
+)
+def test_a_request_holds_as_much_as_one_by_http(
+    server: Administered, request_: dict[str, object]
+) -> None:
+    with pytest.raises(AdministrationError, match=f"request has more than {MAX_BODY_ENTRIES} ent"):
+        asked(server, **request_)
+
+
+def test_only_definitions_hold_more(server: Administered, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {"users": [], "unknown": MANY}
+    answer = asked(server, do="definitions import", content=many)
+    assert answer["left_out"] == []
+    assert any("unknown" in note for note in answer["notes"])
+    monkeypatch.setattr(requests, "MAX_DEFINITION_ENTRIES", 20_000)
+    with pytest.raises(AdministrationError, match="request has more than 20000 entries"):
+        asked(server, do="definitions import", content={"unknown": [1] * 20_000})
+
+
+def test_a_large_request_is_decoded_in_another_thread(server: Administered) -> None:
+    queue = {"vhost": "/", "name": "q", "durable": True, "auto_delete": False}
+    content = {"queues": [queue] * 2000}
+    request = msgspec.json.encode({"do": "definitions import", "content": content})
+    work = carried_out(request, server.administration, BY)
+    decode = next(work)
+    assert decode is not None
+    read = work.send(decode())
+    assert read is not None
+    assert len(read().queues) == 2000
+    work.close()
+
+
+def test_a_request_with_very_many_entries_is_counted_in_steps(server: Administered) -> None:
+    content = b'{"do": "users list", "x": [' + b"[1]," * 100_000 + b"1]}"
+    steps = 0
+    with pytest.raises(AdministrationError, match="entries"):
+        for asked_ in carried_out(content, server.administration, BY):
+            assert asked_ is None  # nothing was built of it
+            steps += 1
+    assert steps > 10
+
+
+@pytest.mark.parametrize("rest", ["", " " * (1 << 17)], ids=["small", "large"])
+def test_a_request_that_is_wrong_is_refused_from_either_thread(
+    server: Administered, rest: str
+) -> None:
+    for wrong, reason in (
+        ('{"do": "users list"', "not a request"),
+        ('{"do": "users lost"}', "not a request"),
+        ('{"do": "definitions import", "content": [1]}', "definitions: Expected `object`"),
+        ('{"do": "users set-limits", "name": "u", "limits": {"a": "b"}}', "not a request"),
+    ):
+        with pytest.raises((AdministrationError, DefinitionsError), match=reason):
+            done(carried_out((wrong + rest).encode(), server.administration, BY))
 
 
 def test_connections_are_listed_and_closed_by_name_user_and_vhost(

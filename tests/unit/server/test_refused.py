@@ -23,6 +23,7 @@ from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_sources import ConfigSources
 from amqpstore_server.definitions import DefinitionsError, load
+from amqpstore_server.protocol import bounds
 from amqpstore_server.token_keys import KeysError, KeySource
 from tests.served import TIMEOUT_S, ServedApp
 
@@ -125,6 +126,19 @@ def test_a_large_form_is_refused(served: ServedApp) -> None:
             timeout=TIMEOUT_S,
         )
         assert answer.status_code == 400, answer.text
+
+
+def test_a_get_ends_where_properties_are_long(
+    served: ServedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of small messages may have gigabytes of headers."""
+    monkeypatch.setattr(bounds, "MAX_PROPERTIES_BYTES", 250)
+    for _ in range(8):
+        published = served.request("POST", PUBLISH, message(headers={"x": "y" * 100}))
+        assert published.json() == {"routed": True}
+    asked = {"count": 8, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    got = [len(served.request("POST", "/queues/%2F/q/get", asked).json()) for _ in range(4)]
+    assert got == [3, 3, 2, 0]
 
 
 def test_a_large_request_of_an_operator_is_not_read(served: ServedApp) -> None:

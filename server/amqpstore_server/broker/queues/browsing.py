@@ -16,6 +16,7 @@ from amqpstore import Message, Run
 from amqpstore.browsing import Browsed, Browser, read_messages
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.filters import Matcher
+from amqpstore_server.protocol.bounds import MessageRoom
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.context import BrokerContext
@@ -26,9 +27,6 @@ SEEN_AT_ONCE = 128
 
 MAX_PAYLOADS_BYTES = 16 << 20
 """What the bodies of a page may have; those after them are cut to nothing."""
-
-MAX_PROPERTIES_BYTES = 4 << 20
-"""A page ends after so many bytes of properties: as JSON each takes many times as much."""
 
 _POSITION = re.compile(r"(?:([0-9]{1,18}):)?([0-9]{1,18})")
 
@@ -188,23 +186,21 @@ class _PagePart:
     def __init__(self, kept_bytes: int) -> None:
         self.messages: list[SeenMessage] = []
         self._kept_bytes = kept_bytes
-        self._bodies_left = MAX_PAYLOADS_BYTES
-        self._properties_left = MAX_PROPERTIES_BYTES
+        self._room = MessageRoom(MAX_PAYLOADS_BYTES)
 
     @property
     def is_full(self) -> bool:
         """Whether no more properties should be kept."""
-        return self._properties_left <= 0
+        return self._room.properties_left_bytes <= 0
 
     def add(self, seen: SeenMessage) -> None:
         """Keep a message, with the beginning of its body."""
         if (message := seen.message) is not None:
             body_bytes = len(message.body)
-            most = min(self._kept_bytes, self._bodies_left)
+            most = min(self._kept_bytes, self._room.bodies_left_bytes)
             if body_bytes > most:
                 message = Message(message.envelope, bytes(message.body[:most]))
-            self._bodies_left -= len(message.body)
-            self._properties_left -= len(message.envelope.properties)
+            self._room.take(len(message.body), len(message.envelope.properties))
             seen = seen._replace(message=message, body_bytes=body_bytes)
         self.messages.append(seen)
 

@@ -38,6 +38,7 @@ from amqpstore_server.management.topology import (
     origin_of,
     topology_of,
 )
+from amqpstore_server.protocol.bounds import MessageRoom
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from amqpstore_server.protocol.errors import AmqpError
 from amqpstore_server.protocol.field_table import Timestamp
@@ -48,7 +49,9 @@ _HEADER_BYTES = 12
 _CONFIRM_S = 30.0
 _MAX_GOT = 10_000
 _MAX_GOT_BYTES = 64 << 20
-"""The most messages, and the most bytes of them, that one request gets."""
+"""The most messages, and the most bytes of their bodies, that one request gets; that of their
+properties is `MessageRoom`'s. With the message that goes beyond it the answer ends.
+"""
 _SMALL_BYTES = 1 << 20
 """Who gets from a queue with more takes one of few places, unless what was got is less."""
 _NUMBERS = {"delivery_mode": 2, "priority": 255, "timestamp": (1 << 64) - 1}
@@ -237,7 +240,7 @@ async def get(call: Call) -> Answer:
     queue = topology_of(call).queue(name, "read")
     channel = Channel(call.vhost, object(), ClosedOutlet(), origin=origin_of(call))
     found: list[dict[str, Any]] = []
-    size = 0
+    room = MessageRoom(_MAX_GOT_BYTES)
     bodies = MessageSums.of(queue).ready.body_bytes
     if bodies is None or bodies > _SMALL_BYTES:
         await call.large_answer.take()
@@ -247,16 +250,16 @@ async def get(call: Call) -> Answer:
             if fetched is None:
                 break
             tag, run = fetched
-            row, body_bytes = _row(queue, run, body)
-            found.append(row)
-            size += body_bytes
-            if size > _MAX_GOT_BYTES:
+            message = next(iter(run.messages or []))
+            found.append(_row(queue, run, message, body))
+            room.take(len(message.body), len(message.envelope.properties))
+            if room.bodies_left_bytes < 0 or room.properties_left_bytes < 0:
                 break
             await trio.lowlevel.checkpoint()
         if found and not queue.is_deleted:
             for _ in settling(channel, tag, mode) or ():
                 await trio.lowlevel.checkpoint()
-        if size <= _SMALL_BYTES:
+        if _MAX_GOT_BYTES - room.bodies_left_bytes <= _SMALL_BYTES:
             await call.large_answer.leave()
     finally:
         # What is not settled goes back to its place.
@@ -298,12 +301,11 @@ async def _durable(call: Call) -> None:
         await done.wait()
 
 
-def _row(queue: Queue, run: Run, body: GetBody) -> tuple[dict[str, Any], int]:
-    message: Message = next(iter(run.messages or []))
+def _row(queue: Queue, run: Run, message: Message, body: GetBody) -> dict[str, Any]:
     envelope, content = message.envelope, bytes(message.body)
     shown = content if body.truncate is None else content[: max(body.truncate, 0)]
     payload, encoding = _shown_payload(shown, body.encoding)
-    row: dict[str, Any] = {
+    return {
         "payload_bytes": len(content),
         "redelivered": bool(run.delivery_count),
         "exchange": envelope.exchange,
@@ -313,7 +315,6 @@ def _row(queue: Queue, run: Run, body: GetBody) -> tuple[dict[str, Any], int]:
         "payload": payload,
         "payload_encoding": encoding,
     }
-    return row, len(content)
 
 
 def _shown_payload(content: bytes, encoding: str) -> tuple[str, str]:
