@@ -28,6 +28,7 @@ from amqpstore.backing import Backing
 from amqpstore.batch_merge import merged
 from amqpstore.catalog import Change
 from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex
+from amqpstore.durability import reason_of
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import index_path
 from amqpstore.index import IndexState
@@ -178,7 +179,9 @@ class Checkpoint:
             raise
         except OSError as error:
             # Usually a full disk: freeing other files helps more.
-            _log.warning("the index files of queue %d were not merged: %s", queue.id, error)
+            _log.warning(
+                "the index files of queue %d were not merged: %s", queue.id, reason_of(error)
+            )
 
     def _queue_changes(self, queue: QueueIndex, gone: list[str]) -> Iterator[Change]:
         changes: list[Change] = []

@@ -25,6 +25,7 @@ from crc32c import crc32c
 
 from amqpstore.clock import Clock
 from amqpstore.compression import compress_columns, decompress_columns
+from amqpstore.durability import reason_of
 from amqpstore.filenames import TRAILS, trail_name, trail_number
 from amqpstore.files import File, Files
 from amqpstore.log import Log
@@ -221,7 +222,10 @@ class ClientTrails:
             file = self._file or self._begin_file()
             file.append([encode_block(noted, self._number, self._seed)])
         except OSError as error:
-            _log.warning("who published and received messages is not noted for a minute: %s", error)
+            _log.warning(
+                "who published and received messages is not noted for a minute: %s",
+                reason_of(error),
+            )
             self._rests_until_ms = now_ms + _REST_MS
             # It is unknown how much of the block was written: nothing is written behind it.
             self._end_file()

@@ -1,17 +1,19 @@
 """Syncs: what makes files and directories durable. A failed one is fatal: see `DurabilityError`.
 
-And which other errors say that a disk has failed.
+And which other errors say that a disk has failed, and what is told of them.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 
 from amqpstore.descriptors import insist
 from amqpstore.errors import DurabilityError
 from amqpstore.files import File, Files
 
+_OF_FULL_DISKS = {errno.ENOSPC, errno.EDQUOT}
 _OF_FAILED_DISKS = {errno.EIO, errno.EUCLEAN, errno.ENXIO, errno.ENODEV, errno.EROFS}
 
 
@@ -25,6 +27,22 @@ def is_of_failed_disk(error: BaseException) -> bool:
         and error.filename is not None
         and error.errno in _OF_FAILED_DISKS
     )
+
+
+def reason_of(error: BaseException) -> str:
+    """Say why something failed, for an operator: of an error of the system which file it is about,
+    and what to do.
+    """
+    if not isinstance(error, OSError) or not error.strerror or error.filename2 is not None:
+        return str(error) or type(error).__name__
+    is_named = isinstance(error.filename, str | bytes)
+    text = f"{os.fsdecode(error.filename)}: {error.strerror}" if is_named else error.strerror
+    if error.errno in _OF_FAILED_DISKS:
+        where = "that disk" if is_named else "the disk of the data directory"
+        return f"{text}: {where} may have failed, see the log of the kernel (dmesg)"
+    if error.errno in _OF_FULL_DISKS:
+        return f"{text}: free some space there"
+    return text
 
 
 def sync_file(file: File) -> None:

@@ -137,8 +137,10 @@ class NotAFileError(FileNotFoundError):
 
 
 def name_file(error: OSError, path: str) -> None:
-    """Have an error of a call that got no name say which file it is about."""
-    if error.filename is None:
+    """Have an error of a call that got no name say which file it is about. One that the system has
+    not raised keeps its own text.
+    """
+    if error.filename is None and error.errno is not None:
         error.filename = path
 
 
@@ -347,7 +349,8 @@ class OsFile:
             raise
 
     def drop_cache(self) -> None:
-        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        with naming(self.path):
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, offset: int, size: int) -> bytes:
         if size > _LARGE_READ_BYTES:
@@ -375,10 +378,12 @@ class OsFile:
         return b"".join(chunks)
 
     def size(self) -> int:
-        return os.fstat(self.descriptor).st_size
+        with naming(self.path):
+            return os.fstat(self.descriptor).st_size
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        with naming(self.path):
+            os.close(self.descriptor)  # a disk of the network may fail as late as here
 
 
 def create_file(path: str) -> int:
@@ -627,8 +632,9 @@ class OsFiles:
             kind = OwnLockError if is_locked_here(descriptor) else BlockingIOError
             os.close(descriptor)
             raise kind(error.errno, present or "an unknown process", path) from None
-        except OSError:
+        except OSError as error:
             os.close(descriptor)
+            name_file(error, path)
             raise
         # The text is for people: a full disk must not prevent a store from being opened.
         with contextlib.suppress(OSError):

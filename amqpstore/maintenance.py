@@ -18,6 +18,7 @@ from amqpstore.checkpoint import Checkpoint, Written
 from amqpstore.clock import Clock
 from amqpstore.compaction import Compacted, Compaction, choose, remove_compacted
 from amqpstore.definitions import copy_of, renew_copy
+from amqpstore.durability import reason_of
 from amqpstore.errors import DamageError
 from amqpstore.evidence.absence import Absence
 from amqpstore.evidence.durable_positions import PositionNotes
@@ -190,7 +191,9 @@ class Maintenance:
             try:
                 self._copied(self._copy_definitions())
             except OSError as error:
-                _log.warning("the copy of the definitions could not be updated: %s", error)
+                _log.warning(
+                    "the copy of the definitions could not be updated: %s", reason_of(error)
+                )
             else:
                 self._is_copy_behind = False
 
@@ -323,7 +326,7 @@ class Maintenance:
             result = outcome.get()
         except (OSError, DamageError) as error:
             # Nothing was changed. On a full disk all of it is tried again the next time.
-            _log.error("background work is postponed: %s", error)
+            _log.error("background work is postponed: %s", reason_of(error))
             self._is_copy_behind = True
             self._copy_ms = self._clock.monotonic_ms() + self._options.checkpoint_ms
             self._is_compaction_checked = True

@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
+from amqpstore.durability import reason_of
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.transient import TransientLog
@@ -137,7 +138,10 @@ class Memory:
         try:
             run.first_id = self._transient.write(run.messages)
         except OSError as error:
-            _log.warning("transient messages stay in memory, as writing them out failed: %s", error)
+            _log.warning(
+                "transient messages stay in memory, as writing them out failed: %s",
+                reason_of(error),
+            )
             return
         queue.let_go(run)
         self.let_go(queue, memory_bytes)

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from amqpstore.durability import reason_of
 from amqpstore.filenames import QUARANTINE, SEGMENTS, segment_name, segment_path
 from amqpstore.files import Files
 from amqpstore.replacing import replace_file
@@ -24,7 +25,9 @@ def attempt(removal: Callable[..., None], *arguments: object) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        _log.warning("a file could not be removed, and is left for the next start: %s", error)
+        _log.warning(
+            "a file could not be removed, and is left for the next start: %s", reason_of(error)
+        )
 
 
 def quarantine(files: Files, directory: str, number: int) -> None:

@@ -16,7 +16,7 @@ import time
 from collections import deque
 
 from amqpstore.clock import Clock
-from amqpstore.durability import sync_directory, sync_file
+from amqpstore.durability import reason_of, sync_directory, sync_file
 from amqpstore.filenames import SEGMENTS, segment_path, spare_path
 from amqpstore.files import File, Files
 from amqpstore.removal import attempt
@@ -98,7 +98,7 @@ class Spares:
     def _give_up(self, path: str, error: OSError | MemoryError) -> None:
         """Remove a file that nobody needs, and that cannot be used again."""
         if not isinstance(error, BlockingIOError):
-            _log.warning("a segment cannot be used again, and is removed: %s", error)
+            _log.warning("a segment cannot be used again, and is removed: %s", reason_of(error))
         attempt(self._files.remove, path)
 
     def remove(self) -> None:

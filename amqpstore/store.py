@@ -35,6 +35,7 @@ from amqpstore.compaction import Compacted
 from amqpstore.companion import Companion
 from amqpstore.compression import Decompressor
 from amqpstore.disposal import Disposal
+from amqpstore.durability import reason_of
 from amqpstore.errors import (
     DiskFullError,
     ReadLaterError,
@@ -413,8 +414,7 @@ class Store(ClosableStore):
 
         None if nothing is ready, or it cannot be read: `take` then says so.
         """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
+        check_queue(queue)
         return self.withdrawals.peek(queue, first_sequence)
 
     def peek_many(self, queue: Queue, limit: int, first_sequence: int = 0) -> Sequence[Message]:
@@ -445,8 +445,7 @@ class Store(ClosableStore):
 
         Returns: None, if nothing is ready.
         """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
+        check_queue(queue)
         return self.withdrawals.withdraw_first(queue, limit)
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
@@ -455,8 +454,7 @@ class Store(ClosableStore):
         Bodies are not read: a run has its messages only if they are in memory.
         Raises: ReadLaterError; nothing is withdrawn then.
         """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
+        check_queue(queue)
         return self.withdrawals.withdraw_range(queue, first_sequence, count)
 
     def withdraw_expired(
@@ -681,7 +679,7 @@ class Store(ClosableStore):
             self.checkpoint()
         except OSError as error:
             # The next start reads a little more of the log.
-            _log.warning("the store was closed without a checkpoint: %s", error)
+            _log.warning("the store was closed without a checkpoint: %s", reason_of(error))
         if (segment := self._log.current) is not None:
             # What stays of it is behind the noted end, where nobody reads.
             with contextlib.suppress(OSError):

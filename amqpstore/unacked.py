@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, deque
 
+from amqpstore.durability import reason_of
 from amqpstore.queue import Queue
 from amqpstore.runs import Run
 from amqpstore.transient import TransientLog
@@ -85,7 +86,8 @@ class Unacked:
                     first_id = self._transient_log.write(run.messages or [])
                 except OSError as error:
                     _log.warning(
-                        "transient messages stay in memory, as writing them out failed: %s", error
+                        "transient messages stay in memory, as writing them out failed: %s",
+                        reason_of(error),
                     )
                     break
             self._unload(queue, run)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from amqpstore.durability import reason_of
 from amqpstore.filenames import TRAILS, position_name, position_number
 from amqpstore.files import File, Files
 from amqpstore.tables import Position
@@ -110,7 +111,9 @@ class PositionNotes:
             noted = DurablePosition(*position, first.lsn, first.message_id, wall_ms)
             file.append([encode_note(noted, self._seed)])
         except (OSError, MemoryError) as error:
-            _log.warning("how far the log is durable is not noted for a minute: %s", error)
+            _log.warning(
+                "how far the log is durable is not noted for a minute: %s", reason_of(error)
+            )
             self.due_ms = now_ms + _REST_MS
             # It is unknown how much was written: nothing is written behind it.
             self.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpstore.client_trails import Note, What, newest_notes
+from amqpstore.durability import reason_of
 from amqpstore.evidence.durable_positions import DurablePosition, read_positions
 from amqpstore.filenames import TRAILS, position_number, trail_number
 from amqpstore.files import Files
@@ -113,7 +114,7 @@ def find_shortfall(files: Files, directory: str, seed: int, log: ReadLog) -> Sho
         positions = read_positions(files, directory, seed)
         notes += newest_notes(files, directory, seed)
     except (OSError, MemoryError) as error:
-        _log.warning("whether the log lacks anything is known in part only: %s", error)
+        _log.warning("whether the log lacks anything is known in part only: %s", reason_of(error))
     return shortfall(positions, notes, log)
 
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from amqpstore import marker, tables
 from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.clock import SYSTEM_CLOCK, Clock
+from amqpstore.durability import reason_of
 from amqpstore.errors import (
     DamageError,
     DivergedError,
@@ -439,7 +440,7 @@ class FollowerStore(ClosableStore):
         try:
             self.checkpoint()
         except (OSError, DamageError) as error:
-            _log.warning("the follower was closed without a checkpoint: %s", error)
+            _log.warning("the follower was closed without a checkpoint: %s", reason_of(error))
 
     def _end_work(self) -> None:
         if self._maintenance:

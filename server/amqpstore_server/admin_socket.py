@@ -20,6 +20,7 @@ import msgspec
 import trio
 
 from amqpstore import DiskFullError
+from amqpstore.durability import reason_of
 from amqpstore_server.administration.framing import (
     LENGTH,
     MAX_BYTES,
@@ -63,7 +64,7 @@ def admin_socket(directory: str) -> Iterator[socket.socket | None]:
             address = stack.enter_context(address_in(directory))
             listener = stack.enter_context(_listening(address))
         except OSError as error:
-            extra = {"directory": directory, "reason": str(error)}
+            extra = {"directory": directory, "reason": reason_of(error)}
             _log.error("no admin socket: commands cannot reach this broker", extra=extra)
             yield None
             return

@@ -18,7 +18,7 @@ from amqpstore_server.peers import peer_of
 MAX_WAITING = 16_384
 _LET_IN_AT_ONCE = 32
 _HELD_S = 0.004
-"""How long the line waits before it asks again whether it is held."""
+"""How long the line waits before it asks again whether the next one may be let in."""
 _GONE_SHARE = 0.1
 
 Admit = Callable[[socket.socket, str], bool]
@@ -55,16 +55,16 @@ class AdmissionLine:
     """The clients that wait to be let in.
 
     Args: most, how many may wait; when there are more, the newest of the peer that has most of them
-    is refused. is_held, whether everybody has to wait, at a time by the clock.
+    is refused. make_way, for the next one, at a time by the clock; it returns whether there is one.
     """
 
     def __init__(
         self,
         most: Callable[[], int] = lambda: MAX_WAITING,
-        is_held: Callable[[float], bool] = lambda _now: False,
+        make_way: Callable[[float], bool] = lambda _now: True,
     ) -> None:
         self.rate = AcceptRate()
-        self._is_held = is_held
+        self._make_way = make_way
         self._most = most
         self._waiting: dict[str, deque[_Waiting]] = {}
         """By peer, in the order of their turns."""
@@ -93,7 +93,7 @@ class AdmissionLine:
         for _ in range(_LET_IN_AT_ONCE):
             if not self._count or self.rate.wait_s(now):
                 break
-            if self._is_held(now):
+            if not self._make_way(now):
                 return max(self.rate.wait_s(now), _HELD_S)
             arrival = self._next()
             if _is_gone(arrival.client):

@@ -20,6 +20,7 @@ import trio
 
 from amqpstore import DurabilityError, Store
 from amqpstore.datasyncs import Datasyncs
+from amqpstore.durability import reason_of
 from amqpstore.log_batch import Batch
 
 MAX_PENDING_BYTES = 64 << 20
@@ -208,7 +209,7 @@ class Committer:
             if not self._failure:
                 self._store.housekeep()
         except OSError as error:
-            _log.error("background work is postponed: %s", error)
+            _log.error("background work is postponed: %s", reason_of(error))
         except Exception as error:  # noqa: BLE001 (it ends the broker)
             self._fail(error)
 

@@ -101,7 +101,7 @@ class Doors:
 
     def __init__(self, descriptors: int) -> None:
         self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
-        self.admission = AdmissionLine(self._max_waiting, self._is_held)
+        self.admission = AdmissionLine(self._max_waiting, self._make_way)
         self.limit(0, 0)
         self._of_peer: Counter[str] = Counter()
         self.visitors: set[Visitor] = set()
@@ -188,22 +188,25 @@ class Doors:
         """How many may wait to be let in."""
         return min((self._places - len(self.visitors)) * 3 // 4, MAX_WAITING)
 
-    def _is_held(self, now: float) -> bool:
-        """Whether nobody is let in: as many as possible are expected to log in first, or the logins
-        of all are being checked, or somebody would have to leave who just came.
+    def _make_way(self, now: float) -> bool:
+        """Make way for the next one that waits: as many as possible may be expected to log in, and
+        then those who have let their moment pass are not expected any more.
+
+        Returns whether it may be let in: not if all of them still have time, if the logins of all
+        strangers are being checked, or if somebody would have to leave who just came.
         """
         while len(self._expected) >= _MAX_EXPECTED:
             oldest = next(iter(self._expected))
             if not oldest.has_had(self._moment_s, now):
-                return True
+                return False
             self._moment_s = max(self._moment_s / 2, _SHORTEST_MOMENT_S)
             del self._expected[oldest]
         if not self._is_full:
-            return False
+            return True
         leaving = next(iter(self._most_silent), None)
         if leaving is None:
-            return len(self.strangers) >= self.max_strangers
-        return not leaving.has_had(_LONGEST_MOMENT_S, now)
+            return len(self.strangers) < self.max_strangers
+        return leaving.has_had(_LONGEST_MOMENT_S, now)
 
     @property
     def _most_silent(self) -> dict[Visitor, None]:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from amqpstore import Store
+from amqpstore.durability import reason_of
 from amqpstore_server.broker.channels.branches import Xid
 from amqpstore_server.broker.stored import misshapen
 from amqpstore_server.reports import write_report
@@ -76,7 +77,7 @@ def keep_report(
     try:
         path = write_report(store.directory, "recovery", now, json.dumps(content, indent=2))
     except OSError as error:
-        _log.error("the recovery report could not be saved", extra={"reason": str(error)})
+        _log.error("the recovery report could not be saved", extra={"reason": reason_of(error)})
         return None
     _log.info("recovery report", extra={"path": path})
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 
-from amqpstore.files import NotAFileError, open_regular
+from amqpstore.files import NotAFileError, naming, open_regular
 
 MAX_BYTES = 1 << 20
 """The most that such a file has."""
@@ -20,7 +20,7 @@ def read_small(path: str, max_bytes: int = MAX_BYTES) -> bytes:
     except NotAFileError as error:
         # What is there and cannot be read is not the same as nothing.
         raise OSError(errno.EINVAL, error.strerror, path) from None
-    with open(descriptor, "rb") as file:
+    with open(descriptor, "rb") as file, naming(path):
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 10} KiB", path)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from amqpstore import DiskFullError
+from amqpstore.durability import reason_of
 from amqpstore.replica import FollowerStore
 from amqpstore_server.cluster.codec import encode, read_follower, read_leader
 from amqpstore_server.cluster.effects import (
@@ -203,7 +204,7 @@ class Controller:
         try:
             self._file.write(self.member.notes)
         except OSError as error:
-            _log.warning("MEMBER is not up to date", extra={"reason": str(error)})
+            _log.warning("MEMBER is not up to date", extra={"reason": reason_of(error)})
 
     # The state machine.
 
@@ -325,7 +326,7 @@ class Controller:
             self._file.write(effect.notes)
         except OSError as error:
             # The next ones are tried again. Without the first, this member does not stand.
-            _log.error("MEMBER cannot be written", extra={"reason": str(error)})
+            _log.error("MEMBER cannot be written", extra={"reason": reason_of(error)})
             return
         self._tell(lambda member, _: member.noted(effect.notes))
 

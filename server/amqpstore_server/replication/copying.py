@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from crc32c import crc32c
 
 from amqpstore import DamageError, ownership
+from amqpstore.files import naming
 from amqpstore.replica import CopySource
 from amqpstore_server.cluster.effects import SendCopy
 from amqpstore_server.cluster.frames import ReceivedFile, Refused, StoreCopy, StorePiece
@@ -129,7 +130,8 @@ def _pieces(
     total = sum(sizes.values())
     sent = 0
     for name, size in sizes.items():
-        with open(_path(pinned, name), "rb", buffering=0) as file:
+        path = _path(pinned, name)
+        with naming(path), open(path, "rb", buffering=0) as file:
             if size and name in received and _is_same(file.fileno(), size, received[name]):
                 sent += size
                 yield StorePiece(term, name, size, sent, total, b"")

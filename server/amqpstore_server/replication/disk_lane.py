@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, TypeVarTuple
 import msgspec
 
 from amqpstore import DiskFullError, DurabilityError, StoreError
+from amqpstore.durability import reason_of
 from amqpstore.replica import (
     LOG_START,
     FollowerStore,
@@ -269,7 +270,7 @@ class DiskLane:
         except DurabilityError:
             raise
         except (StoreError, OSError, ValueError) as error:
-            _log.error("what the leader sends cannot be taken", extra={"reason": str(error)})
+            _log.error("what the leader sends cannot be taken", extra={"reason": reason_of(error)})
             self._is_broken = True
             self._forget_rewrite()
             self._forget_replacement(is_wrong=not isinstance(error, OSError | DiskFullError))
@@ -356,7 +357,7 @@ class DiskLane:
             except DurabilityError:
                 raise
             except (StoreError, OSError) as error:
-                _log.error("background work is postponed", extra={"reason": str(error)})
+                _log.error("background work is postponed", extra={"reason": reason_of(error)})
 
     def _keep_rewritten(self, store: FollowerStore) -> None:
         """Keep what was received of the segment that is written anew, when a connection has ended:
@@ -372,7 +373,7 @@ class DiskLane:
         except DurabilityError:
             raise
         except (StoreError, OSError) as error:
-            _log.warning("what was received is sent again", extra={"reason": str(error)})
+            _log.warning("what was received is sent again", extra={"reason": reason_of(error)})
 
     def _forget_stream(self) -> None:
         self._forget_rewrite()

@@ -21,6 +21,8 @@ import msgspec
 
 from amqpstore import ownership
 from amqpstore.clock import Clock
+from amqpstore.durability import reason_of
+from amqpstore.files import naming
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.small_files import read_small
 
@@ -70,7 +72,7 @@ class VolatileFile:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            extra = {"path": self._path, "reason": str(error)}
+            extra = {"path": self._path, "reason": reason_of(error)}
             _log.warning("it is unknown which transient messages were lost", extra=extra)
             lost = None
         with contextlib.suppress(OSError):
@@ -118,7 +120,7 @@ class VolatileFile:
             except OSError as error:
                 self._written = None
                 if not self._has_failed:
-                    extra = {"path": self._path, "reason": str(error)}
+                    extra = {"path": self._path, "reason": reason_of(error)}
                     _log.warning("counts of transient messages not written", extra=extra)
                 self._has_failed = True
             else:
@@ -137,6 +139,7 @@ class VolatileFile:
             if not self._size:
                 ownership.give(descriptor, self._directory)
             self._size = len(content)
-            os.pwrite(descriptor, content, 0)
+            with naming(self._path):
+                os.pwrite(descriptor, content, 0)
         finally:
             os.close(descriptor)

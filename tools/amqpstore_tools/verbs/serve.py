@@ -21,9 +21,8 @@ from amqpstore import (
     UnfinishedRepairError,
     UnreadableLogError,
 )
-from amqpstore.durability import is_of_failed_disk
+from amqpstore.durability import is_of_failed_disk, reason_of
 from amqpstore.files import raise_descriptor_limit
-from amqpstore_tools.offline.exits import text_of
 from amqpstore_tools.offline.terminal import shown_lines
 
 _log = logging.getLogger(__name__)
@@ -129,6 +128,6 @@ def _who_may(path: str) -> str:
 
 
 def _fail(code: int, error: Exception, hint: str = "") -> int:
-    text = ". ".join(filter(None, (text_of(error), hint)))
+    text = ". ".join(filter(None, (reason_of(error), hint)))
     sys.stderr.write(f"amqpstore serve: {shown_lines(text)}\n")
     return code

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from amqpstore.durability import reason_of
+from amqpstore.files import naming
 from amqpstore_server.small_files import read_small
 
 FILE = "web-sessions.json"
@@ -39,7 +41,7 @@ def read_sessions(directory: str) -> list[KeptSession]:
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError) as error:
-        _log.warning("web sessions not read", extra={"path": path, "reason": str(error)})
+        _log.warning("web sessions not read", extra={"path": path, "reason": reason_of(error)})
         return []
 
 
@@ -53,7 +55,7 @@ def write_sessions(directory: str, sessions: Sequence[KeptSession]) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.remove(new_path)
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-    with open(os.open(new_path, flags, 0o600), "wb") as file:
+    with naming(new_path), open(os.open(new_path, flags, 0o600), "wb") as file:
         file.write(msgspec.json.encode(sessions))
         file.flush()
         os.fsync(file.fileno())
@@ -61,6 +63,7 @@ def write_sessions(directory: str, sessions: Sequence[KeptSession]) -> None:
     os.replace(new_path, path)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        with naming(directory):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from starlette.responses import Response
 
+from amqpstore.durability import reason_of
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.pages.kept_sessions import (
     KeptSession,
@@ -200,7 +201,7 @@ class Sessions:
             try:
                 await trio.to_thread.run_sync(write_sessions, self._directory, kept)
             except OSError as error:
-                _log.warning("web sessions not written", extra={"reason": str(error)})
+                _log.warning("web sessions not written", extra={"reason": reason_of(error)})
 
 
 def _digest(cookie: str) -> bytes:
