@@ -173,6 +173,15 @@ def lost_its_consumers(simulated: SimulatedBroker, client: Client) -> None:
     client.channel.cancel("c")
 
 
+def has_settled_in_a_transaction(simulated: SimulatedBroker, client: Client) -> None:
+    if client.channel.transaction is None:
+        client.channel.select_transactions()
+    has_consumers(simulated, client)
+    for body in "124":
+        client.ack(body)
+    client.reject("5")
+
+
 def later(simulated: SimulatedBroker) -> None:
     simulated.clock.advance(LATER_MS)
     simulated.settle()
@@ -180,7 +189,10 @@ def later(simulated: SimulatedBroker) -> None:
     simulated.settle()
 
 
-HOLDERS = [has_consumers, gets, has_all_sent_again, lost_its_consumers]
+HOLDERS = [
+    *(has_consumers, gets, has_all_sent_again, lost_its_consumers),
+    has_settled_in_a_transaction,
+]
 
 
 @pytest.mark.usefixtures("no_collections")
@@ -246,6 +258,39 @@ def test_what_is_unacked_of_a_deleted_queue_is_settled_as_ever() -> None:
         0,
         0,
     )
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+def test_what_a_transaction_settled_of_a_deleted_queue_ends_as_ever(*, commits: bool) -> None:
+    simulated = SimulatedBroker()
+    client = Client(simulated)
+    client.channel.select_transactions()
+    for name, bodies in ("q", "1234"), ("r", "56"):
+        simulated.queue(name)
+        client.publish("", name, *bodies)
+        client.channel.commit()
+        simulated.settle()
+        client.consume(name, name)
+    simulated.settle()
+    client.ack("1")
+    client.reject("2")
+    client.requeue("3")
+    client.ack("5")
+    simulated.vhost.delete_queue(simulated.vhost.queue("q"))
+    later(simulated)
+    channel = client.channel
+    assert channel.unacked_count == 2
+    if commits:
+        channel.commit()
+    else:
+        channel.rollback()
+    simulated.settle()
+    assert channel.unacked_count == (2 if commits else 6)
+    ack_until(channel, 0)
+    channel.commit()
+    simulated.settle()
+    assert channel.unacked_count == 0
+    assert simulated.vhost.queue("r").ready_count == 0
 
 
 def test_very_many_unacked_messages_of_a_deleted_queue_are_freed_in_steps() -> None:

@@ -5,7 +5,7 @@ Past 600 lines because all that a client can ask of a channel is about the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -439,7 +439,12 @@ class Channel:
 
     def giving_up_deleted(self, at_once: int) -> Iterator[int]:
         """Free what its client has of deleted queues: see `UnackedDeliveries`."""
-        return self._unacked.giving_up_deleted(self.vhost.context.store.ack, at_once)
+
+        def settled() -> Sequence[Delivery]:
+            return () if self.transaction is None else self.transaction.waiting
+
+        release = self.vhost.context.store.ack
+        return self._unacked.giving_up_deleted(release, at_once, settled)
 
     def ack_timed_out(self, timeout_ms: int) -> None:
         """Have the channel closed: an ack is overdue. Unacked messages are requeued."""

@@ -142,6 +142,8 @@ class LocalTransaction:
         self._settled: list[Delivery] = []
         self._requeues: list[bool | None] = []
         """How each of them is settled; None is an ack."""
+        self._is_adding = False
+        """Whether a commit has begun, which has not ended yet."""
         self._fates: dict[Delivery, Fate] = {}
         """What becomes of rejected messages that are dead letters."""
         self._placed: list[tuple[amqpstore.Queue, int, bool]] = []
@@ -191,6 +193,11 @@ class LocalTransaction:
         return self._settled
 
     @property
+    def waiting(self) -> Sequence[Delivery]:
+        """The same, as long as no commit has begun."""
+        return () if self._is_adding else self._settled
+
+    @property
     def counts(self) -> tuple[int, int]:
         """How many publishes and how many acks wait for the commit."""
         return (
@@ -207,6 +214,7 @@ class LocalTransaction:
         """Drop everything. Returns the deliveries that were settled: they are unacked again."""
         settled, self._settled = self._settled, []
         self._requeues = []
+        self._is_adding = False
         self._fates = {}
         self._context.store.drop([sent.messages for sent in self._sent])
         self._forget_sent()
@@ -253,6 +261,7 @@ class LocalTransaction:
         then, and if not all steps are taken.
         """
         self._context.work["transaction"] = None
+        self._is_adding = True
         sent_by_client = self._sent
         plans = []
         count = 0
@@ -347,6 +356,7 @@ class LocalTransaction:
         settled, requeues = deque(self._settled), deque(self._requeues)
         self._settled = []
         self._requeues = []
+        self._is_adding = False
         for sent in self._sent:
             route, flags = sent.route, sent.flags
             if sent.has_lost_route:

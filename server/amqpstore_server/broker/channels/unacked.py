@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 
@@ -66,22 +66,21 @@ class UnackedDeliveries(RunList[Delivery]):
                 yield delivery
 
     def giving_up_deleted(
-        self, release: Callable[[amqpstore.Queue, Run], object], at_once: int
+        self,
+        release: Callable[[amqpstore.Queue, Run], object],
+        at_once: int,
+        settled: Callable[[], Sequence[Delivery]],
     ) -> Iterator[int]:
         """Free the messages of deleted queues, with the queues and their consumers: only the tags
         stay, which the client may still settle. Yields how many deliveries were looked at.
 
         All deliveries that are treated alike from now on refer to the queue and the consumer of the
-        oldest of them. Args: release, of the store, takes a run.
+        oldest of them. Args: release, of the store, takes a run; settled, returns those that wait
+        for the end of a transaction, perhaps for ever.
         """
         kept: dict[tuple[object, ...], Delivery] = {}
-        tag = 0
-        while True:
-            # By tag: what comes and goes between two steps moves the places of the others.
-            place = bisect_left(self._runs, tag, self._head, key=_FIRST_TAG)
-            looked_at = self._runs[place : place + at_once]
-            if not looked_at:
-                return
+
+        def give_up(looked_at: Sequence[Delivery]) -> int:
             for delivery in looked_at:
                 queue, consumer = delivery.queue, delivery.consumer
                 if not queue.is_deleted:
@@ -94,8 +93,21 @@ class UnackedDeliveries(RunList[Delivery]):
                 like = kept.setdefault(alike, delivery)
                 delivery.queue, delivery.consumer = like.queue, like.consumer
                 delivery.store_queue = like.store_queue
+            return len(looked_at)
+
+        tag = 0
+        while True:
+            # By tag: what comes and goes between two steps moves the places of the others.
+            place = bisect_left(self._runs, tag, self._head, key=_FIRST_TAG)
+            looked_at = self._runs[place : place + at_once]
+            if not looked_at:
+                break
             tag = looked_at[-1].end
-            yield len(looked_at)
+            yield give_up(looked_at)
+        place = 0
+        while looked_at := [*settled()[place : place + at_once]]:
+            place += len(looked_at)
+            yield give_up(looked_at)
 
     def take_all(self) -> list[Delivery]:
         """Remove and return all of them."""
