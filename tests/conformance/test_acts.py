@@ -17,6 +17,7 @@ from amqpstore_server.config import KEYS
 from amqpstore_server.definitions import OPERATOR_POLICY, VHOST_LIMITS
 from amqpstore_server.protocol import methods
 from tests.broker_process import REPOSITORY
+from tests.conformance.test_limits_table import reaches
 from tests.conformance.test_rules_table import functions_in
 from tests.format.document import table
 
@@ -75,6 +76,7 @@ def test_what_sees_it_is_there(kind: str) -> None:
         path, _, test = row["test"].partition("::")
         assert row["seen"], name
         assert test in functions_in(path), f"{name}: {row['test']}"
+        assert reaches(name, row["test"]), f"{name}: {row['test']} lets no time pass"
 
 
 def test_each_key_is_read_where_it_acts() -> None:

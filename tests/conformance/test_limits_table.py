@@ -2,6 +2,7 @@
 defaults are the code's, and their tests are there.
 """
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -13,7 +14,9 @@ from amqpstore_server.config import KEYS
 from tests.conformance.test_rules_table import NAME, functions_in
 from tests.format.document import code, table
 
+TESTS = Path(__file__).parents[1]
 README = Path(__file__).parents[2] / "server" / "README.md"
+_CLOCK = r"\.(advance|jump|tick|pass_time|monotonic)\("
 ROW = re.compile(r"\| (?P<limit>[^|]+) \| (?P<default>[^|]+) \| (?P<by>[^|]+) \|.*")
 
 
@@ -40,6 +43,23 @@ def wrong_tests(cell: str) -> list[str]:
     return []
 
 
+def reaches(limit: str, test: str) -> bool:
+    """Whether the test of a limit in seconds lets them pass: it names the limit, so that it sets it
+    or depends on it, or it moves a clock, or reads one. Args: test, as `FILE::FUNCTION`.
+    """
+    name = limit.rpartition(".")[2]
+    if not name.lower().endswith("_s") or name.endswith("_per_s"):
+        return True
+    path, _, function = test.partition("::")
+    text = (TESTS / path).read_text("utf-8")
+    sources = [
+        ast.unparse(node)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+    ]
+    return any(re.search(rf"\b{name}\b|{_CLOCK}", source) for source in sources)
+
+
 def findings(document: str) -> list[str]:
     """What is wrong with the table."""
     found = []
@@ -52,7 +72,10 @@ def findings(document: str) -> list[str]:
             continue
         if cells["default"] != default:
             found.append(f"{cells['limit']}: the default is {default}")
-        found += [f"{cells['limit']}: {one}" for one in wrong_tests(cells["test"])]
+        wrong = wrong_tests(cells["test"])
+        if not wrong and not reaches(cells["set by"].strip("`"), code(cells["test"])):
+            wrong = ["its test does not reach it"]
+        found += [f"{cells['limit']}: {one}" for one in wrong]
         if not cells["answer"]:
             found.append(f"{cells['limit']}: no answer")
     return found
@@ -91,6 +114,11 @@ def test_every_limit_of_the_configuration_has_a_row() -> None:
             "levels of a field table: nothing",
         ),
         ("`frame_max` \\|", "`frame_most` |", "size of a frame: nothing is set by"),
+        (
+            "test_a_check_of_a_login_may_take_its_time",
+            "test_a_nack_of_all_gives_all_back",
+            "more seconds while its login is checked: its test does not reach it",
+        ),
         ("`max-queues` \\|", "`most-queues` |", "queues of a virtual host: nothing is set by"),
     ],
 )

@@ -14,6 +14,7 @@ from amqpstore_server.administration.operations import (
     MissingError,
 )
 from amqpstore_server.administration.provenance import (
+    MAX_READ_S,
     MAX_READS,
     ReadingPace,
     of_message,
@@ -438,10 +439,10 @@ def test_a_reader_rests_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     monkeypatch.setattr(time, "sleep", rests.append)
-    goes_on = ReadingPace(max_s=1.0)
+    goes_on = ReadingPace()
     answers = []
     for step in range(1300):
-        now = 100 + step / 1000
+        now = 100 + step / 1000 * MAX_READ_S
         answers.append(goes_on())
     assert answers == [True] * 1000 + [False] * 300
     assert len(rests) > 200

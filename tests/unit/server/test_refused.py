@@ -19,6 +19,7 @@ from jwt.algorithms import ECAlgorithm
 from amqpstore_server import certificates, reports
 from amqpstore_server.administration.framing import LENGTH, MAX_BYTES, address_in
 from amqpstore_server.broker.scopes import MAX_SCOPES, TokenError, scopes_and_tags
+from amqpstore_server.broker.settings import MAX_PURGE_UNDO_S
 from amqpstore_server.config import Config
 from amqpstore_server.config_keys import ConfigError
 from amqpstore_server.config_sources import ConfigSources
@@ -93,7 +94,7 @@ PUBLISH = "/exchanges/%2F/amq.default/publish"
         ("PUT", QUEUE, with_argument("x-message-ttl", MS)),
         ("PUT", QUEUE, with_argument("x-max-length", 1 << 63)),
         ("PUT", QUEUE, with_argument("x-dead-letter-routing-key", LONG)),
-        ("PUT", QUEUE, with_argument("x-purge-undo-seconds", 366 * 86_400 + 1)),
+        ("PUT", QUEUE, with_argument("x-purge-undo-seconds", MAX_PURGE_UNDO_S + 1)),
         (
             "PUT",
             "/exchanges/%2F/new",
@@ -126,6 +127,25 @@ def test_a_large_form_is_refused(served: ServedApp) -> None:
             timeout=TIMEOUT_S,
         )
         assert answer.status_code == 400, answer.text
+
+
+def test_a_large_form_of_who_is_logged_in_is_refused(served: ServedApp) -> None:
+    """Its limit is higher than that of a form which anybody may send."""
+    with requests.Session() as page:
+        page.trust_env = False
+        login = {"user": "guest", "password": "guest"}
+        answer = page.post(f"{served.api}/login", login, allow_redirects=False, timeout=TIMEOUT_S)
+        assert answer.status_code == 303, answer.text
+        form = f"{served.api}/act/PUT/api/queues/%2F/of-a-form"
+        for size, status in ((1 << 19, 303), (1 << 20, 400)):
+            answer = page.post(
+                form,
+                data=f"durable=true&said=Added&x={'x' * size}",
+                headers={"content-type": "application/x-www-form-urlencoded"},
+                allow_redirects=False,
+                timeout=TIMEOUT_S,
+            )
+            assert answer.status_code == status, answer.text
 
 
 def test_a_get_ends_where_properties_are_long(
