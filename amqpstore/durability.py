@@ -6,7 +6,6 @@ And which other errors say that a disk has failed, and what is told of them.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 
 from amqpstore.descriptors import insist
@@ -35,8 +34,11 @@ def reason_of(error: BaseException) -> str:
     """
     if not isinstance(error, OSError) or not error.strerror or error.filename2 is not None:
         return str(error) or type(error).__name__
-    is_named = isinstance(error.filename, str | bytes)
-    text = f"{os.fsdecode(error.filename)}: {error.strerror}" if is_named else error.strerror
+    path = error.filename
+    if isinstance(path, bytes):
+        path = path.decode(errors="replace")
+    is_named = isinstance(path, str)
+    text = f"{path}: {error.strerror}" if is_named else error.strerror
     if error.errno in _OF_FAILED_DISKS:
         where = "that disk" if is_named else "the disk of the data directory"
         return f"{text}: {where} may have failed, see the log of the kernel (dmesg)"
