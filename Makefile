@@ -60,6 +60,7 @@ measure: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/vulture
 
 types: $(READY)
 	$(BIN)/mypy

@@ -30,7 +30,6 @@ class DeliveryCounter:
     def __init__(self, *, stamped: bool = False, capacity_bytes: int = 1 << 20) -> None:
         self.delivered = 0
         self.stamps: list[int] = []
-        self.careful_passes = 0
         self._stamped = stamped
         self._buffer = bytearray(capacity_bytes)
         self._filled = 0
@@ -86,7 +85,6 @@ class DeliveryCounter:
         Raises:
             PeerError: as `received`.
         """
-        self.careful_passes += 1
         before = self.delivered
         boundary = size_at = stamp_at = 0
         deliver: frames.Frame | None = None

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from amqpstore.batches import StoredBatch
 from amqpstore.message import Message
 from amqpstore.records import (
-    COMPRESSED,
     MessageDecoder,
     Operation,
     OperationKind,
@@ -54,11 +53,6 @@ class StoredMessage(NamedTuple):
     def id(self) -> int:
         """The message's id."""
         return self.record.number
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether its body is a zstd frame."""
-        return bool(self.record.flags & COMPRESSED)
 
     def message(self, decoder: MessageDecoder) -> Message:
         """Decode the message. Raises: ValueError, when the payload is inconsistent, or the body

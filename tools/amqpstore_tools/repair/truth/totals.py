@@ -179,12 +179,10 @@ def _lost_and_found(truth: Truth) -> QueueTruth:
     for queue in truth.queues.values():
         found = queue.definition
         if isinstance(found, dict) and found.get("name") == LOST_AND_FOUND:
-            truth.lost_and_found = queue.id
             return queue
     queue = QueueTruth(truth.next_queue_id, wanted)
     truth.next_queue_id += 1
     truth.queues[queue.id] = queue
-    truth.lost_and_found = queue.id
     return queue
 
 

@@ -87,7 +87,6 @@ class Truth:
     next_message_id: int = 1
     shortfall: Shortfall = field(default_factory=Shortfall)
     orphans: Ranges = field(default_factory=Ranges)
-    lost_and_found: int = 0
     is_log_lost: bool = False
     given_up: GivenUpRow = field(default_factory=lambda: GivenUpRow([], [], []))
     notes: list[str] = field(default_factory=list)
