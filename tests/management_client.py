@@ -2,6 +2,9 @@
 
 import base64
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -25,6 +28,17 @@ def managed(broker: BrokerProcess) -> BrokerProcess:
     """Have a broker that was not started yet serve the API, on a port that the kernel picks."""
     broker.environment["AMQPSTORE_MANAGEMENT_LISTEN"] = "127.0.0.1:0"
     return broker
+
+
+@contextmanager
+def managed_broker(directory: Path) -> Generator[BrokerProcess]:
+    """A running broker with the API, in an empty directory, until the block ends. Nothing in it may
+    have raised what nobody expected.
+    """
+    with managed(BrokerProcess(str(directory / "data"), str(directory / "log"))) as process:
+        process.start()
+        yield process
+        assert "Traceback" not in process.stderr
 
 
 def management_url(broker: BrokerProcess) -> str:

@@ -35,22 +35,14 @@ from amqpstore_server.users import Users
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
+from tests.crash import broker_world
 from tests.simulated_broker import DIRECTORY, SimulatedBroker
-from tests.small_limits import small_limits
 from tests.unit.broker.simulated import Client
 
 Patch = pytest.MonkeyPatch
 
 BY = By("operator", "test")
-OPTIONS = Options(
-    segment_bytes=2500,
-    checkpoint_bytes=2500,
-    checkpoint_ms=1 << 60,
-    compaction_bytes_s=1 << 40,
-    reserve_bytes=0,
-    least_free_bytes=0,
-    limits=small_limits(entries_a_file=6, max_runs=2),
-)
+OPTIONS = broker_world.OPTIONS._replace(memory_bytes=Options().memory_bytes)
 SETTLES, ROUNDS = 10, 30
 """Rounds after which all is as it stays, and all of them."""
 

@@ -14,17 +14,13 @@ import requests
 from amqpstore_server.protocol.bounds import MAX_ARGUMENTS_DEPTH, MAX_BODY_ENTRIES, MAX_ENTRIES
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import connect
-from tests.management_client import ManagementClient, managed, management_url
+from tests.management_client import ManagementClient, managed_broker, management_url
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
-    directory = tmp_path_factory.mktemp("bounds")
-    process = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
-    with process:
-        process.start()
+    with managed_broker(tmp_path_factory.mktemp("bounds")) as process:
         yield process
-        assert "Traceback" not in process.stderr
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from amqpstore_server.broker.messages.cycles import LANDMARK, mark_of
 from amqpstore_tools.pika import XaResource, Xid
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import connect
-from tests.management_client import PASSWORD, ManagementClient, managed, management_url
+from tests.management_client import PASSWORD, ManagementClient, managed_broker, management_url
 from tests.waiting import wait_until
 
 OPEN, TOPIC, INTERNAL, CLOSED = "open", "events", "inner", "closed"
@@ -49,12 +49,8 @@ ALLOWED = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Generator[BrokerProcess]:
-    directory = tmp_path_factory.mktemp("rights")
-    process = managed(BrokerProcess(str(directory / "data"), str(directory / "log")))
-    with process:
-        process.start()
+    with managed_broker(tmp_path_factory.mktemp("rights")) as process:
         yield process
-        assert "Traceback" not in process.stderr
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-import trio
 from starlette.requests import Request
 
 from amqpstore_server.management.bodies import file_in
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.pages.actions import body_of, read_fields
 from tests.calls import Counts
+from tests.unit.management.turns import others
 
 KIND = "multipart/form-data; boundary=x"
 FILE = b"--x\r\nContent-Disposition: form-data; name=file; filename=d.json\r\n\r\n%s\r\n--x--\r\n"
@@ -65,20 +65,10 @@ def posted(content: bytes) -> Request:
 
 @pytest.mark.trio
 async def test_others_have_their_turn_while_a_large_form_is_read() -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(count)
+    async with others() as turns:
         fields = await read_fields(posted(b"a=" + b"%4" * 500_000), 1 << 20)
         assert fields == [("a", "%4" * 500_000)]
-        assert turns > 10
-        nursery.cancel_scope.cancel()
+        assert turns.count > 10
 
 
 @pytest.mark.parametrize("field", ["arguments:json", "properties:merge"])

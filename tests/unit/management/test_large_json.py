@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
-import trio
 
 from amqpstore_server.administration.large_json import json_of
 from amqpstore_server.management.bodies import NoBody, decoded
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES
+from tests.unit.management.turns import others
 
 ROOM = " " * (64 << 10)
 
@@ -48,22 +48,10 @@ def test_what_is_wrong_is_found_in_pieces_too(wrong: str) -> None:
 
 @pytest.mark.trio
 async def test_others_have_their_turn_while_entries_are_counted() -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(count)
-        await trio.lowlevel.checkpoint()
-        turns = 0
+    async with others() as turns:
         with pytest.raises(HttpError, match="entries"):
             await decoded(b'{"a":[' + b"[1]," * 2_000_000 + b"1]}", NoBody)
-        assert turns > 20
-        nursery.cancel_scope.cancel()
+        assert turns.count > 20
 
 
 @pytest.mark.trio
