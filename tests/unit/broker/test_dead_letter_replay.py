@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.broker.transactions.dead_letter_replay import MAX_REPLAYS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.operator import Operator
 from tests.unit.broker.simulated import Client
@@ -72,18 +73,20 @@ def test_or_once_more_through_their_exchange(
     assert (broker.ready("orders"), broker.ready("audit")) == (["a"], ["a", "a"])
 
 
+@pytest.mark.parametrize("asked", [{"max_replays": 3}, {}], ids=["asked for", "by default"])
 def test_a_letter_that_dies_again_and_again_stays_at_last(
-    broker: SimulatedBroker, client: Client, operator: Operator
+    broker: SimulatedBroker, client: Client, operator: Operator, asked: dict[str, int]
 ) -> None:
+    most = asked.get("max_replays", MAX_REPLAYS)
     rejected(broker, client, "a")
-    for _ in range(3):
-        assert operator.replays("letters", filter=ALL, max_replays=3)["replayed"] == 1
+    for _ in range(most):
+        assert operator.replays("letters", filter=ALL, **asked)["replayed"] == 1
         client.get("orders")
         client.reject("a")
         broker.settle()
-    assert operator.replays("letters", filter=ALL, max_replays=3) == {
+    assert operator.replays("letters", filter=ALL, **asked) == {
         "replayed": 0,
-        "left": {"replayed 3 times already": 1},
+        "left": {f"replayed {most} times already": 1},
         "stopped": "",
     }
     assert broker.ready("letters") == ["a"]

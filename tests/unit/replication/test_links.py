@@ -4,14 +4,16 @@ import queue
 import socket
 import threading
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
-from amqpstore_server.cluster.codec import encode, read_follower, read_leader
-from amqpstore_server.cluster.frame_tags import FrameTags
+from amqpstore_server.cluster.codec import PREFIX, encode, read_follower, read_leader
+from amqpstore_server.cluster.frame_tags import TAG_BYTES, FrameTags
 from amqpstore_server.cluster.frames import Ack, Beat, CaughtUp, Frame, Resign, StorePiece
 from amqpstore_server.replication import links
-from amqpstore_server.replication.links import Link, Write
+from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, Write
+from tests.pairs import pair_of
 from tests.waiting import wait_until
 
 KEY = bytes(range(32))
@@ -249,3 +251,22 @@ def test_a_job_that_fails_ends_the_link(pair: Pair) -> None:
     pair.link.work(job)
     assert pair.heard.ends.get(timeout=WAIT_S) == "the segment is gone"
     pair.heard.ends.put("")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_leader_sends_no_more_content_than_a_follower_takes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: int
+) -> None:
+    """What is announced is refused before it comes, and before memory for it is taken."""
+    with pair_of(tmp_path) as members:
+        lengths = PREFIX.pack(10, MAX_CONTENT_BYTES + more, 0)
+        members.leader.socket.sendall(bytes(TAG_BYTES) + lengths)
+        if not more:
+            assert members.follower.read()
+            assert members.follower.controller._links
+            return
+        members.follower.link._read()
+        assert not members.follower.controller._links
+        assert members.follower.controller.refused_frames == 1
+        (refused,) = [vars(one) for one in caplog.records if one.levelname == "ERROR"]
+        assert "is announced with" in refused["reason"]
