@@ -54,6 +54,13 @@ def test_a_member_that_hears_too_late_that_it_has_won_does_not_open_its_store() 
     assert history(10890).violations == ()
 
 
+def test_a_follower_that_takes_long_to_stop_is_back_once_it_was_started_again() -> None:
+    """Until then it is in reach and acks everything, and the leader does not let it in: it has said
+    that it goes.
+    """
+    assert history(673317402).violations == ()
+
+
 def test_what_a_follower_acked_on_another_connection_commits_nothing() -> None:
     """It had discarded it meanwhile: the leader's own disk did not have it when it connected."""
     assert history(500001757).violations == ()

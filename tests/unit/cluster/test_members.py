@@ -166,6 +166,18 @@ def test_a_leader_whose_disk_is_full_lets_a_follower_lead_that_has_room(group: G
     assert group.invariants.violations == []
 
 
+def test_who_is_named_leads_although_another_one_is_older(group: Group) -> None:
+    """The resignation names it, and is carried out before the lease of the old key ends."""
+    (before,) = group.leaders
+    named = group.etcd.in_sync[-1]
+    leader = before.member.leader if before.member is not None else None
+    assert leader is not None
+    leader.hand_over(named, before.now)
+    group.run(3.0)
+    assert [one.name for one in group.leaders] == [named]
+    assert group.invariants.violations == []
+
+
 def test_who_is_as_slow_as_the_others_stays(group: Group) -> None:
     before = group.etcd.view().changed(IN_SYNC)
     for one in group.machines:

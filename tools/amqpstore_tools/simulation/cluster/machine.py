@@ -127,6 +127,8 @@ class SimulatedMachine:
         self.is_disk_low = False
         """Whether there is so little room that a leader takes no publishes."""
         self.is_loop_stuck = False
+        self.is_stopping = False
+        """Whether this follower has said that it stops, and takes long to do so."""
         self.is_recovery_stuck = False
         """Whether a store that is to be opened by a leader never is."""
         self.is_damaged = False
@@ -151,6 +153,9 @@ class SimulatedMachine:
         self._witness = witness
         self._rate = rate
         self._starts = 0
+        self._attempts: set[str] = set()
+        """Transactions that etcd has not answered yet."""
+        self._revokes: list[int] = []
         self._paused_until = 0.0
         self._stopped_at: float | None = None
         self._right_at = 0.0
@@ -181,6 +186,8 @@ class SimulatedMachine:
         """Start the process on what the disk has."""
         self.is_up = True
         self._starts += 1
+        self._attempts.clear()
+        self._revokes.clear()
         self.disk.recover()
         self._jobs.clear()
         self._busy_since = None
@@ -212,8 +219,11 @@ class SimulatedMachine:
         self._tick(self._starts)
 
     def restart(self) -> None:
-        """Start the process unless somebody has."""
+        """Start the process unless somebody has. One that was to stop has ended by then."""
+        if self.is_up and self.is_stopping:
+            self.kill(with_power=True)
         if not self.is_up:
+            self.is_stopping = False
             self.start()
 
     def kill(self, *, with_power: bool) -> None:
@@ -358,7 +368,12 @@ class SimulatedMachine:
                     ),
                 )
             case Revoke(lease):
-                self._etcd.revoke(self.name, lease)
+                # The driver asks for one thing after the other: the end of a lease does not
+                # overtake the resignation that names who is to stand first.
+                if self._attempts:
+                    self._revokes.append(lease)
+                else:
+                    self._etcd.revoke(self.name, lease)
             case ShowAlive(key, value):
                 self._etcd.show_alive(self.name, key, value)
             case WriteNotes(notes):
@@ -369,10 +384,14 @@ class SimulatedMachine:
                 request = transaction.request
 
                 def answered(outcome: Outcome, revision: int) -> None:
+                    if start == self._starts:
+                        self._attempts.discard(request)
+                        self._revoke()
                     self._alone(
                         start, lambda one: one.attempted(request, outcome, revision, self.now)
                     )
 
+                self._attempts.add(request)
                 self._etcd.attempt(self.name, transaction, answered)
             case Dial(_, address):
                 self._job(lambda: None, lambda: self._dial(address))
@@ -421,6 +440,11 @@ class SimulatedMachine:
                 self.reports.append(text)
 
     # etcd, and the file MEMBER.
+
+    def _revoke(self) -> None:
+        """End the leases that were waiting for transactions, unless one is still under way."""
+        while self._revokes and not self._attempts and self.member is not None:
+            self._etcd.revoke(self.name, self._revokes.pop(0))
 
     def _viewed(self, member: GroupMember, view: View, least: int) -> None:
         """Take an answer of etcd. A client that has seen its revisions go back uses it no more."""

@@ -77,6 +77,7 @@ class Nemesis:
                     self._kill(one)
             case 11:
                 if machine.member is not None:
+                    machine.is_stopping = machine.member.leader is None
                     machine.member.stop(machine.now)
             case 12:
                 machine.is_loop_stuck = True
