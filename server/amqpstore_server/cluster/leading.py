@@ -80,11 +80,16 @@ class _Handover(NamedTuple):
     """A leadership that is to be given to another member as soon as everything is committed.
 
     `to` is empty if nobody is there to take it. `is_stopping`: it is given up in any case.
+    Publishers wait from now on, but acks and deliveries go on, so that under load something is
+    always under way: behind `quiet_at` nothing new is waited for, only what is sealed by then, up
+    to `last`. What follows has been sent to the successor, too, and was promised to nobody.
     """
 
     to: str
     until: float
     is_stopping: bool
+    quiet_at: float
+    last: int | None = None
 
 
 class Leader:
@@ -796,14 +801,14 @@ class Leader:
         stop.
         """
         ready = [one for one in self.members if self._is_other(one) and self._is_streaming(one)]
-        self._hand_over(_Handover(ready[0] if ready else "", self._until(now), is_stopping=True))
+        self._hand_over(ready[0] if ready else "", now, is_stopping=True)
 
     def hand_over(self, to: str, now: float) -> None:
         """Give leadership to a member, once everything is committed; not if it is not in sync."""
         if self._handover is not None:
             return
         if to in self.members and self._is_streaming(to):
-            self._hand_over(_Handover(to, self._until(now), is_stopping=False))
+            self._hand_over(to, now, is_stopping=False)
 
     def _look_for_room(self, now: float, *, is_disk_low: bool) -> None:
         """Hand leadership over once the disk here has been nearly full for a while, and a follower
@@ -830,18 +835,20 @@ class Leader:
                 self.hand_over(name, now)
                 return
 
-    def _until(self, now: float) -> float:
-        return now + self._timing.hand_over_s
-
-    def _hand_over(self, handover: _Handover) -> None:
-        self._handover = handover
+    def _hand_over(self, to: str, now: float, *, is_stopping: bool) -> None:
+        timing = self._timing
+        until, quiet_at = now + timing.hand_over_s, now + timing.quiet_s
+        self._handover = _Handover(to, until, is_stopping, quiet_at)
         self._block(is_blocked=True)
 
     def _look_at_handover(self, now: float) -> None:
         handover = self._handover
         if handover is None:
             return
-        if not self._sealed and self.committed == self._seq:
+        if handover.last is None and now >= handover.quiet_at:
+            handover = self._handover = handover._replace(last=self._seq)
+        last = self._seq if handover.last is None else handover.last
+        if self.committed >= last:
             self.resign("leadership is handed over", handover.to)
         elif now > handover.until and handover.is_stopping:
             self.resign("this member stops, and not everything could be committed", handover.to)

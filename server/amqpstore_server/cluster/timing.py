@@ -48,6 +48,8 @@ class Timing(NamedTuple):
     """A member that was elected and could not serve clients stands again after so long."""
     hand_over_s: float = 5.0
     """How long a leader that hands over waits until everything is committed."""
+    quiet_s: float = 0.25
+    """How long it takes at most until publishers have stopped for that."""
     read_every_s: float = 1.0
     """A member looks at etcd this often, whatever its watch tells; a follower each `turn_s` while
     nobody leads.

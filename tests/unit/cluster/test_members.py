@@ -15,6 +15,7 @@ from amqpstore_server.cluster.operations import forced_succession
 from amqpstore_server.cluster.progress import LeaveReason
 from amqpstore_tools.cluster.joining import _removal
 from amqpstore_tools.offline.exits import ToolError
+from amqpstore_tools.simulation.cluster.disk import LogEntry
 from amqpstore_tools.simulation.cluster.etcd import keep_none
 from amqpstore_tools.simulation.cluster.history import Group
 from amqpstore_tools.simulation.cluster.machine import SYNC_S, TIMING, SimulatedMachine
@@ -175,6 +176,38 @@ def test_who_is_named_leads_although_another_one_is_older(group: Group) -> None:
     leader.hand_over(named, before.now)
     group.run(3.0)
     assert [one.name for one in group.leaders] == [named]
+    assert group.invariants.violations == []
+
+
+def test_consumers_do_not_put_off_a_change_of_leaders(group: Group) -> None:
+    """Their acks are sealed while those before are under way, so there is always one that is not
+    committed.
+    """
+    (before,) = group.leaders
+    named = group.etcd.in_sync[-1]
+    leader = before.member.leader if before.member is not None else None
+    assert leader is not None
+
+    def ack() -> None:
+        if before.member is None or not before.serves:
+            return
+        content = b"acks|" + before.disk.definitions[-1]
+        batch = before.member.seal(b"", content, before.now)
+        if batch is not None:
+            before._pending[batch.seq] = LogEntry(batch.position, batch.content)
+            before._append(batch)
+            before._obey()
+            group.events.after(2 * SYNC_S, ack)
+
+    ack()
+    group.events.run_until(group.events.now + 1.0)
+    leader.hand_over(named, before.now)
+    began = group.events.now
+    while group.leaders in ([], [before]) and group.events.now < began + 10.0:
+        group.events.run_until(group.events.now + 0.05)
+    assert group.events.now < began + 1.5
+    assert [one.name for one in group.leaders] == [named]
+    group.run(3.0)
     assert group.invariants.violations == []
 
 
