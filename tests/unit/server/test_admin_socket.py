@@ -1,0 +1,57 @@
+"""The admin socket waits for nobody for ever, and its places are free again."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from amqpstore_server import admin_socket
+from amqpstore_server.admin_socket import AdminSocket
+from amqpstore_server.administration.framing import LENGTH, address_in
+from amqpstore_server.administration.work import Work
+
+
+async def never(_work: Work[object]) -> object:
+    raise AssertionError("no request has come")
+
+
+def is_closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.trio
+async def test_a_request_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    directory = str(tmp_path)
+    administration: Any = None  # is not asked
+    with admin_socket.admin_socket(directory) as listener:
+        assert listener is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(AdminSocket(listener, administration, never).run)
+            clients = [
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                for _ in range(admin_socket._MAX_CLIENTS + 1)
+            ]
+            for client in clients:
+                with address_in(directory) as address:
+                    client.connect(address)
+                client.sendall(LENGTH.pack(10) + b"{")
+                client.setblocking(False)
+            # The last one has its turn when the others are gone, and as much time as they.
+            for waiting, at_least_s in ((clients[:-1], 1), (clients[-1:], 2)):
+                while not all(map(is_closed, waiting)):
+                    mock_clock.jump(0.5)
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                assert trio.current_time() >= at_least_s * admin_socket._REQUEST_S
+            nursery.cancel_scope.cancel()
+        for client in clients:
+            client.close()
