@@ -44,7 +44,8 @@ def _kept(directory: str) -> str:
 
 
 def _keep(directory: str) -> None:
-    shutil.copytree(directory, _kept(directory))
+    # Who was killed while it stopped has left its socket, which cannot be copied.
+    shutil.copytree(directory, _kept(directory), ignore=shutil.ignore_patterns("*.sock"))
 
 
 def _put_back(directory: str) -> None:
