@@ -43,7 +43,7 @@ def test_a_broker_outlives_signals_while_it_is_loaded_and_reloads_afterwards(
 ) -> None:
     numbers = [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP]
     log = tmp_path / "log"
-    with sent(numbers, "amqpstore_tools.offline.exits", serving(tmp_path), log) as process:
+    with sent(numbers, "amqpstore_tools.offline.terminal", serving(tmp_path), log) as process:
         assert process.stdout is not None
         assert b" ready: " in process.stdout.readline()
         wait_until(lambda: 'event="configuration reloaded"' in log.read_text())
@@ -57,7 +57,7 @@ def test_a_broker_that_is_loaded_ends_as_one_that_starts(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     log = tmp_path / "log"
-    with sent([number], "amqpstore_tools.offline.exits", serving(tmp_path), log) as process:
+    with sent([number], "amqpstore_tools.offline.terminal", serving(tmp_path), log) as process:
         assert process.wait(20) == 0
     assert log.read_text() == "amqpstore serve: stopped by a signal while nobody was served\n"
 
