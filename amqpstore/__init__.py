@@ -66,8 +66,8 @@ The modules, from the disk upwards:
 - `evidence`: what the files of a store say of each other, also when some are lost.
 - `marker`, `replacing`, `identity`, `expected_segments`: which directory is a store, which store it
   is, and which segments it should have; `opening`, `recovery`, `present_numbers`, `recovered`: how
-  it is opened, and what it contains after a crash; `terms`: the numbers of a log whose leaders
-  change.
+  it is opened, and what it contains after a crash; `terms`, `next_term`: the numbers of a log whose
+  leaders change, and where that of a new leader begins.
 - `measures`, `figures`: how long the work takes, and what there is, for those who watch.
 - `store`: the interface to all of this; `errors`: every error.
 - `shared`: another interface, for programs with threads and without a broker: see `SharedStore`.

@@ -31,8 +31,8 @@ from amqpstore.checkpoint_state import CheckpointState, IndexFile, QueueIndex
 from amqpstore.durability import reason_of
 from amqpstore.errors import DurabilityError
 from amqpstore.filenames import index_path
-from amqpstore.index import IndexState
-from amqpstore.index_merge import IndexMerger, Merged
+from amqpstore.index import IndexState, Merged
+from amqpstore.index_merge import IndexMerger
 from amqpstore.index_writer import IndexWriter
 from amqpstore.keys import IndexKey
 from amqpstore.log_batch import BatchSummary

@@ -130,6 +130,14 @@ class IndexState(NamedTuple):
         }
 
 
+class Merged(NamedTuple):
+    """Files of a queue, `old`, whose live entries are now in file `new`."""
+
+    queue_id: int
+    old: list[IndexState]
+    new: int
+
+
 class PagedFile(NamedTuple):
     """Runs that are in index file `number` only: `live` messages, all that are live in it from
     sequence `first` to before `end`. None of them expires before `expires_ms`, or ever if that is

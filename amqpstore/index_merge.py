@@ -7,23 +7,14 @@ gets a message a day would have a file for each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from amqpstore.checkpoint_state import Block, IndexFile, QueueIndex
 from amqpstore.durability import sync_directory, sync_file
 from amqpstore.filenames import INDEX, index_path
 from amqpstore.files import Files
-from amqpstore.index import Entries, IndexState, encode_block
+from amqpstore.index import Entries, IndexState, Merged, encode_block
 from amqpstore.limits import StoreLimits
 from amqpstore.removal import attempt
-
-
-class Merged(NamedTuple):
-    """Files of a queue, `old`, whose live entries are now in file `new`."""
-
-    queue_id: int
-    old: list[IndexState]
-    new: int
 
 
 class IndexMerger:

@@ -25,7 +25,7 @@ from amqpstore.evidence.durable_positions import PositionNotes
 from amqpstore.figures import CountedSegment, LogFigures
 from amqpstore.filenames import index_path, is_compacted, segment_path
 from amqpstore.files import File
-from amqpstore.index_merge import Merged
+from amqpstore.index import Merged
 from amqpstore.index_writer import IndexWriter
 from amqpstore.log import Log
 from amqpstore.measures import BucketHistogram

@@ -22,6 +22,7 @@ from amqpstore.filenames import (
 )
 from amqpstore.files import Files, Lock, NotAFileError, OwnLockError
 from amqpstore.measures import StoreMeasures
+from amqpstore.next_term import begin_term
 from amqpstore.options import Options
 from amqpstore.queue import Queue
 from amqpstore.records import FORMAT_VERSION
@@ -30,7 +31,6 @@ from amqpstore.recovery import recover
 from amqpstore.removal import attempt, copy_to_quarantine, quarantine
 from amqpstore.space import ReservingCatalog, Space
 from amqpstore.tables import StoreRows
-from amqpstore.terms import begin_term
 
 
 class OpenedStore(NamedTuple):

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from amqpstore.errors import DamageError
 from amqpstore.expiry import ExpiryHeap, earliest
-from amqpstore.index import IndexState, PagedFile
-from amqpstore.index_merge import Merged
+from amqpstore.index import IndexState, Merged, PagedFile
 from amqpstore.runs import ReadyList, Run
 from amqpstore.transient import FIRST_TRANSIENT
 

@@ -8,20 +8,11 @@ was never committed is told from the one that took its place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from amqpstore.tables import Position
-
 MAX_TERM = (1 << 18) - 1
 """The highest term: no LSN is above 2^62."""
 
 _TERM_SHIFT = 44
 _NUMBERS = (1 << _TERM_SHIFT) - 1
-
-_IDS_A_TERM = 1 << 32
-_QUEUES_A_TERM = 1 << 16
-"""More than one batch can use. So nothing that a discarded batch named is named again."""
 
 
 def term_of(lsn: int) -> int:
@@ -42,20 +33,3 @@ def batch_named(lsn: int) -> str:
 def lsn_of(term: int, number: int) -> int:
     """Return the LSN of a batch."""
     return term << _TERM_SHIFT | number
-
-
-def begin_term(end: Position, next_queue_id: int, term: int) -> tuple[Position, int]:
-    """Return where the log of a new leader begins, and its next queue id.
-
-    Args: end of the log, and the next queue id, of the store that it takes over.
-    Raises: ValueError, if the log has this term, or a later one, already.
-    """
-    last = term_of(end.lsn - 1)
-    if not last < term <= MAX_TERM:
-        raise ValueError(f"the log is in term {last} already")
-    begun = term - last
-    position = end._replace(
-        lsn=lsn_of(term, number_of(end.lsn - 1) + 1),
-        message_id=end.message_id + begun * _IDS_A_TERM,
-    )
-    return position, next_queue_id + begun * _QUEUES_A_TERM

@@ -9,9 +9,10 @@ from amqpstore import DamageError, MembershipError, Store
 from amqpstore.catalog import LmdbCatalog
 from amqpstore.errors import RefusedBatchError
 from amqpstore.files import OsFiles
+from amqpstore.next_term import begin_term
 from amqpstore.replica.membership import Membership, read_membership, write_membership
 from amqpstore.tables import Position, StoreRows
-from amqpstore.terms import MAX_TERM, begin_term, lsn_of, number_of, term_of
+from amqpstore.terms import MAX_TERM, lsn_of, number_of, term_of
 from tests.unit.engine.stores import publish_batches, queue_named
 
 MEMBER = Membership("0123456789abcdef", 2**64 - 1)
