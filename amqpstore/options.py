@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amqpstore.arguments import check_whole
-from amqpstore.compression import Compressor
-from amqpstore.limits import LIMITS, StoreLimits
+from amqpstore.format.compression import Compressor
+from amqpstore.format.limits import LIMITS, StoreLimits
+from amqpstore.queues.arguments import check_whole
 
 
 class Options(NamedTuple):

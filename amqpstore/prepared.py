@@ -24,20 +24,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from amqpstore import purges, tables
-from amqpstore.acks import GatheredAcks
-from amqpstore.arguments import publish_bytes
-from amqpstore.catalog import Value
+from amqpstore import purges
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Value
+from amqpstore.catalog.tables import PreparedRow
 from amqpstore.errors import (
     PartlyReadError,
     ReadLaterError,
     TransactionEndedError,
     UndecidableError,
 )
-from amqpstore.message import Envelope, Message
-from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run, body_bytes, overhead_bytes
-from amqpstore.tables import PreparedRow
+from amqpstore.format.message import Envelope, Message
+from amqpstore.format.runs import Run, body_bytes, overhead_bytes
+from amqpstore.queues.acks import GatheredAcks
+from amqpstore.queues.arguments import publish_bytes
+from amqpstore.queues.queue import Placement, Queue
 
 if TYPE_CHECKING:
     from amqpstore.store import Store

@@ -22,14 +22,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from amqpstore import tables
-from amqpstore.catalog import Value
-from amqpstore.index import PagedFile
-from amqpstore.message import Envelope, Message
-from amqpstore.queue import Placement, Queue, is_logged
-from amqpstore.records import MAX_COUNT, Operation, OperationKind
-from amqpstore.runs import Run, overhead_bytes
-from amqpstore.tables import PreparedRow
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Value
+from amqpstore.catalog.tables import PreparedRow
+from amqpstore.format.index import PagedFile
+from amqpstore.format.message import Envelope, Message
+from amqpstore.format.records import MAX_COUNT, Operation, OperationKind
+from amqpstore.format.runs import Run, overhead_bytes
+from amqpstore.queues.queue import Placement, Queue, is_logged
 
 if TYPE_CHECKING:
     from amqpstore.store import Store

@@ -17,9 +17,39 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from amqpstore import marker, tables
-from amqpstore.acks import GatheredAcks
-from amqpstore.arguments import (
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.catalog.tables import SegmentEndRow, StoreRows
+from amqpstore.checkpoints.compaction import Compacted
+from amqpstore.errors import (
+    DiskFullError,
+    ReadLaterError,
+)
+from amqpstore.evidence.absence import UnreadableCount
+from amqpstore.format.compression import Decompressor
+from amqpstore.format.message import Message
+from amqpstore.format.records import (
+    MAX_COUNT,
+    OPERATION,
+    MessageDecoder,
+    Operation,
+    OperationKind,
+)
+from amqpstore.format.runs import Run, body_bytes, overhead_bytes
+from amqpstore.identity import marker
+from amqpstore.log.companion import Companion
+from amqpstore.log.grouped_definitions import GroupedDefinitions
+from amqpstore.log.log import Log
+from amqpstore.log.open_state import ClosableStore, OpenState
+from amqpstore.log.segments import Unread
+from amqpstore.log.spares import Spares
+from amqpstore.options import DEFAULTS, Options, check_options, compressor_of
+from amqpstore.prepared import Prepared, restore
+from amqpstore.provenance.client_trails import FILE_BYTES, ClientTrails
+from amqpstore.provenance.provenance import GoesOn, IsCopy, ProvenanceReader
+from amqpstore.purges import Purged, purge_aside
+from amqpstore.queues.acks import GatheredAcks
+from amqpstore.queues.arguments import (
     check_many,
     check_messages,
     check_own,
@@ -28,51 +58,22 @@ from amqpstore.arguments import (
     check_whole,
     publish_bytes,
 )
-from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
-from amqpstore.client_trails import FILE_BYTES, ClientTrails
-from amqpstore.clock import SYSTEM_CLOCK, Clock
-from amqpstore.compaction import Compacted
-from amqpstore.companion import Companion
-from amqpstore.compression import Decompressor
-from amqpstore.disposal import Disposal
-from amqpstore.durability import reason_of
-from amqpstore.errors import (
-    DiskFullError,
-    ReadLaterError,
-)
-from amqpstore.evidence.absence import UnreadableCount
-from amqpstore.figures import CountedSegment, StoreFigures
-from amqpstore.filenames import absolute_path
-from amqpstore.files import SPARE, Files, Lock, OsFiles
-from amqpstore.grouped_definitions import GroupedDefinitions
-from amqpstore.log import Log
-from amqpstore.maintenance import Maintenance
-from amqpstore.memory import Memory
-from amqpstore.message import Message
-from amqpstore.open_state import ClosableStore, OpenState
-from amqpstore.opening import OpenedStore, lock_directory, open_directory
-from amqpstore.options import DEFAULTS, Options, check_options, compressor_of
-from amqpstore.prepared import Prepared, restore
-from amqpstore.provenance import GoesOn, IsCopy, ProvenanceReader
-from amqpstore.publishing import Publishing
-from amqpstore.purges import Purged, purge_aside
-from amqpstore.queue import Placement, Queue
-from amqpstore.records import (
-    MAX_COUNT,
-    OPERATION,
-    MessageDecoder,
-    Operation,
-    OperationKind,
-)
-from amqpstore.runs import Run, body_bytes, overhead_bytes
-from amqpstore.segments import Unread
-from amqpstore.spares import Spares
-from amqpstore.stored_runs import StoredRuns
-from amqpstore.tables import SegmentEndRow, StoreRows
+from amqpstore.queues.disposal import Disposal
+from amqpstore.queues.memory import Memory
+from amqpstore.queues.publishing import Publishing
+from amqpstore.queues.queue import Placement, Queue
+from amqpstore.queues.stored_runs import StoredRuns
+from amqpstore.queues.transient import FIRST_TRANSIENT, TransientLog
+from amqpstore.queues.withdrawals import Withdrawals
+from amqpstore.recovery.opening import OpenedStore, lock_directory, open_directory
+from amqpstore.system.clock import SYSTEM_CLOCK, Clock
+from amqpstore.system.durability import reason_of
+from amqpstore.system.filenames import absolute_path
+from amqpstore.system.files import SPARE, Files, Lock, OsFiles
 from amqpstore.transaction import Transaction
-from amqpstore.transient import FIRST_TRANSIENT, TransientLog
-from amqpstore.withdrawals import Withdrawals
-from amqpstore.worker import ThreadWorker, Worker
+from amqpstore.upkeep.figures import CountedSegment, StoreFigures
+from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.worker import ThreadWorker, Worker
 
 _log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from amqpstore.acks import GatheredAcks
-from amqpstore.arguments import check_many, check_messages, check_own, check_taken
-from amqpstore.catalog import Value
+from amqpstore.catalog.catalog import Value
 from amqpstore.errors import TransactionEndedError
-from amqpstore.message import Message
+from amqpstore.format.message import Message
+from amqpstore.format.runs import Run
 from amqpstore.prepared import Prepared, Publish, prepare, put_all
-from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run
+from amqpstore.queues.acks import GatheredAcks
+from amqpstore.queues.arguments import check_many, check_messages, check_own, check_taken
+from amqpstore.queues.queue import Placement, Queue
 
 if TYPE_CHECKING:
     from amqpstore.store import Store

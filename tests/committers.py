@@ -6,8 +6,8 @@ from collections.abc import Callable
 import trio
 
 from amqpstore import Store
-from amqpstore.files import File
-from amqpstore_server.committer import Committer
+from amqpstore.system.files import File
+from amqpstore_server.loop.committer import Committer
 
 
 class LaterDatasyncs:

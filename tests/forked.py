@@ -22,7 +22,7 @@ _LOADED = [
     "amqpstore_tools.__main__",
     "amqpstore_tools.verbs.serve",
     "amqpstore_server.app",
-    "amqpstore_server.config_options",
+    "amqpstore_server.config.options",
 ]
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from amqpstore.worker import Outcome
+from amqpstore.upkeep.worker import Outcome
 
 _MAX_POLLS = 4
 

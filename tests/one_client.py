@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 import trio
 
-import amqpstore_server.socket_connection
-import amqpstore_server.sockets
-import amqpstore_server.turn
+import amqpstore_server.loop.socket_connection
+import amqpstore_server.loop.sockets
+import amqpstore_server.loop.turn
 from amqpstore import Options
 from amqpstore_server.app import App
-from amqpstore_server.config import Config
-from amqpstore_server.listening import listen
-from amqpstore_server.read_size import ReadSize
+from amqpstore_server.config.config import Config
+from amqpstore_server.listening.listening import listen
+from amqpstore_server.loop.read_size import ReadSize
 from amqpstore_tools.bench.messages import MessageBlock, block_of
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import Address, Connection
@@ -27,7 +27,11 @@ from tests.committers import LaterDatasyncs
 from tests.waiting import wait_readable
 
 DIRECTORY = "/data"
-CLOCKED = (amqpstore_server.socket_connection, amqpstore_server.sockets, amqpstore_server.turn)
+CLOCKED = (
+    amqpstore_server.loop.socket_connection,
+    amqpstore_server.loop.sockets,
+    amqpstore_server.loop.turn,
+)
 """What times the reads of a client."""
 
 

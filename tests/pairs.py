@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Options, Store
-from amqpstore.log_batch import Batch
+from amqpstore.log.batch import Batch
 from amqpstore.replica import FollowerStore, Membership
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_server.cluster.frame_tags import FrameTags
 from amqpstore_server.cluster.frames import PROTOCOL
 from amqpstore_server.cluster.keys import (

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from amqpstore import Message, Options, Queue, Run, Store, marker
-from amqpstore.catalog import Change, Value
-from amqpstore.filenames import is_compacted, segment_number, segment_path
+from amqpstore import Message, Options, Queue, Run, Store
+from amqpstore.catalog.catalog import Change, Value
+from amqpstore.catalog.tables import StoreRows
+from amqpstore.identity import marker
 from amqpstore.replica import (
     CopySource,
     FollowerStore,
@@ -26,7 +27,7 @@ from amqpstore.replica import (
     write_membership,
 )
 from amqpstore.replica.follower_store import SHIPPED
-from amqpstore.tables import StoreRows
+from amqpstore.system.filenames import is_compacted, segment_number, segment_path
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.faulty_files import Faults
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog

@@ -16,12 +16,12 @@ import trio
 
 import amqpstore_server.management.door  # noqa: F401 - on import it takes longer than a start
 from amqpstore import Store
-from amqpstore_server.admin_socket import admin_socket
+from amqpstore_server.administration.admin_socket import admin_socket
 from amqpstore_server.app import App
-from amqpstore_server.config import Config
+from amqpstore_server.config.config import Config
 from amqpstore_server.config_values import store_options
-from amqpstore_server.listening import listen
-from amqpstore_server.management_sockets import ManagementSockets, url_of
+from amqpstore_server.listening.listening import listen
+from amqpstore_server.listening.management_sockets import ManagementSockets, url_of
 from tests.conformance.wire_client import WireClient
 from tests.waiting import wait_until
 

@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amqpstore import DiskFullError, Message, Options, Run
-from amqpstore.clock import SimulatedClock
+from amqpstore.system.clock import SimulatedClock
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.limits import BROKER_LIMITS, BrokerLimits
 from amqpstore_server.broker.messages.envelope import visible
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import BROKER_LIMITS, BrokerLimits
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import CatalogCommit, Operation

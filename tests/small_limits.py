@@ -1,6 +1,6 @@
 """Small numbers for what is large in a store of everyday size, so that histories can be short."""
 
-from amqpstore.limits import StoreLimits
+from amqpstore.format.limits import StoreLimits
 
 
 def small_limits(*, entries_a_file: int, max_runs: int) -> StoreLimits:

@@ -13,6 +13,7 @@ another part often knows what is missing. Nothing here changes a file, or decide
 - `put_back`: segments that a repair has given up, and that are there again.
 - `identification`: what a file is, whatever its name and its directory; `misplaced`: files that the
   store needs and that lie under another name.
+- `present_numbers`: which ids or batches sound records have.
 - `wrong_kinds`: directories, pipes and the like in the place of files.
 """
 

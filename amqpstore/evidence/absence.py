@@ -12,13 +12,13 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from amqpstore.descriptors import is_shortage, open_to_read
-from amqpstore.filenames import segment_path
-from amqpstore.files import Files
-from amqpstore.queue import Queue
-from amqpstore.runs import Run
-from amqpstore.segment_accounts import SegmentAccount
-from amqpstore.tables import OffsetTableRow
+from amqpstore.catalog.tables import OffsetTableRow
+from amqpstore.format.runs import Run
+from amqpstore.log.segment_accounts import SegmentAccount
+from amqpstore.queues.queue import Queue
+from amqpstore.system.descriptors import is_shortage, open_to_read
+from amqpstore.system.filenames import segment_path
+from amqpstore.system.files import Files
 
 _SIZES_READ = 1024
 """Of how many segments the sizes are read: those of 16 GiB by default, in some milliseconds."""

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from amqpstore.durability import reason_of
-from amqpstore.filenames import TRAILS, position_name, position_number
-from amqpstore.files import File, Files
-from amqpstore.tables import Position
+from amqpstore.catalog.tables import Position
+from amqpstore.system.durability import reason_of
+from amqpstore.system.filenames import TRAILS, position_name, position_number
+from amqpstore.system.files import File, Files
 from amqpstore.terms import term_of
 
 _log = logging.getLogger(__name__)

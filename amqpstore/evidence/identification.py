@@ -13,7 +13,20 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from amqpstore.filenames import (
+from amqpstore.format.index import BLOCK, MAX_FILE_BYTES
+from amqpstore.format.records import (
+    HEADER,
+    MAGIC,
+    SEGMENT_PAYLOAD,
+    Gap,
+    Kind,
+    Record,
+    checksum_seed,
+    not_next,
+    record_at,
+)
+from amqpstore.identity.identity import SegmentHeader
+from amqpstore.system.filenames import (
     CATALOG,
     INDEX,
     QUARANTINE,
@@ -27,20 +40,7 @@ from amqpstore.filenames import (
     repair_number,
     segment_path,
 )
-from amqpstore.files import File, Files, FileType
-from amqpstore.identity import SegmentHeader
-from amqpstore.index import BLOCK, MAX_FILE_BYTES
-from amqpstore.records import (
-    HEADER,
-    MAGIC,
-    SEGMENT_PAYLOAD,
-    Gap,
-    Kind,
-    Record,
-    checksum_seed,
-    not_next,
-    record_at,
-)
+from amqpstore.system.files import File, Files, FileType
 
 _WINDOW_BYTES = 1 << 20
 _SEARCHED_BYTES = 64 << 20

@@ -7,10 +7,13 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from amqpstore import tables
+from amqpstore.catalog import tables
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import START, StoreRows
 from amqpstore.evidence.identification import FileKind, IdentifiedFile, find_files, identify
-from amqpstore.expected_segments import is_of_log
-from amqpstore.filenames import (
+from amqpstore.identity.expected_segments import is_of_log
+from amqpstore.system.filenames import (
     INDEX,
     KEPT,
     LOCK,
@@ -23,10 +26,7 @@ from amqpstore.filenames import (
     index_key,
     is_unfinished,
 )
-from amqpstore.files import Files, FileType
-from amqpstore.keys import IndexKey
-from amqpstore.shapes import Rows
-from amqpstore.tables import START, StoreRows
+from amqpstore.system.files import Files, FileType
 
 _SEARCHED_BYTES = 1 << 20
 """How far a start looks into a file for its first sound record."""

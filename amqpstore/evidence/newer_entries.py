@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from amqpstore.files import Files
-from amqpstore.index import MAX_FILE_BYTES, decode_block
-from amqpstore.keys import IndexKey
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.records import Kind, Record, scan
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.index import MAX_FILE_BYTES, decode_block
+from amqpstore.format.records import Kind, Record, scan
+from amqpstore.system.files import Files
 
 
 class NewerEntries(NamedTuple):

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from amqpstore.catalog.tables import DamageRow
 from amqpstore.evidence.identification import FileKind, IdentifiedFile
-from amqpstore.filenames import is_compacted, quarantined_path, segment_path
-from amqpstore.files import Files
-from amqpstore.records import Kind, Record
-from amqpstore.tables import DamageRow
-from amqpstore.windows import scan_file
+from amqpstore.format.records import Kind, Record
+from amqpstore.format.windows import scan_file
+from amqpstore.system.filenames import is_compacted, quarantined_path, segment_path
+from amqpstore.system.files import Files
 
 IS_NEWER = "it has messages that the last checkpoint did not know: the catalog is an older one"
 

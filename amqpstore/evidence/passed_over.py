@@ -18,14 +18,14 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from amqpstore import tables
-from amqpstore.definitions import read_copy
+from amqpstore.catalog import tables
+from amqpstore.catalog.definitions import read_copy
+from amqpstore.catalog.tables import START, DamageRow, PassedOverRow, Position, RowsOf, StoreRows
 from amqpstore.errors import DamageError
-from amqpstore.files import Files
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.records import Kind, Record, checksum_seed, decode_transaction, scan
-from amqpstore.tables import START, DamageRow, PassedOverRow, Position, RowsOf, StoreRows
-from amqpstore.windows import read_around
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.records import Kind, Record, checksum_seed, decode_transaction, scan
+from amqpstore.format.windows import read_around
+from amqpstore.system.files import Files
 
 KEPT_FOR_ACKS = DamageRow(0, 0, "it may have acks of messages that a start passed over")
 """The row in `quarantine` of a segment that was read when something was passed over."""

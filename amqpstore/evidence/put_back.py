@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from amqpstore.evidence.passed_over import PassedOver
-from amqpstore.filenames import QUARANTINE, repair_number
-from amqpstore.files import Files
-from amqpstore.records import Record
-from amqpstore.windows import scan_file
+from amqpstore.format.records import Record
+from amqpstore.format.windows import scan_file
+from amqpstore.system.filenames import QUARANTINE, repair_number
+from amqpstore.system.files import Files
 
 IS_PUT_BACK = (
     "the last repair gave up what is in it, as it was missing then. It is kept, and not read: "

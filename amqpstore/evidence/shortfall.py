@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpstore.client_trails import Note, What, newest_notes
-from amqpstore.durability import reason_of
+from amqpstore.catalog.tables import Position
 from amqpstore.evidence.durable_positions import DurablePosition, read_positions
-from amqpstore.filenames import TRAILS, position_number, trail_number
-from amqpstore.files import Files
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.records import Operation, OperationKind, SpreadEnqueue
-from amqpstore.tables import Position
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.records import Operation, OperationKind, SpreadEnqueue
+from amqpstore.provenance.client_trails import Note, What, newest_notes
+from amqpstore.system.durability import reason_of
+from amqpstore.system.filenames import TRAILS, position_number, trail_number
+from amqpstore.system.files import Files
 
 _log = logging.getLogger(__name__)
 

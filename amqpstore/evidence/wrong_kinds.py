@@ -11,9 +11,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from amqpstore.catalog.tables import Position
 from amqpstore.errors import UnreadableFileError
-from amqpstore.expected_segments import is_of_log
-from amqpstore.filenames import (
+from amqpstore.identity.expected_segments import is_of_log
+from amqpstore.system.filenames import (
     CATALOG,
     CATALOG_FILE,
     CATALOG_LOCK,
@@ -43,8 +44,7 @@ from amqpstore.filenames import (
     segment_path,
     trail_number,
 )
-from amqpstore.files import Files, FileType
-from amqpstore.tables import Position
+from amqpstore.system.files import Files, FileType
 
 _FILE, _DIRECTORY = FileType.FILE, FileType.DIRECTORY
 

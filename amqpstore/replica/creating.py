@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import uuid
 
-from amqpstore import marker
-from amqpstore.catalog import LmdbCatalog, OpenCatalog
+from amqpstore.catalog.catalog import LmdbCatalog, OpenCatalog
 from amqpstore.errors import MembershipError
-from amqpstore.filenames import SEGMENTS, absolute_path
-from amqpstore.files import Files, OsFiles
-from amqpstore.opening import lock_directory, make_store
+from amqpstore.identity import marker
+from amqpstore.recovery.opening import lock_directory, make_store
 from amqpstore.replica.membership import Membership, read_membership, write_membership
+from amqpstore.system.filenames import SEGMENTS, absolute_path
+from amqpstore.system.files import Files, OsFiles
 
 
 def create_follower(

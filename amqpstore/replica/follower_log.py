@@ -19,16 +19,16 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable
 
-from amqpstore.durability import sync_directory
 from amqpstore.errors import RefusedBatchError
-from amqpstore.filenames import SEGMENTS, is_compacted, segment_path
-from amqpstore.log import Log
-from amqpstore.log_batch import Batch, BatchSummary
+from amqpstore.log.batch import Batch, BatchSummary
+from amqpstore.log.log import Log
+from amqpstore.log.segments import Segment
+from amqpstore.log.space import Space, is_no_space
 from amqpstore.replica.log_reading import LOG_START, BatchEnd
 from amqpstore.replica.sealed_batch import SEGMENT_BYTES, SealedBatch
 from amqpstore.replica.segment_rewrite import SegmentRewrite
-from amqpstore.segments import Segment
-from amqpstore.space import Space, is_no_space
+from amqpstore.system.durability import sync_directory
+from amqpstore.system.filenames import SEGMENTS, is_compacted, segment_path
 from amqpstore.terms import batch_named, term_of
 
 _MAX_SKIPPED = 100

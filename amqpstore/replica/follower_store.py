@@ -19,10 +19,9 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from amqpstore import marker, tables
-from amqpstore.catalog import Change, LmdbCatalog, OpenCatalog, Value
-from amqpstore.clock import SYSTEM_CLOCK, Clock
-from amqpstore.durability import reason_of
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Change, LmdbCatalog, OpenCatalog, Value
+from amqpstore.catalog.tables import Position, StoreRows
 from amqpstore.errors import (
     DamageError,
     DivergedError,
@@ -30,14 +29,14 @@ from amqpstore.errors import (
     RefusedBatchError,
     RefusedCopyError,
 )
-from amqpstore.filenames import CATALOG, absolute_path, segment_path
-from amqpstore.files import Files, Lock, OsFiles
-from amqpstore.log_batch import Batch, BatchSummary
-from amqpstore.maintenance import Maintenance
-from amqpstore.memory import Memory
-from amqpstore.open_state import ClosableStore, OpenState
-from amqpstore.opening import OpenedStore, lock_directory, open_directory
+from amqpstore.identity import marker
+from amqpstore.log.batch import Batch, BatchSummary
+from amqpstore.log.open_state import ClosableStore, OpenState
+from amqpstore.log.space import is_no_space
 from amqpstore.options import DEFAULTS, Options, check_options
+from amqpstore.queues.memory import Memory
+from amqpstore.queues.transient import TransientLog
+from amqpstore.recovery.opening import OpenedStore, lock_directory, open_directory
 from amqpstore.replica.follower_log import FollowerLog, place_after
 from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, sealed_batches
 from amqpstore.replica.replacement import (
@@ -56,11 +55,13 @@ from amqpstore.replica.segment_rewrite import (
     remove_last,
 )
 from amqpstore.replica.whole_copy import WholeCopy
-from amqpstore.space import is_no_space
-from amqpstore.tables import Position, StoreRows
+from amqpstore.system.clock import SYSTEM_CLOCK, Clock
+from amqpstore.system.durability import reason_of
+from amqpstore.system.filenames import CATALOG, absolute_path, segment_path
+from amqpstore.system.files import Files, Lock, OsFiles
 from amqpstore.terms import batch_named, term_of
-from amqpstore.transient import TransientLog
-from amqpstore.worker import ThreadWorker, Worker
+from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.worker import ThreadWorker, Worker
 
 _log = logging.getLogger(__name__)
 

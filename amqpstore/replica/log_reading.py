@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from amqpstore.batches import StoredBatch, in_segment
 from amqpstore.errors import DamageError
-from amqpstore.filenames import is_compacted, segment_path
-from amqpstore.files import Files
-from amqpstore.index import UNKNOWN_SIZE
-from amqpstore.log import Log
-from amqpstore.records import Gap, Record, logical_bytes, scan, size_of_body
+from amqpstore.format.batches import StoredBatch, in_segment
+from amqpstore.format.index import UNKNOWN_SIZE
+from amqpstore.format.records import Gap, Record, logical_bytes, scan, size_of_body
+from amqpstore.log.log import Log
 from amqpstore.replica.sealed_batch import SealedBatch, transaction_checksum
+from amqpstore.system.filenames import is_compacted, segment_path
+from amqpstore.system.files import Files
 
 _NAMED_SEGMENTS = 2
 _NAMED_BATCHES = 16

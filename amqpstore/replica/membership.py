@@ -11,9 +11,9 @@ import re
 from typing import NamedTuple
 
 from amqpstore.errors import DamageError
-from amqpstore.filenames import MEMBER, NEW_MEMBER
-from amqpstore.files import Files
-from amqpstore.replacing import replace_file
+from amqpstore.system.filenames import MEMBER, NEW_MEMBER
+from amqpstore.system.files import Files
+from amqpstore.system.replacing import replace_file
 
 _HEAD = "amqpstore member\nmember: {member}\netcd-cluster: {cluster}\n"
 _PATTERN = re.compile(

@@ -23,10 +23,11 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from amqpstore.catalog import Catalog, Change
-from amqpstore.durability import sync_directory, sync_file
+from amqpstore.catalog.catalog import Catalog, Change
 from amqpstore.errors import DamageError, RefusedCopyError
-from amqpstore.filenames import (
+from amqpstore.replica.whole_copy import WholeCopy, is_copied_name
+from amqpstore.system.durability import sync_directory, sync_file
+from amqpstore.system.filenames import (
     INDEX,
     KEPT,
     REPLACEMENT,
@@ -36,10 +37,9 @@ from amqpstore.filenames import (
     kept_segment,
     segment_number,
 )
-from amqpstore.files import File, Files
-from amqpstore.removal import attempt
-from amqpstore.replacing import replace_file
-from amqpstore.replica.whole_copy import WholeCopy, is_copied_name
+from amqpstore.system.files import File, Files
+from amqpstore.system.removal import attempt
+from amqpstore.system.replacing import replace_file
 
 _PIECE_BYTES = 1 << 20
 _OWN = "term"

@@ -19,11 +19,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from amqpstore.batches import sound_operations
 from amqpstore.errors import RefusedBatchError
-from amqpstore.identity import SegmentHeader
-from amqpstore.log_batch import Batch, BatchSummary
-from amqpstore.records import (
+from amqpstore.format.batches import sound_operations
+from amqpstore.format.records import (
     HEADER,
     SEGMENT_PAYLOAD,
     Gap,
@@ -32,6 +30,8 @@ from amqpstore.records import (
     enqueued_ids,
     record_at,
 )
+from amqpstore.identity.identity import SegmentHeader
+from amqpstore.log.batch import Batch, BatchSummary
 
 _HEAD = struct.Struct(">QIQQIQ")
 _CHECKSUM = struct.Struct(">I")

@@ -21,8 +21,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from amqpstore.durability import sync_directory, sync_file
-from amqpstore.filenames import (
+from amqpstore.replica.log_reading import BatchEnd
+from amqpstore.system.durability import sync_directory, sync_file
+from amqpstore.system.filenames import (
     QUARANTINE,
     SEGMENTS,
     is_unfinished,
@@ -32,9 +33,8 @@ from amqpstore.filenames import (
     segment_name,
     segment_path,
 )
-from amqpstore.files import Files
-from amqpstore.removal import attempt
-from amqpstore.replica.log_reading import BatchEnd
+from amqpstore.system.files import Files
+from amqpstore.system.removal import attempt
 
 _PIECE_BYTES = 1 << 20
 

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 import msgpack
 from crc32c import crc32c
 
-from amqpstore import tables
-from amqpstore.catalog import TABLES, Value
-from amqpstore.expected_segments import is_of_log
-from amqpstore.filenames import (
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import TABLES, Value
+from amqpstore.catalog.shapes import misshapen
+from amqpstore.catalog.tables import Position, RowsOf, StoreRows
+from amqpstore.identity.expected_segments import is_of_log
+from amqpstore.replica.log_reading import LOG_START, BatchEnd
+from amqpstore.system.filenames import (
     INDEX,
     SEGMENTS,
     index_key,
@@ -25,9 +28,6 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
-from amqpstore.replica.log_reading import LOG_START, BatchEnd
-from amqpstore.shapes import misshapen
-from amqpstore.tables import Position, RowsOf, StoreRows
 from amqpstore.terms import number_of
 
 _CHECKSUM = struct.Struct(">I")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from amqpstore.format.runs import Run
 from amqpstore.prepared import Publish
-from amqpstore.queue import Queue
-from amqpstore.runs import Run
+from amqpstore.queues.queue import Queue
 from amqpstore.shared.queues import Queues
 from amqpstore.store import Store
 

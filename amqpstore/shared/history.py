@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from amqpstore.errors import DiskFullError, MessageDamagedError, ReadLaterError
-from amqpstore.message import Envelope, Message
+from amqpstore.format.message import Envelope, Message
+from amqpstore.format.runs import Run
 from amqpstore.prepared import Publish
-from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run
+from amqpstore.queues.queue import Placement, Queue
 from amqpstore.shared.locked_store import LockedStore
 from amqpstore.store import Store
 

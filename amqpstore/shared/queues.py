@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from amqpstore.errors import OtherOwnerError, QueueDiffersError, QueueNotFoundError
-from amqpstore.queue import Queue
+from amqpstore.queues.queue import Queue
 from amqpstore.shared.arrivals import Arrivals
 from amqpstore.shared.history import History, HistoryLimits
 from amqpstore.shared.locked_store import LockedStore

@@ -6,13 +6,11 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from amqpstore.arguments import check_span, check_str, check_text, check_whole
-from amqpstore.catalog import LmdbCatalog, OpenCatalog
-from amqpstore.clock import SYSTEM_CLOCK, Clock
-from amqpstore.files import Files
-from amqpstore.message import MAX_NAME_BYTES
+from amqpstore.catalog.catalog import LmdbCatalog, OpenCatalog
+from amqpstore.format.message import MAX_NAME_BYTES
 from amqpstore.options import DEFAULTS, Options
-from amqpstore.recovered import RecoveryReport
+from amqpstore.queues.arguments import check_span, check_str, check_text, check_whole
+from amqpstore.recovery.recovered import RecoveryReport
 from amqpstore.shared.history import Consumed, HistoryLimits
 from amqpstore.shared.housekeeping import Housekeeping
 from amqpstore.shared.locked_store import LockedStore
@@ -20,7 +18,9 @@ from amqpstore.shared.prepared import SharedPrepared
 from amqpstore.shared.queues import NamedQueue, Queues
 from amqpstore.shared.transaction import SharedTransaction
 from amqpstore.store import Store
-from amqpstore.worker import Worker
+from amqpstore.system.clock import SYSTEM_CLOCK, Clock
+from amqpstore.system.files import Files
+from amqpstore.upkeep.worker import Worker
 
 
 class QueueState(NamedTuple):

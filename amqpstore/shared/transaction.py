@@ -10,7 +10,19 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple
 
-from amqpstore.arguments import (
+from amqpstore.errors import (
+    ForkedError,
+    NotInTransactionError,
+    QueueNotFoundError,
+    ReenteredError,
+    StoreClosedError,
+    StoreError,
+    TransactionEndedError,
+)
+from amqpstore.format.message import Envelope, Message
+from amqpstore.format.runs import Run
+from amqpstore.prepared import Publish
+from amqpstore.queues.arguments import (
     MAX_LABEL_BYTES,
     check_many,
     check_names,
@@ -21,19 +33,7 @@ from amqpstore.arguments import (
     check_whole,
     messages_of,
 )
-from amqpstore.errors import (
-    ForkedError,
-    NotInTransactionError,
-    QueueNotFoundError,
-    ReenteredError,
-    StoreClosedError,
-    StoreError,
-    TransactionEndedError,
-)
-from amqpstore.message import Envelope, Message
-from amqpstore.prepared import Publish
-from amqpstore.queue import Placement, Queue
-from amqpstore.runs import Run
+from amqpstore.queues.queue import Placement, Queue
 from amqpstore.shared import commit_effects
 from amqpstore.shared.locked_store import LockedStore
 from amqpstore.shared.prepared import SharedPrepared

@@ -19,60 +19,60 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import trio
 
 from amqpstore import DurabilityError, Store
-from amqpstore.datasyncs import KernelDatasyncs
-from amqpstore_server.admin_socket import AdminSocket, admin_socket
+from amqpstore.system.datasyncs import KernelDatasyncs
+from amqpstore_server.administration.admin_socket import AdminSocket, admin_socket
+from amqpstore_server.administration.definitions import Definitions, load
+from amqpstore_server.administration.first_users import define_administrator, define_first
 from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import Slow, Work, carry_out, done
-from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
-from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.events import BrokerEvent
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
-from amqpstore_server.committer import Committer
-from amqpstore_server.config import Config
-from amqpstore_server.config_checks import host_and_port
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.config.checks import host_and_port
+from amqpstore_server.config.config import Config
 from amqpstore_server.config_values import (
     client_limits,
     memory_watermark_bytes,
     store_options,
     trails_of,
 )
-from amqpstore_server.definitions import Definitions, load
-from amqpstore_server.doors import Doors
-from amqpstore_server.first_users import define_administrator, define_first
-from amqpstore_server.garbage import WholeCollector, YoungCollector, keep_collections_short
-from amqpstore_server.holds import LoopHolds
-from amqpstore_server.listening import Acceptor, listen
-from amqpstore_server.login_checks import LoginChecks
-from amqpstore_server.logins import Logins, tokens_of
-from amqpstore_server.management_sockets import (
+from amqpstore_server.listening.doors import Doors
+from amqpstore_server.listening.listening import Acceptor, listen
+from amqpstore_server.listening.management_sockets import (
     ManagementSockets,
     listen_for_management,
     url_of,
 )
-from amqpstore_server.proxied_listening import behind_headers
-from amqpstore_server.recovery_reports import keep_report
+from amqpstore_server.listening.proxied_listening import behind_headers
+from amqpstore_server.logins.login_checks import LoginChecks
+from amqpstore_server.logins.logins import Logins, tokens_of
+from amqpstore_server.logins.users import Users
+from amqpstore_server.loop.alarms import Alarms
+from amqpstore_server.loop.committer import Committer
+from amqpstore_server.loop.garbage import WholeCollector, YoungCollector, keep_collections_short
+from amqpstore_server.loop.holds import LoopHolds
+from amqpstore_server.loop.socket_connection import SocketConnection
+from amqpstore_server.loop.sockets import Sockets
+from amqpstore_server.loop.tls import certificates_of
+from amqpstore_server.loop.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
+from amqpstore_server.loop.turn import Turn
+from amqpstore_server.process.service_manager import ServiceManager
+from amqpstore_server.process.signals import prepare_signals, received_signals
+from amqpstore_server.process.stopping import drain, one_cause, say_goodbye
+from amqpstore_server.process.ticking import Standstill, tick_all
 from amqpstore_server.reloading import Reloader, reloadable_parts
-from amqpstore_server.service_manager import ServiceManager
-from amqpstore_server.serving_term import ServingTerm, SingleNode
-from amqpstore_server.signals import prepare_signals, received_signals
-from amqpstore_server.socket_connection import SocketConnection
-from amqpstore_server.sockets import Sockets
+from amqpstore_server.reports.recovery_reports import keep_report
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
 from amqpstore_server.statistics.volatile import VolatileFile
-from amqpstore_server.stopping import drain, one_cause, say_goodbye
-from amqpstore_server.ticking import Standstill, tick_all
-from amqpstore_server.tls import certificates_of
-from amqpstore_server.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
-from amqpstore_server.turn import Turn
-from amqpstore_server.users import Users
+from amqpstore_server.terms.serving_term import ServingTerm, SingleNode
 
 if TYPE_CHECKING:
-    from amqpstore_server.certificates import Certificates
+    from amqpstore_server.logins.certificates import Certificates
     from amqpstore_server.management.door import ManagementDoor
 
 _log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ import os
 import shutil
 
 from amqpstore import Options, Store
-from amqpstore.client_trails import FILE_BYTES, ClientTrails
-from amqpstore_server.alarms import available_bytes, watermark_bytes
+from amqpstore.provenance.client_trails import FILE_BYTES, ClientTrails
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.config import Config
+from amqpstore_server.config.config import Config
+from amqpstore_server.loop.alarms import available_bytes, watermark_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ that is bound later gets them; `own_queue_settings` says how many they are.
 
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Binding, Exchange
-from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.rules.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 __all__ = [

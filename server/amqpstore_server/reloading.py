@@ -17,21 +17,21 @@ import msgspec
 import trio
 
 from amqpstore_server import logs
-from amqpstore_server.alarms import Alarms
+from amqpstore_server.administration.definitions import Definitions, DefinitionsError, load
 from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.faults import FATAL
-from amqpstore_server.config import KEYS, Config, conflicts
-from amqpstore_server.config_effects import without_effect
-from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.broker.monitoring.faults import FATAL
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.config.config import KEYS, Config, conflicts
+from amqpstore_server.config.effects import without_effect
+from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.config_values import client_limits, least_free_bytes, memory_watermark_bytes
-from amqpstore_server.definitions import Definitions, DefinitionsError, load
-from amqpstore_server.doors import Doors
-from amqpstore_server.logins import LOGIN_KEYS, Logins, tokens_of
-from amqpstore_server.tls import TLS_KEYS
+from amqpstore_server.listening.doors import Doors
+from amqpstore_server.logins.logins import LOGIN_KEYS, Logins, tokens_of
+from amqpstore_server.loop.alarms import Alarms
+from amqpstore_server.loop.tls import TLS_KEYS
 
 if TYPE_CHECKING:
-    from amqpstore_server.certificates import Certificates
+    from amqpstore_server.logins.certificates import Certificates
 
 _log = logging.getLogger(__name__)
 

@@ -42,8 +42,8 @@ CONNECTION_BYTES = 8 * MIB
 SLOW_SYNCS = f"""
 import time
 
-from amqpstore.datasyncs import KernelDatasyncs
-from amqpstore.files import OsFile
+from amqpstore.system.datasyncs import KernelDatasyncs
+from amqpstore.system.files import OsFile
 
 sync = OsFile.datasync
 

@@ -15,7 +15,7 @@ from typing import Any
 import pika
 import pytest
 
-from amqpstore_server.broker import permissions
+from amqpstore_server.broker.rights import permissions
 from amqpstore_tools.testing.broker import MemoryBroker
 from tests.attack.attacker import MIB, forget_peak, peak_bytes, push
 from tests.attack.test_crowds import cpu_s

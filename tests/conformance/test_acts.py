@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import amqpstore_server
+from amqpstore_server.administration.definitions import OPERATOR_POLICY, VHOST_LIMITS
 from amqpstore_server.amqp.product import Product, start
-from amqpstore_server.broker.accepted import GLOBAL_PARAMETERS
-from amqpstore_server.config import KEYS
-from amqpstore_server.definitions import OPERATOR_POLICY, VHOST_LIMITS
+from amqpstore_server.broker.definitions.accepted import GLOBAL_PARAMETERS
+from amqpstore_server.config.config import KEYS
 from amqpstore_server.protocol import methods
 from tests.broker_process import REPOSITORY
 from tests.conformance.test_limits_table import reaches
@@ -25,12 +25,12 @@ ACTS = tomllib.loads(Path(__file__).with_name("acts.toml").read_text("utf-8"))
 BOUNDS = ACTS.pop("bounds")
 README = Path(REPOSITORY, "server", "README.md").read_text("utf-8")
 SERVER = Path(amqpstore_server.__file__).parent
-DECLARATIONS = {"config.py", "config_cluster.py", "config_checks.py", "config_effects.py"}
+DECLARATIONS = {f"config/{name}.py" for name in ("config", "cluster", "checks", "effects")}
 HANDSHAKE = (methods.ConnectionStartOk, methods.ConnectionTuneOk, methods.ConnectionOpen)
 
 
 def source(*, but: Iterable[str] = ()) -> str:
-    paths = (path for path in SERVER.rglob("*.py") if path.name not in but)
+    paths = (path for path in SERVER.rglob("*.py") if str(path.relative_to(SERVER)) not in but)
     return "\n".join(path.read_text("utf-8") for path in paths)
 
 

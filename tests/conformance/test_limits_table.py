@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore_server.broker.quotas import USER_LIMITS, VHOST_LIMITS
-from amqpstore_server.config import KEYS
+from amqpstore_server.broker.rights.quotas import USER_LIMITS, VHOST_LIMITS
+from amqpstore_server.config.config import KEYS
 from tests.conformance.test_rules_table import NAME, functions_in
 from tests.format.document import code, table
 

@@ -11,9 +11,9 @@ import pytest
 from amqpstore import Envelope
 from amqpstore_server.broker.channels.gets import MAX_WAITING
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.limits import BROKER_LIMITS
-from amqpstore_server.broker.settings import CHECKS
+from amqpstore_server.broker.rules.settings import CHECKS
 from amqpstore_server.broker.transactions.replay import ReplayRequest
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_server.protocol.bounds import MAX_ARGUMENTS_DEPTH, MAX_DEPTH, MAX_ENTRIES
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.errors import (

@@ -3,7 +3,7 @@
 import pytest
 
 from amqpstore_server.broker.broker import Defined
-from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.broker.rights.permissions import ALL
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.methods import METHODS, Method

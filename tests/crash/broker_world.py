@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from amqpstore import Message, Options, Run, Store
-from amqpstore.log_batch import Batch
+from amqpstore.log.batch import Batch
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.messages.envelope import parse_envelope
-from amqpstore_server.broker.permissions import ALL, Access
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.queues.kinds import DelayQueue
-from amqpstore_server.broker.settings import is_quorum
+from amqpstore_server.broker.rights.permissions import ALL, Access
+from amqpstore_server.broker.rules.settings import is_quorum
+from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 from amqpstore_tools.drill.invariants import reported_damage
 from amqpstore_tools.simulation.crash_images import crash_images

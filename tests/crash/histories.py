@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from amqpstore import Options, Store
-from amqpstore.files import Files
+from amqpstore.system.files import Files
 from amqpstore_tools.drill.outside import OpenStore, Outside
 from amqpstore_tools.drill.random_history import play
 from amqpstore_tools.drill.trace import Trace

@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpstore import MessageDamagedError, Options, Queue, Run, Store, marker
-from amqpstore.batches import is_blank
+from amqpstore import MessageDamagedError, Options, Queue, Run, Store
 from amqpstore.errors import CatalogDamageError
-from amqpstore.filenames import CATALOG, FIRST_COMPACTED, INDEX, index_key, segment_number
-from amqpstore.files import Files
-from amqpstore.records import Gap, Kind, Record, scan
+from amqpstore.format.batches import is_blank
+from amqpstore.format.records import Gap, Kind, Record, scan
+from amqpstore.identity import marker
+from amqpstore.system.filenames import CATALOG, FIRST_COMPACTED, INDEX, index_key, segment_number
+from amqpstore.system.files import Files
 from amqpstore_tools.drill.observation import Observation, ObservedQueue, Seen, observe
 from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.simulation import stores

@@ -14,12 +14,13 @@ from collections.abc import Callable, Generator
 import pytest
 
 import amqpstore.prepared
+import amqpstore.queues.acks
 from amqpstore import Prepared, Publish, Store
-from amqpstore.acks import GatheredAcks
+from amqpstore.queues.acks import GatheredAcks
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.branches import Branches, Steps, Told, XaStatus, Xid
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.rights.permissions import Access
 from amqpstore_server.broker.transactions import prepared_work
 from amqpstore_server.broker.transactions.prepared_work import PreparedWork
 from amqpstore_server.broker.transactions.transaction import Column
@@ -191,7 +192,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each decision take many steps."""
     monkeypatch.setattr(local_transaction, "_MAX_ADDED", 1)
     monkeypatch.setattr(local_transaction, "_MAX_SETTLED", 1)
-    monkeypatch.setattr(amqpstore.acks, "_MERGED_AT_ONCE", 1)
+    monkeypatch.setattr(amqpstore.queues.acks, "_MERGED_AT_ONCE", 1)
     monkeypatch.setattr(amqpstore.prepared, "_READ_AT_ONCE", 1)
     monkeypatch.setattr(prepared_work, "_MAX_PLACED", 1)
     monkeypatch.setattr(prepared_work, "_MAX_PUT_BACK", 1)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Run, Store
-from amqpstore_server.broker.deletion import Deletion
+from amqpstore_server.broker.definitions.deletion import Deletion
 from amqpstore_server.broker.messages.deaths import Death, one_more_death
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, RecentHistoryQueue

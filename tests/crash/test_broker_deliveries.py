@@ -13,7 +13,7 @@ import pytest
 
 import amqpstore
 from amqpstore import Run, Store
-from amqpstore.records import OperationKind
+from amqpstore.format.records import OperationKind
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.priorities import Priorities

@@ -14,9 +14,9 @@ import pytest
 
 from amqpstore import Queue, Run, Store
 from amqpstore_server.broker.channels import local_transaction, unacked
-from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.transactions.transaction import Transaction
+from amqpstore_server.broker.work.context import BrokerContext
 from tests.crash.broker_world import Client, Meanwhile, World, violations
 from tests.simulated_broker import ack_until
 

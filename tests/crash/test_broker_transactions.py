@@ -18,14 +18,14 @@ import pytest
 import amqpstore.transaction
 import amqpstore_server.broker.channels.publishing
 from amqpstore import Message, Queue, Run
-from amqpstore.acks import GatheredAcks
-from amqpstore.publishing import Publishing
-from amqpstore.queue import Placement
+from amqpstore.queues.acks import GatheredAcks
+from amqpstore.queues.publishing import Publishing
+from amqpstore.queues.queue import Placement
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
 from amqpstore_server.broker.channels.publishing import Publisher, _Promise
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.transaction import Plan, plan
 from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
 from tests.crash.broker_world import World, sync_at_once, violations

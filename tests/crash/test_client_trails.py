@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amqpstore import Run
-from amqpstore.client_trails import Note, read_notes
-from amqpstore.log import Log
-from amqpstore.records import checksum_seed
+from amqpstore.format.records import checksum_seed
+from amqpstore.log.log import Log
+from amqpstore.provenance.client_trails import Note, read_notes
 from amqpstore_server.broker.channels.firehose import Origin
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-import amqpstore.checkpoint_state
-from amqpstore.records import Operation, SpreadEnqueue
-from amqpstore.runs import Run
+import amqpstore.checkpoints.checkpoint_state
+from amqpstore.format.records import Operation, SpreadEnqueue
+from amqpstore.format.runs import Run
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.outside import Outside
 from tests.crash.histories import open_store, record
@@ -70,7 +70,7 @@ def each_stretch_begins_with_the_first_sequence(patch: Patch) -> None:
 
 
 def a_checkpoint_takes_the_id_before_for_the_last(patch: Patch) -> None:
-    enqueued = amqpstore.checkpoint_state.enqueued
+    enqueued = amqpstore.checkpoints.checkpoint_state.enqueued
 
     def shifted(operation: Operation | SpreadEnqueue) -> Run:
         run = enqueued(operation)
@@ -78,11 +78,11 @@ def a_checkpoint_takes_the_id_before_for_the_last(patch: Patch) -> None:
             run.ids = run.ids[:-1] + array("Q", [run.ids[-1] - 1])
         return run
 
-    patch.setattr(amqpstore.checkpoint_state, "enqueued", shifted)
+    patch.setattr(amqpstore.checkpoints.checkpoint_state, "enqueued", shifted)
 
 
 def a_checkpoint_counts_each_message_once(patch: Patch) -> None:
-    patch.setattr(amqpstore.checkpoint_state, "references_of", lambda *_: None)
+    patch.setattr(amqpstore.checkpoints.checkpoint_state, "references_of", lambda *_: None)
 
 
 BUGS: dict[Callable[[Patch], None], set[str]] = {

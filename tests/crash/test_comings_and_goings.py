@@ -16,22 +16,22 @@ from typing import Any
 import pytest
 
 from amqpstore import Options
-from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.maintenance import Maintenance
-from amqpstore_server.administration.operations import Administration
-from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import By
-from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.removals import Unbinding
-from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.definitions import (
+from amqpstore.catalog.catalog import Change, LmdbCatalog
+from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore_server.administration.definitions import (
     Permission,
     PolicyDefinition,
     User,
     VirtualHostDefinition,
 )
-from amqpstore_server.users import Users
+from amqpstore_server.administration.operations import Administration
+from amqpstore_server.administration.work import Work
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.definitions.removals import Unbinding
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.logins.users import Users
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation

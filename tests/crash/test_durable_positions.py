@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore import Message, Options, Store, opening
+from amqpstore import Message, Options, Store
+from amqpstore.catalog.tables import Position
 from amqpstore.evidence.durable_positions import PositionNotes
-from amqpstore.filenames import SEGMENTS, segment_name
-from amqpstore.log import Log
-from amqpstore.log_batch import Batch
-from amqpstore.tables import Position
+from amqpstore.log.batch import Batch
+from amqpstore.log.log import Log
+from amqpstore.recovery import opening
+from amqpstore.system.filenames import SEGMENTS, segment_name
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation

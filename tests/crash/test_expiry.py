@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, tables
-from amqpstore.unacked import Unacked
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.catalog import tables
+from amqpstore.queues.unacked import Unacked
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles

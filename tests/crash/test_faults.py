@@ -17,8 +17,8 @@ from amqpstore import (
     StoreClosedError,
     StoreError,
 )
-from amqpstore.batches import is_blank
-from amqpstore.filenames import (
+from amqpstore.format.batches import is_blank
+from amqpstore.system.filenames import (
     DEFINITIONS,
     FIRST_COMPACTED,
     SEGMENTS,

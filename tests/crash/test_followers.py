@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from amqpstore import MembershipError, StoreError
-from amqpstore.batches import in_segment
-from amqpstore.filenames import NEW_REPLACEMENT, REPLACEMENT
-from amqpstore.records import scan
+from amqpstore.catalog.tables import StoreRows
+from amqpstore.format.batches import in_segment
+from amqpstore.format.records import scan
 from amqpstore.replica import (
     BatchEnd,
     FollowerStore,
@@ -24,7 +24,7 @@ from amqpstore.replica import (
     follower_store,
 )
 from amqpstore.replica.follower_log import FollowerLog
-from amqpstore.tables import StoreRows
+from amqpstore.system.filenames import NEW_REPLACEMENT, REPLACEMENT
 from amqpstore.terms import number_of
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import Image, crash_images

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-import amqpstore.log_batch
-import amqpstore.records
-import amqpstore.recovery
+import amqpstore.format.records
+import amqpstore.log.batch
+import amqpstore.recovery.recovery
 import amqpstore.store
-from amqpstore.catalog import Change
-from amqpstore.enqueue_order import EnqueueOrder
+from amqpstore.catalog.catalog import Change
 from amqpstore.errors import DurabilityError
-from amqpstore.filling import Filling
-from amqpstore.log import Log
-from amqpstore.log_batch import Batch
-from amqpstore.records import Operation, OperationKind
-from amqpstore.runs import ReadyList, Run
+from amqpstore.format.enqueue_order import EnqueueOrder
+from amqpstore.format.records import Operation, OperationKind
+from amqpstore.format.runs import ReadyList, Run
+from amqpstore.log.batch import Batch
+from amqpstore.log.filling import Filling
+from amqpstore.log.log import Log
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
@@ -107,16 +107,16 @@ def the_end_of_the_log_is_not_noted(patch: Patch) -> None:
 
 
 def a_torn_batch_is_taken_as_whole(patch: Patch) -> None:
-    patch.setattr(amqpstore.batches.StoredBatch, "is_whole", lambda self: True)
+    patch.setattr(amqpstore.format.batches.StoredBatch, "is_whole", lambda self: True)
 
 
 def a_batch_is_whole_with_its_transaction(patch: Patch) -> None:
-    patch.setattr(amqpstore.batches.StoredBatch, "is_whole", lambda self: self.lsn > 0)
+    patch.setattr(amqpstore.format.batches.StoredBatch, "is_whole", lambda self: self.lsn > 0)
 
 
 def the_torn_tail_is_left_out_before_the_rest_is_applied(patch: Patch) -> None:
     """Numbers go on behind the torn tail, so what is before it seems to come too late."""
-    batches_of = amqpstore.batches.in_segment
+    batches_of = amqpstore.format.batches.in_segment
 
     def batches(content: bytes, scanned: Any, start: int) -> Any:
         found = list(batches_of(content, scanned, start))
@@ -124,7 +124,7 @@ def the_torn_tail_is_left_out_before_the_rest_is_applied(patch: Patch) -> None:
             found.insert(0, dataclasses.replace(found[-1], start=start, end=start))
         return found
 
-    patch.setattr(amqpstore.recovery, "in_segment", batches)
+    patch.setattr(amqpstore.recovery.recovery, "in_segment", batches)
 
 
 def the_transaction_is_written_before_its_messages(patch: Patch) -> None:
@@ -141,7 +141,7 @@ def the_transaction_is_written_before_its_messages(patch: Patch) -> None:
 
 
 def each_queue_has_a_transaction_of_its_own(patch: Patch) -> None:
-    encode = amqpstore.records.encode_transaction
+    encode = amqpstore.format.records.encode_transaction
 
     def encode_each(
         operations: Sequence[Operation], number: int, segment: int, ms: int, *, seed: int
@@ -151,13 +151,13 @@ def each_queue_has_a_transaction_of_its_own(patch: Patch) -> None:
             for place, operation in enumerate(operations)
         )
 
-    patch.setattr(amqpstore.log_batch, "encode_transaction", encode_each)
+    patch.setattr(amqpstore.log.batch, "encode_transaction", encode_each)
     # Recovery would leave out what is enqueued without messages of its own.
     patch.setattr(EnqueueOrder, "split", lambda _self, batch: (batch.operations, []))
 
 
 def checksums_are_not_verified(patch: Patch) -> None:
-    patch.setattr(amqpstore.records, "crc32c", lambda content, before=0: 0)
+    patch.setattr(amqpstore.format.records, "crc32c", lambda content, before=0: 0)
 
 
 def a_segment_is_filled_further_than_it_is_written(patch: Patch) -> None:
@@ -184,7 +184,7 @@ def a_segment_is_filled_with_the_sync_of_a_batch(patch: Patch) -> None:
 
 
 def zeros_are_taken_for_a_later_batch(patch: Patch) -> None:
-    patch.setattr(amqpstore.batches, "is_blank", lambda content: False)
+    patch.setattr(amqpstore.format.batches, "is_blank", lambda content: False)
 
 
 def batches_are_appended_behind_what_was_filled(patch: Patch) -> None:

@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-import amqpstore.checkpoint_state
-import amqpstore.compaction
-import amqpstore.maintenance
+import amqpstore.checkpoints.checkpoint_state
+import amqpstore.checkpoints.compaction
 import amqpstore.store
-from amqpstore import tables
-from amqpstore.checkpoint import Checkpoint
-from amqpstore.checkpoint_state import IndexFile, QueueIndex
-from amqpstore.compaction import Compaction
-from amqpstore.filenames import FIRST_COMPACTED, index_path, segment_path
-from amqpstore.files import File
-from amqpstore.index_merge import IndexMerger
-from amqpstore.index_writer import IndexWriter
-from amqpstore.log import Log
-from amqpstore.queue import Queue
-from amqpstore.records import Operation
-from amqpstore.segment_accounts import SegmentAccount
-from amqpstore.spares import Spares
+import amqpstore.upkeep.maintenance
+from amqpstore.catalog import tables
+from amqpstore.checkpoints.checkpoint import Checkpoint
+from amqpstore.checkpoints.checkpoint_state import IndexFile, QueueIndex
+from amqpstore.checkpoints.compaction import Compaction
+from amqpstore.checkpoints.index_merge import IndexMerger
+from amqpstore.checkpoints.index_writer import IndexWriter
+from amqpstore.format.records import Operation
+from amqpstore.log.log import Log
+from amqpstore.log.segment_accounts import SegmentAccount
+from amqpstore.log.spares import Spares
+from amqpstore.queues.queue import Queue
+from amqpstore.system.filenames import FIRST_COMPACTED, index_path, segment_path
+from amqpstore.system.files import File
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
 from tests.crash.histories import DIRECTORY, merging_history, short_history
 from tests.crash.violated import (
@@ -132,17 +132,17 @@ def a_segment_with_one_live_message_is_dropped(patch: Patch) -> None:
 
 
 def only_the_first_piece_of_a_segment_is_compacted(patch: Patch) -> None:
-    pieces = amqpstore.compaction._pieces
-    patch.setattr(amqpstore.compaction, "_pieces", lambda *args: [*pieces(*args)][:1])
+    pieces = amqpstore.checkpoints.compaction._pieces
+    patch.setattr(amqpstore.checkpoints.compaction, "_pieces", lambda *args: [*pieces(*args)][:1])
 
 
 def the_segment_of_the_position_is_compacted(patch: Patch) -> None:
-    choose = amqpstore.compaction.choose
+    choose = amqpstore.checkpoints.compaction.choose
 
     def choose_any(accounts: Any, *, log_segment: int, **rest: Any) -> Any:
         return choose(accounts, log_segment=0, **rest)
 
-    patch.setattr(amqpstore.maintenance, "choose", choose_any)
+    patch.setattr(amqpstore.upkeep.maintenance, "choose", choose_any)
 
 
 def a_checkpoint_skips_a_batch(patch: Patch) -> None:
@@ -190,7 +190,9 @@ def leftovers_are_left(patch: Patch) -> None:
 
 def each_message_counts_as_in_one_queue(patch: Patch) -> None:
     patch.setattr(
-        amqpstore.checkpoint_state, "references_of", lambda enqueues, first_id, count: None
+        amqpstore.checkpoints.checkpoint_state,
+        "references_of",
+        lambda enqueues, first_id, count: None,
     )
 
 
@@ -305,11 +307,11 @@ def test_a_bug_of_recycling_is_caught(bug: Callable[[Patch], None], monkeypatch:
 
 
 def the_entry_of_a_merged_index_file_is_not_synced(patch: Patch) -> None:
-    patch.setattr("amqpstore.index_merge.sync_directory", lambda files, path: None)
+    patch.setattr("amqpstore.checkpoints.index_merge.sync_directory", lambda files, path: None)
 
 
 def a_merged_index_file_is_not_synced(patch: Patch) -> None:
-    patch.setattr("amqpstore.index_merge.sync_file", lambda file: None)
+    patch.setattr("amqpstore.checkpoints.index_merge.sync_file", lambda file: None)
 
 
 def merged_index_files_are_removed_before_the_commit(patch: Patch) -> None:

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from amqpstore import Queue, Store
-from amqpstore.filenames import FIRST_COMPACTED, index_key, segment_number
+from amqpstore.system.filenames import FIRST_COMPACTED, index_key, segment_number
 from amqpstore_tools.drill.accounting import misaccounted
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.invariants import broken_promises, faults_at_openings

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from amqpstore import DurabilityError, recovery
+from amqpstore import DurabilityError
+from amqpstore.checkpoints.index_merge import IndexMerger
 from amqpstore.evidence.newer_entries import NewerEntries, find_newer_entries
-from amqpstore.index_merge import IndexMerger
+from amqpstore.recovery import recovery
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.prover import Prover
 from amqpstore_tools.simulation.faulty_files import FaultKind, Faults

@@ -7,7 +7,7 @@ refused, or says what is missing, or serves all that was promised; and it destro
 from collections.abc import Iterator
 
 from amqpstore import DamageError
-from amqpstore.filenames import INDEX, SEGMENTS
+from amqpstore.system.filenames import INDEX, SEGMENTS
 from amqpstore_tools.drill.invariants import broken_promises, touched_files
 from amqpstore_tools.drill.observation import observe
 from amqpstore_tools.drill.promises import Promises

@@ -2,7 +2,13 @@
 
 import pytest
 
-from amqpstore.records import Kind, Operation, OperationKind, encode_record, encode_transaction
+from amqpstore.format.records import (
+    Kind,
+    Operation,
+    OperationKind,
+    encode_record,
+    encode_transaction,
+)
 from amqpstore_tools.drill.explorer import Explorer, Result
 from amqpstore_tools.drill.outside import NOW_MS, Outside
 from tests.crash.histories import open_store, random_history, record, short_history

@@ -3,8 +3,8 @@ way there."""
 
 import random
 
-from amqpstore.filenames import QUARANTINE, SEGMENTS
-from amqpstore.removal import quarantine
+from amqpstore.system.filenames import QUARANTINE, SEGMENTS
+from amqpstore.system.removal import quarantine
 from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.crash_images import crash_images

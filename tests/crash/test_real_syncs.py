@@ -12,10 +12,10 @@ import lmdb
 import pytest
 
 from amqpstore import Message, Options, Queue, Run, Store
-from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.filenames import FIRST_COMPACTED
-from amqpstore.files import OsFile, OsFiles
-from amqpstore.worker import InlineWorker
+from amqpstore.catalog.catalog import Change, LmdbCatalog
+from amqpstore.system.filenames import FIRST_COMPACTED
+from amqpstore.system.files import OsFile, OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from tests.small_limits import small_limits
 from tests.unit.engine.stores import messages
 
@@ -240,7 +240,7 @@ def test_a_broker_that_does_not_sync_is_caught(
 def test_a_catalog_that_does_not_sync_is_caught(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore.catalog.lmdb.open", unsynced)
+    monkeypatch.setattr("amqpstore.catalog.catalog.lmdb.open", unsynced)
     with pytest.raises(AssertionError, match="LMDB does not sync"):
         open_store(tmp_path)
 

@@ -15,9 +15,9 @@ import pytest
 from amqpstore import Options
 from amqpstore_server.administration.messages import Replaying, Selecting
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.messages.filters import MessageFilter
 from amqpstore_server.broker.transactions import selected
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation

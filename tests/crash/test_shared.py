@@ -19,13 +19,13 @@ from typing import cast
 import pytest
 
 from amqpstore import Options, Run, SharedPrepared, SharedStore, SharedTransaction, Store
-from amqpstore.clock import SimulatedClock
-from amqpstore.log_batch import Batch
-from amqpstore.queue import Placement, Queue
+from amqpstore.log.batch import Batch
+from amqpstore.queues.queue import Placement, Queue
 from amqpstore.shared import commit_effects
 from amqpstore.shared.locked_store import LockedStore
+from amqpstore.system.clock import SimulatedClock
 from amqpstore.transaction import Transaction
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles

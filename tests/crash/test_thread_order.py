@@ -16,21 +16,21 @@ import pytest
 import trio
 import trio.testing
 
-import amqpstore.compaction
-import amqpstore.worker
-import amqpstore_server.committer
+import amqpstore.checkpoints.compaction
+import amqpstore.upkeep.worker
+import amqpstore_server.loop.committer
 from amqpstore import Store
-from amqpstore.catalog import Catalog
-from amqpstore.checkpoint import Checkpoint, Written
-from amqpstore.clock import SimulatedClock
+from amqpstore.catalog.catalog import Catalog
+from amqpstore.catalog.tables import Position
+from amqpstore.checkpoints.checkpoint import Checkpoint, Written
 from amqpstore.errors import DurabilityError
-from amqpstore.log import Log
-from amqpstore.log_batch import Batch
-from amqpstore.maintenance import Maintenance
-from amqpstore.segments import Segment
-from amqpstore.tables import Position
-from amqpstore.worker import ThreadWorker
-from amqpstore_server.committer import Committer, _Written
+from amqpstore.log.batch import Batch
+from amqpstore.log.log import Log
+from amqpstore.log.segments import Segment
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.worker import ThreadWorker
+from amqpstore_server.loop.committer import Committer, _Written
 from amqpstore_tools.drill.explorer import Explorer
 from amqpstore_tools.drill.outside import NOW_MS, Outside
 from amqpstore_tools.drill.trace import Trace
@@ -167,8 +167,8 @@ def history(seed: int, steps: int, patch: Patch, *, in_kernel: bool = False) -> 
     rng = random.Random(seed)
     clock = SimulatedClock(NOW_MS)
     with Schedule(rng) as schedule:
-        schedule.run_threads_of(amqpstore.worker, patch)
-        schedule.run_threads_of(amqpstore_server.committer, patch)
+        schedule.run_threads_of(amqpstore.upkeep.worker, patch)
+        schedule.run_threads_of(amqpstore_server.loop.committer, patch)
         turns = Turns(schedule)
 
         def open_with_threads(files: MemoryFiles) -> Store:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore import Store, UnreadableLogError
-from amqpstore.filenames import INDEX, SEGMENTS
+from amqpstore.system.filenames import INDEX, SEGMENTS
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage
 from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.drill.promises import Promises

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amqpstore import Queue, Run, Store, UndecidableError
-from amqpstore.clock import SimulatedClock
-from amqpstore.filenames import INDEX
 from amqpstore.prepared import Prepared
-from amqpstore.recovery import _Recovery
+from amqpstore.recovery.recovery import _Recovery
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.filenames import INDEX
 from amqpstore_tools.drill.trace import Trace
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import crash_images

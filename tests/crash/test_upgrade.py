@@ -4,10 +4,12 @@ either version, with everything in it, whose upgrade then goes on."""
 import msgpack
 import pytest
 
-from amqpstore import DamageError, marker, opening
-from amqpstore.catalog import Change
-from amqpstore.filenames import CATALOG, MARKER
-from amqpstore.rows import CHECKSUMMED, HEAD
+from amqpstore import DamageError
+from amqpstore.catalog.catalog import Change
+from amqpstore.catalog.rows import CHECKSUMMED, HEAD
+from amqpstore.identity import marker
+from amqpstore.recovery import opening
+from amqpstore.system.filenames import CATALOG, MARKER
 from amqpstore_tools.drill.explorer import Explorer, Result
 from amqpstore_tools.drill.observation import observe
 from amqpstore_tools.drill.outside import Outside

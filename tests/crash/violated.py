@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-import amqpstore.opening
-import amqpstore.recovery
+import amqpstore.recovery.opening
+import amqpstore.recovery.recovery
 from amqpstore import Store
-from amqpstore.backing import Backing
+from amqpstore.catalog.backing import Backing
 from amqpstore.errors import DamageError
-from amqpstore.queue import Queue
-from amqpstore.recovered import Recovered
+from amqpstore.queues.queue import Queue
+from amqpstore.recovery.recovered import Recovered
 from amqpstore_tools.drill.explorer import Cut, Explorer
 from amqpstore_tools.drill.outside import OpenStore, Outside
 from amqpstore_tools.simulation.memory_files import MemoryFiles
@@ -140,7 +140,7 @@ def violated(
 
 
 def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
-    recover = amqpstore.recovery.recover
+    recover = amqpstore.recovery.recovery.recover
 
     def recover_and_then(
         backing: Backing, queues: dict[int, Queue], *, is_follower: bool
@@ -149,7 +149,7 @@ def after_recovery(patch: Patch, then: Callable[..., None]) -> None:
         then(recovered, backing.files, queues)
         return recovered
 
-    patch.setattr(amqpstore.opening, "recover", recover_and_then)
+    patch.setattr(amqpstore.recovery.opening, "recover", recover_and_then)
 
 
 def first_of_each(bugs: Mapping[Bug, str | set[str]]) -> list[ParameterSet]:

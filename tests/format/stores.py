@@ -4,9 +4,10 @@ import os
 import uuid
 from pathlib import Path
 
-from amqpstore import Envelope, Message, Options, Store, filenames
-from amqpstore.catalog import Change
-from amqpstore.worker import InlineWorker
+from amqpstore import Envelope, Message, Options, Store
+from amqpstore.catalog.catalog import Change
+from amqpstore.system import filenames
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import take
 from tests.unit.evidence.stores import killed_store
 from tests.unit.repair.mending import mend

@@ -13,13 +13,15 @@ from typing import get_origin, get_type_hints
 import msgpack
 import pytest
 
-from amqpstore import Message, Run, client_trails, definitions, filenames, rows, shapes, tables
-from amqpstore.catalog import TABLES, LmdbCatalog
-from amqpstore.compression import decompress_columns
+from amqpstore import Message, Run
+from amqpstore.catalog import definitions, rows, shapes, tables
+from amqpstore.catalog.catalog import TABLES, LmdbCatalog
+from amqpstore.catalog.tables import StoreRows
 from amqpstore.evidence import durable_positions
-from amqpstore.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
-from amqpstore.message import HEAD
-from amqpstore.records import (
+from amqpstore.format.compression import decompress_columns
+from amqpstore.format.index import BLOCK, COLUMNS, ENTRIES_A_FILE, encode_block, entries_of
+from amqpstore.format.message import HEAD
+from amqpstore.format.records import (
     COMMIT_TIME,
     FORMAT_VERSION,
     HEADER,
@@ -34,7 +36,8 @@ from amqpstore.records import (
     encode_segment_header,
     encode_transaction,
 )
-from amqpstore.tables import StoreRows
+from amqpstore.provenance import client_trails
+from amqpstore.system import filenames
 from tests.format import decoder, document
 from tests.format.stores import (
     CREATED_MS,

@@ -5,13 +5,15 @@ import os
 import re
 from pathlib import Path
 
-from amqpstore import Message, Store, filenames, marker
-from amqpstore.catalog import LmdbCatalog
-from amqpstore.files import OsFiles
-from amqpstore.records import FORMAT_VERSION
+from amqpstore import Message, Store
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.tables import StoreRows
+from amqpstore.format.records import FORMAT_VERSION
+from amqpstore.identity import marker
 from amqpstore.replica.membership import Membership, write_membership
-from amqpstore.tables import StoreRows
-from amqpstore.worker import InlineWorker
+from amqpstore.system import filenames
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from tests.format import decoder, document
 from tests.format.stores import ENVELOPE, STORE_ID, written_store
 from tests.unit.engine.stores import take

@@ -11,8 +11,8 @@ from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Defined
-from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
+from amqpstore_server.broker.rights.permissions import ALL
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.frames import method_frame

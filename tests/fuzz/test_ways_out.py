@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from amqpstore import Message
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.envelope import parse_envelope
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     decode_content_header,

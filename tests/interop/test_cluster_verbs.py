@@ -11,8 +11,8 @@ import pytest
 
 from amqpstore import Store
 from amqpstore.errors import MembershipError
-from amqpstore.files import OsFiles
 from amqpstore.replica import FollowerStore, Membership, read_membership, write_membership
+from amqpstore.system.files import OsFiles
 from amqpstore_server.cluster.keys import (
     IN_SYNC,
     LEADER,

@@ -165,7 +165,7 @@ def test_the_broker_runs_without_rights_on_a_directory_of_its_own(
         # Nothing that installs is left in it.
         assert ran(["podman", "exec", name, "python", "-m", "pip"], check=False).returncode == 1
         # The limit of the container counts, not the memory of the machine.
-        ask = "from amqpstore_server.alarms import available_bytes; print(available_bytes())"
+        ask = "from amqpstore_server.loop.alarms import available_bytes; print(available_bytes())"
         python = "/opt/amqpstore/bin/python"
         assert int(podman("exec", name, python, "-c", ask)) == 256 << 20
 

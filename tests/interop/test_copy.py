@@ -17,8 +17,8 @@ import pika
 import pytest
 
 from amqpstore import Envelope, Message, Run, Store
-from amqpstore.filenames import FIRST_COMPACTED, segment_path
-from amqpstore.worker import InlineWorker
+from amqpstore.system.filenames import FIRST_COMPACTED, segment_path
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.offline import snapshot

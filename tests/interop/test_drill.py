@@ -144,7 +144,7 @@ def test_a_broken_engine_is_reported_with_the_command_that_shows_it_again(tmp_pa
     """A copy of the code that confirms before the sync: the drill sees it, twice the same."""
     for name in ("amqpstore", "server/amqpstore_server", "tools/amqpstore_tools"):
         shutil.copytree(os.path.join(REPOSITORY, name), tmp_path / name)
-    log = tmp_path / "amqpstore" / "log.py"
+    log = tmp_path / "amqpstore" / "log" / "log.py"
     text = log.read_text()
     assert text.count("            segment.writer.datasync()\n") == 1
     log.write_text(text.replace("            segment.writer.datasync()\n", ""))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.permissions import ALL
+from amqpstore_server.broker.rights.permissions import ALL
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,

@@ -10,8 +10,8 @@ import pytest
 from pika.exceptions import AMQPError
 
 from amqpstore import Envelope, Message, Options, Store
-from amqpstore.filenames import segment_path
-from amqpstore_server.reports import list_reports, read_report
+from amqpstore.system.filenames import segment_path
+from amqpstore_server.reports.reports import list_reports, read_report
 from amqpstore_tools.pika import XaResource, Xid
 from tests.broker_process import BrokerProcess
 

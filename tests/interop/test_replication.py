@@ -15,7 +15,7 @@ import pika.exceptions
 import pytest
 import requests
 
-from amqpstore.filenames import is_compacted, segment_numbers
+from amqpstore.system.filenames import is_compacted, segment_numbers
 from amqpstore_server.cluster.keys import IN_SYNC
 from amqpstore_server.cluster.timing import Timing
 from amqpstore_server.etcd.client import EtcdClient

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from amqpstore import Options, SharedStore
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 
 OPTIONS = Options(
     segment_bytes=1 << 16,

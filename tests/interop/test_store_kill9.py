@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Options, Queue, Run, Store
-from amqpstore.filenames import FIRST_COMPACTED
-from amqpstore.worker import InlineWorker
+from amqpstore.system.filenames import FIRST_COMPACTED
+from amqpstore.upkeep.worker import InlineWorker
 
 OPTIONS = Options(
     segment_bytes=1 << 16,

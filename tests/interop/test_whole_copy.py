@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore.filenames import is_compacted, segment_numbers
+from amqpstore.system.filenames import is_compacted, segment_numbers
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_tools.__main__ import main
 from tests.cluster_processes import GroupProcesses, MemberProcess

@@ -9,21 +9,21 @@ import pytest
 
 import amqpstore
 from amqpstore import Run
-from amqpstore.departures import Departure
-from amqpstore.runs import ReadyList
+from amqpstore.format.departures import Departure
+from amqpstore.format.runs import ReadyList
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
 from amqpstore_server.broker.channels.publishing import Publisher
-from amqpstore_server.broker.departures import QueueDepartures
+from amqpstore_server.broker.definitions.owned_queues import OwnedQueues
 from amqpstore_server.broker.messages.cycles import Landmark
 from amqpstore_server.broker.messages.deaths import Death, Reason
-from amqpstore_server.broker.owned_queues import OwnedQueues
+from amqpstore_server.broker.monitoring.departures import QueueDepartures
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.consumer import Consumer, Window
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import Route, Router
+from amqpstore_server.broker.routing.routing import Route, Router
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters, Fate
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from tests.property.broker_machine import BrokerAgainstModel

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-import amqpstore_server.broker.policy
-from amqpstore.departures import Departure
-from amqpstore_server.broker.departures import reasons_of_all, reasons_of_queue
+import amqpstore_server.broker.rules.policy
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.exchanges.base import Exchange as BrokerExchange
+from amqpstore_server.broker.monitoring.departures import reasons_of_all, reasons_of_queue
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
 from amqpstore_server.broker.queues.queue import Queue as BrokerQueue
 from tests.property.broker_letters import Letter
@@ -343,7 +343,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(chosen=policies, operator=st.booleans())
     def define_policies(self, chosen: list[Policy], operator: bool) -> None:
         made = [
-            amqpstore_server.broker.policy.Policy(
+            amqpstore_server.broker.rules.policy.Policy(
                 policy.name,
                 f"^{policy.prefix}",
                 policy.apply_to,

@@ -12,13 +12,13 @@ from amqpstore import Message, Options, Run
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.operations import Operation
 from tests.property.broker_letters import Letter, label_of, letter_of

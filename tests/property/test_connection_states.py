@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore_server.amqp.login import CheckedLogin
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.frames import method_frame

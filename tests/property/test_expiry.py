@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from amqpstore import Message, Run
-from amqpstore.index import PagedFile
+from amqpstore.format.index import PagedFile
 from tests.property.test_store import (
     PERSISTENT,
     Model,

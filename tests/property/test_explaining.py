@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.explaining import Explanation, explain
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.routing.explaining import Explanation, explain
 from amqpstore_server.protocol.content import BasicProperties
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client

@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
-from amqpstore.batches import StoredBatch
-from amqpstore.catalog import LmdbCatalog
-from amqpstore.expected_segments import MISSING
-from amqpstore.filenames import CATALOG, segment_number, segment_path
-from amqpstore.records import HEADER, SEGMENT_PAYLOAD
-from amqpstore.tables import SEGMENT_ENDS, Position, SegmentEndRow
-from amqpstore.worker import InlineWorker
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.tables import SEGMENT_ENDS, Position, SegmentEndRow
+from amqpstore.format.batches import StoredBatch
+from amqpstore.format.records import HEADER, SEGMENT_PAYLOAD
+from amqpstore.identity.expected_segments import MISSING
+from amqpstore.system.filenames import CATALOG, segment_number, segment_path
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check import steps
 from amqpstore_tools.check.engine import StoreCheck, check
 from amqpstore_tools.check.parts import ReadJob, StoreContext

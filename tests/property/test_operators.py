@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.limits import BROKER_LIMITS
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.operator import Operator
 from tests.unit.broker.simulated import Client

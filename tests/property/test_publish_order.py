@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore import Message, Queue, Store
-from amqpstore_server.broker.counters import ExchangeCounters
+from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue as BrokerQueue
-from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,

@@ -14,15 +14,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from amqpstore_server.administration.definitions import Permission, VirtualHostDefinition
 from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.work import Work, done
-from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.permissions import ALL, Access
-from amqpstore_server.definitions import Permission, VirtualHostDefinition
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.rights.permissions import ALL, Access
+from amqpstore_server.logins.users import Users
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
-from amqpstore_server.users import Users
 from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content
 

@@ -14,22 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqpstore import (
-    Envelope,
-    Message,
-    MessageDamagedError,
-    Options,
-    Queue,
-    Run,
-    Store,
-    marker,
-)
-from amqpstore.clock import SimulatedClock
-from amqpstore.filenames import segment_path
-from amqpstore.files import OsFiles
-from amqpstore.records import Gap, Kind, scan
-from amqpstore.runs import body_bytes, overhead_bytes
-from amqpstore.transient import FIRST_TRANSIENT
+from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Run, Store
+from amqpstore.format.records import Gap, Kind, scan
+from amqpstore.format.runs import body_bytes, overhead_bytes
+from amqpstore.identity import marker
+from amqpstore.queues.transient import FIRST_TRANSIENT
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.filenames import segment_path
+from amqpstore.system.files import OsFiles
 from tests.late_worker import LateWorker
 from tests.small_limits import small_limits
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-import amqpstore.queue
+import amqpstore.queues.queue
 from amqpstore import Queue, Run, Store
-from amqpstore.checkpoint import Checkpoint
-from amqpstore.compaction import Compaction
-from amqpstore.filenames import index_path, segment_path
-from amqpstore.memory import Memory
-from amqpstore.stored_runs import StoredRuns
-from amqpstore.transient import FIRST_TRANSIENT
+from amqpstore.checkpoints.checkpoint import Checkpoint
+from amqpstore.checkpoints.compaction import Compaction
+from amqpstore.queues.memory import Memory
+from amqpstore.queues.stored_runs import StoredRuns
+from amqpstore.queues.transient import FIRST_TRANSIENT
+from amqpstore.system.filenames import index_path, segment_path
 from tests.property.test_store import (
     StoreAgainstPlainLists,
 )
@@ -132,7 +132,7 @@ def a_delivery_is_forgotten_when_its_run_leaves_memory(patch: Patch) -> None:
     def is_more(run: Run) -> bool:
         return run.returned_by is not None or not 0 < run.first_id < FIRST_TRANSIENT
 
-    patch.setattr(amqpstore.queue, "_is_more_than_its_entry", is_more)
+    patch.setattr(amqpstore.queues.queue, "_is_more_than_its_entry", is_more)
 
 
 def merged_index_files_are_removed_at_once(patch: Patch) -> None:

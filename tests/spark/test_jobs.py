@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from amqpstore import Envelope, Message, Options, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.archive import reading
 from amqpstore_tools.archive.archiving import archive
 from amqpstore_tools.archive.layout import QueueName

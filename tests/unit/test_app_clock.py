@@ -7,10 +7,10 @@ import trio
 import trio.testing
 
 from amqpstore import Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_server.app import App
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
-from amqpstore_server.config import Config
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
+from amqpstore_server.config.config import Config
 from tests.unit.broker.simulated import labelled
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Options, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.__main__ import main
 
 

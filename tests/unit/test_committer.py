@@ -12,10 +12,10 @@ import trio
 import trio.testing
 
 from amqpstore import DurabilityError, Queue, Store
-from amqpstore.catalog import Change
-from amqpstore.checkpoint import Checkpoint
-from amqpstore.log_batch import MAX_STARTED_BYTES
-from amqpstore_server.committer import Committer, Ways
+from amqpstore.catalog.catalog import Change
+from amqpstore.checkpoints.checkpoint import Checkpoint
+from amqpstore.log.batch import MAX_STARTED_BYTES
+from amqpstore_server.loop.committer import Committer, Ways
 from tests.committers import LaterDatasyncs, committer_of
 from tests.unit.engine.stores import Disk, FailingFiles, RowsCatalog, messages
 
@@ -285,7 +285,7 @@ def test_background_work_that_fails_ends_the_broker_though_nobody_commits(
 def test_the_process_says_why_and_exits_as_for_a_failed_disk(tmp_path: Path) -> None:
     broken = (
         "import sys\n"
-        "from amqpstore.log import Log\n"
+        "from amqpstore.log.log import Log\n"
         "from amqpstore_tools.__main__ import main\n"
         "def write(self, batch): raise MemoryError\n"
         "Log.write = write\n"

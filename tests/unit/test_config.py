@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import trio
 
-from amqpstore_server.config import KEYS, Config
-from amqpstore_server.config_checks import host_and_port
-from amqpstore_server.config_effects import without_effect
-from amqpstore_server.config_keys import ConfigError, ConfigKey, key, keys_of
-from amqpstore_server.config_sources import ConfigSources
-from amqpstore_server.listening import listen
+from amqpstore_server.config.checks import host_and_port
+from amqpstore_server.config.config import KEYS, Config
+from amqpstore_server.config.effects import without_effect
+from amqpstore_server.config.keys import ConfigError, ConfigKey, key, keys_of
+from amqpstore_server.config.sources import ConfigSources
+from amqpstore_server.listening.listening import listen
 from tests.format.document import table
 
 README = Path(__file__).parents[2] / "server" / "README.md"

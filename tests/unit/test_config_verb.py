@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from amqpstore_server.config import KEYS, Config
+from amqpstore_server.config.config import KEYS, Config
 from amqpstore_tools.__main__ import main
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server import definitions
-from amqpstore_server.definitions import (
+from amqpstore_server.administration import definitions
+from amqpstore_server.administration.definitions import (
     BindingDefinition,
     Definitions,
     DefinitionsError,

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from amqpstore_server.config import KEYS
-from amqpstore_server.config_options import add_options, sources_of
-from amqpstore_server.config_sources import ConfigSources
+from amqpstore_server.config.config import KEYS
+from amqpstore_server.config.options import add_options, sources_of
+from amqpstore_server.config.sources import ConfigSources
 from amqpstore_server.management.resources.metrics import OPEN_ROUTES
 from amqpstore_tools.verbs import serve
 from tests.interop.external_client import need

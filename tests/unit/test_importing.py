@@ -8,13 +8,13 @@ from typing import Any
 import argon2
 import pytest
 
-import amqpstore_server.users
+import amqpstore_server.logins.users
+from amqpstore_server.administration.definitions import DefinitionsError, load
+from amqpstore_server.administration.importing import apply_definitions
 from amqpstore_server.broker.broker import Defined
-from amqpstore_server.broker.policy import Policies, Policy
-from amqpstore_server.broker.settings import Settings
-from amqpstore_server.definitions import DefinitionsError, load
-from amqpstore_server.importing import apply_definitions
-from amqpstore_server.users import Users
+from amqpstore_server.broker.rules.policy import Policies, Policy
+from amqpstore_server.broker.rules.settings import Settings
+from amqpstore_server.logins.users import Users
 from tests.simulated_broker import SimulatedBroker
 
 TABLES = ("vhosts", "users", "permissions", "policies")
@@ -276,7 +276,7 @@ def test_a_wrong_login_is_remembered_until_the_user_changes() -> None:
 
 
 def test_only_the_last_wrong_logins_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqpstore_server.users, "_MAX_REFUSED", 2)
+    monkeypatch.setattr(amqpstore_server.logins.users, "_MAX_REFUSED", 2)
     users = Users(SimulatedBroker().store)
     users.define("anna", users.imported(b"", "rabbit_password_hashing_sha256"))
     for password in (b"a", b"b", b"c"):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.administration.definitions import QueueDefinition, definitions_of
 from amqpstore_server.administration.exporting import of_vhost
+from amqpstore_server.administration.importing import apply_definitions, notes_of
 from amqpstore_server.administration.unread_fields import UnreadFields
-from amqpstore_server.definitions import QueueDefinition, definitions_of
-from amqpstore_server.importing import apply_definitions, notes_of
-from amqpstore_server.users import Users
+from amqpstore_server.logins.users import Users
 from tests.simulated_broker import SimulatedBroker
 
 DEFINED = {"pattern": "^p", "definition": {"max-length": 5}}

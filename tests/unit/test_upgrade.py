@@ -10,7 +10,7 @@ import pytest
 
 import fixtures.contents
 from amqpstore import Store
-from amqpstore.catalog import LmdbCatalog
+from amqpstore.catalog.catalog import LmdbCatalog
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError, StoreLockedError
 from amqpstore_tools.verbs.upgrade import format_version, upgrade
 from fixtures.contents import contents

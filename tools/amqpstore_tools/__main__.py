@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         arguments = sys.argv[1:]
         if arguments[:1] == ["serve"]:
-            from amqpstore_server.signals import prepare_signals
+            from amqpstore_server.process.signals import prepare_signals
 
             # Loading the broker takes longest of a start, and a SIGHUP may come before that.
             prepare_signals()

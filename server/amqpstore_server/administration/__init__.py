@@ -10,5 +10,8 @@
 - `requests`, `message_requests`, `connection_requests`: the operations as requests in JSON;
   `request`: what all of them are; `framing`: their form on the admin socket; `large_json`: how JSON
   that may be large is decoded, on the socket and of HTTP.
-- `unread_fields`: fields of bodies and files that nothing reads.
+- `admin_socket`: the door of these requests in the data directory.
+- `definitions`, `importing`: RabbitMQ's definitions file, and how it is applied; `unread_fields`:
+  fields of bodies and files that nothing reads.
+- `first_users`: the users of a new store.
 """

@@ -12,7 +12,7 @@ from amqpstore_server.administration.operations import (
 )
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.monitoring.audit import By
 
 _ROWS_AT_ONCE = 100
 

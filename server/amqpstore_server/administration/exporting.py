@@ -14,14 +14,14 @@ from typing import Any
 from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.parameters import parameters
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.accepted import field_note
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.definitions.accepted import field_note
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.names import RESERVED_PREFIX
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.rules.names import RESERVED_PREFIX
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.password_hashes import hash_and_algorithm
-from amqpstore_server.users import Users
+from amqpstore_server.logins.password_hashes import hash_and_algorithm
+from amqpstore_server.logins.users import Users
 
 _AT_ONCE = 500
 """Queues, exchanges and bindings that are collected before others have their turn."""

@@ -18,7 +18,7 @@ from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.provenance import of_message, of_position
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.monitoring.audit import By
 from amqpstore_server.broker.queues.queue import Queue
 
 

@@ -18,14 +18,14 @@ from amqpstore import ReadLaterError
 from amqpstore_server.administration.operations import AdministrationError, MissingError
 from amqpstore_server.administration.rendering import rendered
 from amqpstore_server.administration.work import ResultT, Work
-from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
-from amqpstore_server.broker.permissions import Rights
-from amqpstore_server.broker.publish_rights import PublishRights
+from amqpstore_server.broker.monitoring.audit import By
 from amqpstore_server.broker.queues.browsing import MessagePosition, PageRequest, browse
 from amqpstore_server.broker.queues.kinds import ReplyQueue
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.rights.permissions import Rights
+from amqpstore_server.broker.routing.publish_rights import PublishRights
 from amqpstore_server.broker.transactions.dead_letter_replay import (
     MAX_REPLAYS,
     Return,

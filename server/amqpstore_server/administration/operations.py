@@ -17,6 +17,16 @@ from functools import partial
 from typing import Any
 
 from amqpstore_server.administration.connected import Connected
+from amqpstore_server.administration.definitions import (
+    Definitions,
+    LeftOut,
+    Permission,
+    PolicyDefinition,
+    TopicPermission,
+    User,
+    VirtualHostDefinition,
+)
+from amqpstore_server.administration.importing import apply_definitions
 from amqpstore_server.administration.telling import (
     definitions_events,
     permission_event,
@@ -29,28 +39,18 @@ from amqpstore_server.administration.telling import (
     vhost_limits_events,
 )
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.accepted import Place, check_policy, refusal
-from amqpstore_server.broker.audit import By, audit
 from amqpstore_server.broker.broker import Broker, Defined
+from amqpstore_server.broker.definitions.accepted import Place, check_policy, refusal
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.events import BrokerEvent
-from amqpstore_server.broker.explaining import Explanation, explain
-from amqpstore_server.broker.permissions import ALL, grants_any
-from amqpstore_server.broker.policy import Policy
-from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
-from amqpstore_server.broker.settings import PROTECTED
-from amqpstore_server.definitions import (
-    Definitions,
-    LeftOut,
-    Permission,
-    PolicyDefinition,
-    TopicPermission,
-    User,
-    VirtualHostDefinition,
-)
-from amqpstore_server.importing import apply_definitions
+from amqpstore_server.broker.monitoring.audit import By, audit
+from amqpstore_server.broker.rights.permissions import ALL, grants_any
+from amqpstore_server.broker.routing.explaining import Explanation, explain
+from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE
+from amqpstore_server.broker.rules.policy import Policy
+from amqpstore_server.broker.rules.settings import PROTECTED
+from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.logins.users import Users, unknown_tags
 from amqpstore_server.protocol.content import PROPERTY_TYPES, BasicProperties
-from amqpstore_server.users import Users, unknown_tags
 
 _log = logging.getLogger(__name__)
 

@@ -13,6 +13,12 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.administration.definitions import (
+    OPERATOR_POLICY,
+    VHOST_LIMITS,
+    GlobalParameter,
+    ParameterDefinition,
+)
 from amqpstore_server.administration.operations import (
     Administration,
     AdministrationError,
@@ -20,13 +26,7 @@ from amqpstore_server.administration.operations import (
 )
 from amqpstore_server.administration.telling import global_parameter_event
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import By
-from amqpstore_server.definitions import (
-    OPERATOR_POLICY,
-    VHOST_LIMITS,
-    GlobalParameter,
-    ParameterDefinition,
-)
+from amqpstore_server.broker.monitoring.audit import By
 
 _LIMITS = "limits"
 """The one parameter of `vhost-limits`."""

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from amqpstore import ReadLaterError
-from amqpstore.browsing import Browser
-from amqpstore.provenance import Provenance, ProvenanceReader, QueuePlace
+from amqpstore.provenance.provenance import Provenance, ProvenanceReader, QueuePlace
+from amqpstore.queues.browsing import Browser
 from amqpstore_server.administration.operations import (
     Administration,
     AdministrationError,
@@ -19,17 +19,17 @@ from amqpstore_server.administration.tables import shown_properties
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.explaining import explain
 from amqpstore_server.broker.queues.browsing import MessagePosition
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.message_trail import (
+from amqpstore_server.broker.routing.explaining import explain
+from amqpstore_server.protocol.content import decode_properties
+from amqpstore_server.reports.message_trail import (
     UNKNOWN,
     Names,
     TrailQueue,
     is_copy_in,
     trail_answer,
 )
-from amqpstore_server.protocol.content import decode_properties
 
 MAX_READS = 2
 """How many requests may have the log read at a time."""

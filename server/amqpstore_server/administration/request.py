@@ -8,7 +8,7 @@ import msgspec
 
 from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.monitoring.audit import By
 
 
 class OperatorRequest(msgspec.Struct, tag_field="do", forbid_unknown_fields=True, kw_only=True):

@@ -13,7 +13,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from amqpstore_server.administration.connection_requests import CloseConnections, ListConnections
+from amqpstore_server.administration.definitions import (
+    Permission,
+    PolicyDefinition,
+    TopicPermission,
+    User,
+    VirtualHostDefinition,
+    definitions_of,
+)
 from amqpstore_server.administration.exporting import export_definitions, of_vhost
+from amqpstore_server.administration.importing import notes_of
 from amqpstore_server.administration.large_json import decoding, json_of
 from amqpstore_server.administration.message_requests import (
     BrowseMessages,
@@ -28,19 +37,10 @@ from amqpstore_server.administration.message_requests import (
 from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.accepted import policy_notes
-from amqpstore_server.broker.audit import By
-from amqpstore_server.definitions import (
-    Permission,
-    PolicyDefinition,
-    TopicPermission,
-    User,
-    VirtualHostDefinition,
-    definitions_of,
-)
-from amqpstore_server.importing import notes_of
+from amqpstore_server.broker.definitions.accepted import policy_notes
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.logins.users import TAGS, unknown_tags
 from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES, MAX_DEFINITION_ENTRIES
-from amqpstore_server.users import TAGS, unknown_tags
 
 
 class ListUsers(OperatorRequest, tag="users list"):

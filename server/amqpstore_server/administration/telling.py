@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from amqpstore_server.broker.events import BrokerEvent
-from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.definitions import (
+from amqpstore_server.administration.definitions import (
     Definitions,
     Permission,
     PolicyDefinition,
     TopicPermission,
 )
+from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.work.events import BrokerEvent
 
 _LIMITS = "limits"
 """The name of all limits, which are one parameter."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_server.broker.accepted import field_note, unread_notes
-from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE
+from amqpstore_server.broker.definitions.accepted import field_note, unread_notes
+from amqpstore_server.broker.rules.settings import CLASSIC, QUEUE_TYPE
 
 _MAX_FIELDS = 1000
 """How many different fields of one file are noted."""

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from amqpstore_server.broker.channels.gets import MAX_WAIT_MS
-from amqpstore_server.broker.settings import CHECKS
+from amqpstore_server.broker.rules.settings import CHECKS
 from amqpstore_server.protocol.errors import PreconditionFailed
 from amqpstore_server.protocol.field_table import Timestamp
 from amqpstore_server.protocol.methods import BasicGet

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.permissions import Access
-from amqpstore_server.broker.scopes import TokenRights
+from amqpstore_server.broker.rights.permissions import Access
+from amqpstore_server.broker.rights.scopes import TokenRights
 
 
 class Authorization:

@@ -13,19 +13,19 @@ from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
 from amqpstore_server.amqp.publishing import PublishedPart, in_turn
 from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
-from amqpstore_server.broker.accepted import Place, check_arguments
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.channels.outlet import Returned
 from amqpstore_server.broker.channels.publishing import Flags
-from amqpstore_server.broker.counters import ChannelCounters
+from amqpstore_server.broker.definitions.accepted import Place, check_arguments
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched
-from amqpstore_server.broker.settings import CHECKS
+from amqpstore_server.broker.rules.settings import CHECKS
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import REPLY_TO
 from amqpstore_server.protocol.errors import (

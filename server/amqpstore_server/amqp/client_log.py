@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from amqpstore_server.broker.log_limit import LogLimit
+from amqpstore_server.broker.monitoring.log_limit import LogLimit
 
 _log = logging.getLogger(__name__)
 

@@ -30,12 +30,12 @@ from amqpstore_server.amqp.publishing import Envelopes, SimpleTargets
 from amqpstore_server.amqp.refusals import connection_close, refusal, refusal_of
 from amqpstore_server.amqp.session import Session, Unfinished
 from amqpstore_server.amqp.telling import ConnectionEvents
-from amqpstore_server.broker.audit import audit_refusal
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
-from amqpstore_server.broker.counters import OctetCounters
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.faults import FATAL, called
+from amqpstore_server.broker.monitoring.audit import audit_refusal
+from amqpstore_server.broker.monitoring.counters import OctetCounters
+from amqpstore_server.broker.monitoring.faults import FATAL, called
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     AmqpError,

@@ -10,7 +10,7 @@ from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.amqp.publishing import Envelopes, SimpleTargets
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.rights.permissions import Access
 from amqpstore_server.broker.vhost import VirtualHost
 
 

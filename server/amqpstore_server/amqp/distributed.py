@@ -7,7 +7,7 @@ from typing import Any
 
 from amqpstore_server.broker.channels.branches import XaStatus, Xid
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.permissions import Access
+from amqpstore_server.broker.rights.permissions import Access
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.primitives import write_long, write_octets
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amqpstore_server.broker.scopes import TokenRights
+from amqpstore_server.broker.rights.scopes import TokenRights
 from amqpstore_server.protocol.errors import MalformedError, PreconditionFailed
 from amqpstore_server.protocol.field_table import decode_table
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope, published
-from amqpstore_server.broker.publish_column import ONE
-from amqpstore_server.broker.publish_rights import check_user_id
+from amqpstore_server.broker.routing.publish_rights import check_user_id
+from amqpstore_server.broker.work.publish_column import ONE
 from amqpstore_server.protocol.content import (
     REPLY_TO,
     BasicProperties,
@@ -26,8 +26,8 @@ from amqpstore_server.protocol.events import Publishes, Target
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.channels.channel import Channel
-    from amqpstore_server.broker.permissions import Access
-    from amqpstore_server.broker.routing import Route, Router
+    from amqpstore_server.broker.rights.permissions import Access
+    from amqpstore_server.broker.routing.routing import Route, Router
 
 _MAX_CACHED = 1024
 _CACHED_BYTES = 256 << 10

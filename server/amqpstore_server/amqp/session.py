@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, final
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.refusals import channel_close
-from amqpstore_server.broker.audit import By, audit_refusal
-from amqpstore_server.broker.events import BrokerEvent
-from amqpstore_server.broker.quotas import Usage
+from amqpstore_server.broker.monitoring.audit import By, audit_refusal
+from amqpstore_server.broker.rights.quotas import Usage
+from amqpstore_server.broker.work.events import BrokerEvent
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import ContentHeader
 from amqpstore_server.protocol.errors import (

@@ -10,15 +10,15 @@ from typing import Any
 
 from amqpstore_server.amqp.arguments import plain, queue_arguments
 from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.definitions.removals import Unbinding
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.names import without_line_ends
-from amqpstore_server.broker.permissions import Access
-from amqpstore_server.broker.publish_rights import PublishRights
+from amqpstore_server.broker.monitoring.audit import By
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.removals import Unbinding
-from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
+from amqpstore_server.broker.rights.permissions import Access
+from amqpstore_server.broker.routing.publish_rights import PublishRights
+from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE
+from amqpstore_server.broker.rules.names import without_line_ends
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import REPLY_TO

@@ -7,28 +7,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amqpstore import OtherOwnerError, Store
-from amqpstore.catalog import Change
-from amqpstore.departures import Departure
-from amqpstore_server.broker.accepted import CLUSTER_ID, CLUSTER_NAME, check_acting_parameters
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.counters import ChannelCounters
-from amqpstore_server.broker.deletion import deleting_all
-from amqpstore_server.broker.departures import Departures, QueueDepartures
+from amqpstore.catalog.catalog import Change
+from amqpstore.format.departures import Departure
+from amqpstore_server.broker.definitions.accepted import (
+    CLUSTER_ID,
+    CLUSTER_NAME,
+    check_acting_parameters,
+)
+from amqpstore_server.broker.definitions.deletion import deleting_all
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
+from amqpstore_server.broker.definitions.removals import leftovers
+from amqpstore_server.broker.definitions.rows import name_key
+from amqpstore_server.broker.definitions.stored import is_usable, leave_out, misshapen, rows_of
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
-from amqpstore_server.broker.faults import called
-from amqpstore_server.broker.limits import LOOK_COST
-from amqpstore_server.broker.permissions import Access, grants_any
-from amqpstore_server.broker.policy import Policies, Policy
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
+from amqpstore_server.broker.monitoring.departures import Departures, QueueDepartures
+from amqpstore_server.broker.monitoring.faults import called
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of, served_name
 from amqpstore_server.broker.queues.message_sums import volatile_count
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.quotas import Limits, Quotas
-from amqpstore_server.broker.removals import leftovers
-from amqpstore_server.broker.rows import name_key
-from amqpstore_server.broker.steps import batches
-from amqpstore_server.broker.stored import is_usable, leave_out, misshapen, rows_of
+from amqpstore_server.broker.rights.permissions import Access, grants_any
+from amqpstore_server.broker.rights.quotas import Limits, Quotas
+from amqpstore_server.broker.rules.policy import Policies, Policy
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import LOOK_COST
+from amqpstore_server.broker.work.steps import batches
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import amqpstore
-from amqpstore.catalog import Change
-from amqpstore.departures import Departure
-from amqpstore_server.broker import accepted
-from amqpstore_server.broker.accepted import Place
+from amqpstore.catalog.catalog import Change
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.event_messages import AT_ONCE as EVENTS_AT_ONCE
 from amqpstore_server.broker.channels.event_messages import EventMessages
@@ -23,28 +21,35 @@ from amqpstore_server.broker.channels.firehose import Firehose
 from amqpstore_server.broker.channels.outlet import CLOSED
 from amqpstore_server.broker.channels.own_publishes import OwnPublishes
 from amqpstore_server.broker.channels.publishing import Publisher
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.counters import ChannelCounters
-from amqpstore_server.broker.deletion import Deletion
-from amqpstore_server.broker.departures import Departures, QueueDepartures
+from amqpstore_server.broker.definitions import accepted
+from amqpstore_server.broker.definitions.accepted import Place
+from amqpstore_server.broker.definitions.deletion import Deletion
+from amqpstore_server.broker.definitions.owned_queues import OwnedQueues
+from amqpstore_server.broker.definitions.policy_settings import PolicySettings
+from amqpstore_server.broker.definitions.predeclared import predeclared_exchanges
+from amqpstore_server.broker.definitions.removals import Removals, binding_headers
+from amqpstore_server.broker.definitions.rows import (
+    binding_changes,
+    check_equivalent,
+    compared_exchange,
+    compared_queue,
+    exchange_change,
+    exchange_row,
+)
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
     PreconditionFailedError,
     UnknownTypeError,
 )
-from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.broker.exchanges.bindings import Bindings
 from amqpstore_server.broker.exchanges.delayed import DelayedExchange
-from amqpstore_server.broker.log_limit import LogLimit
 from amqpstore_server.broker.messages.deaths import Reason
-from amqpstore_server.broker.names import RESERVED_PREFIX, check_name, own_name, without_line_ends
-from amqpstore_server.broker.owned_queues import OwnedQueues
-from amqpstore_server.broker.policy import Policies
-from amqpstore_server.broker.policy_settings import PolicySettings
-from amqpstore_server.broker.predeclared import predeclared_exchanges
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
+from amqpstore_server.broker.monitoring.departures import Departures, QueueDepartures
+from amqpstore_server.broker.monitoring.log_limit import LogLimit
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import (
     QUEUE_KINDS,
@@ -56,7 +61,7 @@ from amqpstore_server.broker.queues.kinds import (
 )
 from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.queue import Queue, WayOut
-from amqpstore_server.broker.quotas import (
+from amqpstore_server.broker.rights.quotas import (
     MAX_BINDINGS,
     MAX_EXCHANGES,
     MAX_QUEUES,
@@ -64,17 +69,15 @@ from amqpstore_server.broker.quotas import (
     check_may_declare,
     is_reached,
 )
-from amqpstore_server.broker.removals import Removals, binding_headers
-from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
-from amqpstore_server.broker.rows import (
-    binding_changes,
-    check_equivalent,
-    compared_exchange,
-    compared_queue,
-    exchange_change,
-    exchange_row,
+from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE, Router
+from amqpstore_server.broker.rules.names import (
+    RESERVED_PREFIX,
+    check_name,
+    own_name,
+    without_line_ends,
 )
-from amqpstore_server.broker.settings import (
+from amqpstore_server.broker.rules.policy import Policies
+from amqpstore_server.broker.rules.settings import (
     ALTERNATE_EXCHANGE,
     DEFAULT_QUEUE_TYPE,
     POLICY_KEYS,
@@ -90,6 +93,8 @@ from amqpstore_server.broker.transactions.history import Histories
 from amqpstore_server.broker.transactions.replay import Replays
 from amqpstore_server.broker.transactions.waiting_letters import WaitingLetters
 from amqpstore_server.broker.weak_references import weak_method
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.events import EVENT_EXCHANGE, BrokerEvent
 from amqpstore_server.protocol.content import REPLY_TO
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from amqpstore_server.broker.accepted import shortened
+from amqpstore_server.broker.definitions.accepted import shortened
 from amqpstore_server.management.errors import OBJECT_NOT_FOUND, HttpError
 from amqpstore_server.management.steps import InSteps
 

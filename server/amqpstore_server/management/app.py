@@ -13,7 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from amqpstore_server.broker.faults import FATAL
+from amqpstore_server.broker.monitoring.faults import FATAL
 from amqpstore_server.management.answers import (
     SECURITY_HEADERS,
     Answer,

@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from amqpstore_server.administration.large_json import decoding, json_of
 from amqpstore_server.administration.work import Slow, carry_out
 from amqpstore_server.management.errors import HttpError, bad_request
+from amqpstore_server.process.ticking import in_time
 from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES, TooLargeError
-from amqpstore_server.ticking import in_time
 
 _READ_S = 30.0
 _FORM = "multipart/form-data"

@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from amqpstore_server.administration.unread_fields import unread_of_body
 from amqpstore_server.administration.work import Work
-from amqpstore_server.broker.accepted import shortened, unread_notes
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.definitions.accepted import shortened, unread_notes
+from amqpstore_server.broker.monitoring.audit import By
 from amqpstore_server.management.answers import Answer, json_answer, no_content
 from amqpstore_server.management.bodies import NoBody, decoded, read_body
 from amqpstore_server.management.errors import (

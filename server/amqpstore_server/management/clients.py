@@ -9,9 +9,9 @@ from amqpstore_server.administration.tables import shown_table
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.management.listing import ABSENT, Columns
 from amqpstore_server.management.steps import InSteps
-from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_server.statistics.ranges import SampleRanges
 
 if TYPE_CHECKING:

@@ -10,21 +10,21 @@ import trio
 
 from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import ResultT, Work
-from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.log_limit import LogLimit
-from amqpstore_server.config import Config
-from amqpstore_server.logins import Logins
+from amqpstore_server.broker.monitoring.log_limit import LogLimit
+from amqpstore_server.config.config import Config
+from amqpstore_server.logins.logins import Logins
+from amqpstore_server.logins.users import Users
+from amqpstore_server.loop.alarms import Alarms
 from amqpstore_server.management.checks import StoreChecks
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.statistics.statistics import Statistics
-from amqpstore_server.users import Users
 
 if TYPE_CHECKING:
-    from amqpstore_server.certificates import Certificates
-    from amqpstore_server.socket_connection import SocketConnection
-    from amqpstore_server.sockets import Sockets
+    from amqpstore_server.logins.certificates import Certificates
+    from amqpstore_server.loop.socket_connection import SocketConnection
+    from amqpstore_server.loop.sockets import Sockets
 
 
 class CarriesOut(Protocol):

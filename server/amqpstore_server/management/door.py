@@ -19,22 +19,22 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState, Framework
 from hypercorn.utils import wrap_app
 
-from amqpstore_server.doors import Doors, Visitor
-from amqpstore_server.listening import Acceptor
+from amqpstore_server.listening.doors import Doors, Visitor
+from amqpstore_server.listening.listening import Acceptor
 from amqpstore_server.management.app import ManagementApp
 from amqpstore_server.management.call import PASSED_ON
 from amqpstore_server.management.http_server import HttpServer, server_config
 from amqpstore_server.management.pages.render import compile_templates
 from amqpstore_server.management.resources import ROUTES
 from amqpstore_server.management.resources.metrics import OPEN_ROUTES
-from amqpstore_server.ticking import in_time
+from amqpstore_server.process.ticking import in_time
 
 if TYPE_CHECKING:
-    from amqpstore_server.certificates import Certificates
+    from amqpstore_server.listening.management_sockets import ManagementSockets
+    from amqpstore_server.logins.certificates import Certificates
+    from amqpstore_server.loop.sockets import Sockets
     from amqpstore_server.management.context import ManagementContext
     from amqpstore_server.management.routes import ApiRoute
-    from amqpstore_server.management_sockets import ManagementSockets
-    from amqpstore_server.sockets import Sockets
 
 _log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from amqpstore import DiskFullError
 from amqpstore.errors import PicklableError
+from amqpstore_server.administration.definitions import DefinitionsError
 from amqpstore_server.administration.operations import (
     AdministrationError,
     MissingError,
@@ -18,7 +19,6 @@ from amqpstore_server.broker.errors import (
     NotAllowedError,
     NotFoundError,
 )
-from amqpstore_server.definitions import DefinitionsError
 from amqpstore_server.protocol.errors import AccessRefused, AmqpError, NotFound
 
 OBJECT_NOT_FOUND = "Object Not Found"

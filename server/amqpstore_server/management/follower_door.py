@@ -25,7 +25,7 @@ from starlette.routing import Route
 from amqpstore_server.management.http_server import HttpServer, server_config
 from amqpstore_server.metrics import rabbitmq, replicas
 from amqpstore_server.metrics.exposition import MetricsFormat
-from amqpstore_server.replication_figures import FollowerFigures
+from amqpstore_server.terms.replication_figures import FollowerFigures
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, LifespanState
 
-from amqpstore_server.ticking import in_time
+from amqpstore_server.process.ticking import in_time
 
 _HEAD = b"HTTP/1.1 "
 _CODE = slice(len(_HEAD), len(_HEAD) + 3)

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.datastructures import QueryParams
 
-from amqpstore_server.broker.patterns import ASKED, Pattern, PatternError
+from amqpstore_server.broker.rules.patterns import ASKED, Pattern, PatternError
 from amqpstore_server.management.errors import HttpError, bad_request
 from amqpstore_server.management.steps import InSteps
 

@@ -14,18 +14,18 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from amqpstore_server.administration.first_users import is_loopback
 from amqpstore_server.amqp.login import Login
-from amqpstore_server.broker.audit import audit_refusal
 from amqpstore_server.broker.errors import NotAllowedError
-from amqpstore_server.broker.events import BrokerEvent
-from amqpstore_server.broker.permissions import Access
-from amqpstore_server.first_users import is_loopback
+from amqpstore_server.broker.monitoring.audit import audit_refusal
+from amqpstore_server.broker.rights.permissions import Access
+from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.logins.users import implied_tags
 from amqpstore_server.management.errors import HttpError, not_authorised
-from amqpstore_server.users import implied_tags
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.broker import Broker
-    from amqpstore_server.broker.scopes import TokenRights
+    from amqpstore_server.broker.rights.scopes import TokenRights
     from amqpstore_server.management.context import ManagementContext
 
 MECHANISM = "HTTP"

@@ -9,8 +9,8 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from amqpstore_server.alarms import available_bytes, used_bytes
 from amqpstore_server.config_values import least_free_bytes
+from amqpstore_server.loop.alarms import available_bytes, used_bytes
 from amqpstore_server.metrics.rabbitmq import LOGIN_PROTOCOLS
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from amqpstore_server.config_checks import PATH_PREFIX
+from amqpstore_server.config.checks import PATH_PREFIX
 
 if TYPE_CHECKING:
-    from amqpstore_server.config import Config
+    from amqpstore_server.config.config import Config
 
 _DEFAULT_PORT = re.compile(r":(80|443)$")
 

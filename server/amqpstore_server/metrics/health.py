@@ -7,7 +7,7 @@ cannot be read, are questions of their own.
 
 from __future__ import annotations
 
-from amqpstore_server.alarms import DISK, MEMORY, REPLICAS
+from amqpstore_server.loop.alarms import DISK, MEMORY, REPLICAS
 from amqpstore_server.metrics.source import MetricsSource
 
 _NAMES = {MEMORY: "memory", DISK: "disk", REPLICAS: "replicas"}

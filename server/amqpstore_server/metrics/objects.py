@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from amqpstore_server.amqp.connection import AmqpConnection
-from amqpstore_server.broker.departures import labelled, reasons_of_queue
+from amqpstore_server.broker.monitoring.departures import labelled, reasons_of_queue
 from amqpstore_server.broker.queues.message_sums import Amount, MessageSums, memory_bytes
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost

@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Iterator
 
-from amqpstore_server.alarms import used_bytes
+from amqpstore_server.loop.alarms import used_bytes
 
 Values = Iterator[tuple[str, str, float]]
 """Names without their prefix, what they are, and their values."""

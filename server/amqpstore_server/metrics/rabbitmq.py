@@ -13,15 +13,15 @@ from importlib.metadata import version
 
 from prometheus_client.core import Metric
 
-from amqpstore_server.alarms import available_bytes
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.broker.settings import LetterStrategy
+from amqpstore_server.broker.rules.settings import LetterStrategy
+from amqpstore_server.loop.alarms import available_bytes
 from amqpstore_server.metrics.families import Described, Families, facts, family, histogram, single
 from amqpstore_server.metrics.objects import amount_metrics, amounts
 from amqpstore_server.metrics.process import Values, process_values
 from amqpstore_server.metrics.source import MetricsSource
-from amqpstore_server.replication_figures import FollowerFigures
 from amqpstore_server.statistics.sampler import TOTAL_FIELDS
+from amqpstore_server.terms.replication_figures import FollowerFigures
 
 _PREFIX = "rabbitmq_"
 

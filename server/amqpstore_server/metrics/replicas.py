@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amqpstore_server.metrics.families import Described, Families, family, single
 from amqpstore_server.metrics.source import MetricsSource
-from amqpstore_server.replication_figures import FollowerFigures
+from amqpstore_server.terms.replication_figures import FollowerFigures
 
 _PREFIX = "amqpstore_replication_"
 _REFUSED = (

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from amqpstore_server.alarms import Alarms
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.holds import LoopHolds
-from amqpstore_server.replication_figures import ReplicationFigures
+from amqpstore_server.loop.alarms import Alarms
+from amqpstore_server.loop.holds import LoopHolds
 from amqpstore_server.statistics.sampler import Sampler
+from amqpstore_server.terms.replication_figures import ReplicationFigures
 
 
 @dataclass(eq=False)

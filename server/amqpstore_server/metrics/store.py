@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from amqpstore.figures import StoreFigures
-from amqpstore_server.broker.departures import dead_lettered, reasons_of_all
+from amqpstore.upkeep.figures import StoreFigures
+from amqpstore_server.broker.monitoring.departures import dead_lettered, reasons_of_all
 from amqpstore_server.metrics.families import Described, Families, family, histogram, single
 from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.statistics.sampler import MAX_BYTES

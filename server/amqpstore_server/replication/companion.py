@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from amqpstore import DeposedError
-from amqpstore.catalog import Catalog
-from amqpstore.log_batch import Batch
+from amqpstore.catalog.catalog import Catalog
+from amqpstore.log.batch import Batch
 from amqpstore.replica import CopySource, SealedBatch
 from amqpstore.replica.log_reading import named_batch
 from amqpstore_server.cluster.frames import Definition, DefinitionsSnapshot, ShippedBatch

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from amqpstore import DiskFullError
-from amqpstore.durability import reason_of
 from amqpstore.replica import FollowerStore
+from amqpstore.system.durability import reason_of
 from amqpstore_server.cluster.codec import encode, read_follower, read_leader
 from amqpstore_server.cluster.effects import (
     Attempt,
@@ -58,7 +58,7 @@ from amqpstore_server.cluster.timing import Health
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.driver import EtcdDriver
 from amqpstore_server.etcd.lanes import Lane
-from amqpstore_server.proxy_protocol import ProxyHeaderError
+from amqpstore_server.listening.proxy_protocol import ProxyHeaderError
 from amqpstore_server.replication.catching_up import catch_up
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.copying import CopyCounts, send_copy
@@ -72,7 +72,7 @@ from amqpstore_server.replication.orders import Orders
 from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader
 from amqpstore_server.replication.settings import ClusterSettings
-from amqpstore_server.replication_figures import FollowerFigures
+from amqpstore_server.terms.replication_figures import FollowerFigures
 
 _log = logging.getLogger(__name__)
 

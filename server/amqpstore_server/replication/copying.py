@@ -18,9 +18,10 @@ from contextlib import contextmanager, suppress
 
 from crc32c import crc32c
 
-from amqpstore import DamageError, ownership
-from amqpstore.files import naming
+from amqpstore import DamageError
 from amqpstore.replica import CopySource
+from amqpstore.system import ownership
+from amqpstore.system.files import naming
 from amqpstore_server.cluster.effects import SendCopy
 from amqpstore_server.cluster.frames import ReceivedFile, Refused, StoreCopy, StorePiece
 from amqpstore_server.replication.companion import LeaderCompanion

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from amqpstore.catalog import Catalog, Change, Value
+from amqpstore.catalog.catalog import Catalog, Change, Value
+from amqpstore.catalog.tables import StoreRows
 from amqpstore.replica import BatchEnd, CopySource
 from amqpstore.replica.follower_store import SHIPPED
-from amqpstore.tables import StoreRows
 
 _NEXT_QUEUE_ID = "next_queue_id"
 

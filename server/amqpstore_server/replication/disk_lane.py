@@ -13,7 +13,6 @@ from typing import Protocol, TypeAlias, TypeVarTuple
 import msgspec
 
 from amqpstore import DiskFullError, DurabilityError, StoreError
-from amqpstore.durability import reason_of
 from amqpstore.replica import (
     LOG_START,
     FollowerStore,
@@ -23,6 +22,7 @@ from amqpstore.replica import (
     WholeCopy,
 )
 from amqpstore.replica.log_reading import named_batch
+from amqpstore.system.durability import reason_of
 from amqpstore_server.cluster.effects import (
     Adopt,
     Append,

@@ -14,8 +14,8 @@ import shutil
 import time
 from contextlib import suppress
 
-from amqpstore import ownership
-from amqpstore.filenames import KEPT, kept_path, kept_segment, segment_path
+from amqpstore.system import ownership
+from amqpstore.system.filenames import KEPT, kept_path, kept_segment, segment_path
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 import trio
 
 from amqpstore import DeposedError, Store
-from amqpstore_server.config import Config
-from amqpstore_server.management_sockets import ManagementSockets
+from amqpstore_server.config.config import Config
+from amqpstore_server.listening.management_sockets import ManagementSockets
+from amqpstore_server.process.stopping import ClientConnection
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
-from amqpstore_server.replication_figures import ReplicationFigures
-from amqpstore_server.stopping import ClientConnection
+from amqpstore_server.terms.replication_figures import ReplicationFigures
 
 _TURN_S = 0.1
 _LOOK_S = 0.02

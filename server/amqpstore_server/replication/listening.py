@@ -14,8 +14,8 @@ from contextlib import suppress
 from math import inf
 from typing import Protocol
 
-from amqpstore_server.config_checks import host_and_port
-from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.config.checks import host_and_port
+from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.etcd.names import HostAddresses
 from amqpstore_server.replication.handshake import (
     DEADLINE_S,

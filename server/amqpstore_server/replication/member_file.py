@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqpstore.files import Files
 from amqpstore.replica import Membership, write_membership
+from amqpstore.system.files import Files
 from amqpstore_server.cluster.frames import ReplicaPosition
 from amqpstore_server.cluster.notes import Notes
 

@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from amqpstore.filenames import SEGMENTS, segment_numbers
-from amqpstore.files import Files
 from amqpstore.replica import LOG_START, BatchEnd, LogReader, NamedBatch
+from amqpstore.system.filenames import SEGMENTS, segment_numbers
+from amqpstore.system.files import Files
 from amqpstore.terms import number_of
 from amqpstore_server.cluster.frames import START, HeldBatch, ReplicaPosition
 from amqpstore_server.replication.kept_segments import KeptSegments

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import socket
 
-from amqpstore_server.proxied_sockets import AddressedSocket, ProxiedListener
+from amqpstore_server.listening.proxied_sockets import AddressedSocket, ProxiedListener
 from amqpstore_server.replication.handshake import DEADLINE_S
 from amqpstore_server.replication.proxy_header import ClientAddress, Door, read_header
 

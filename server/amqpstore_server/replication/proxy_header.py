@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from amqpstore_server.proxy_protocol import (
+from amqpstore_server.listening.proxy_protocol import (
     FIXED,
     IPV4,
     IPV6,

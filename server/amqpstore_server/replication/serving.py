@@ -23,7 +23,6 @@ from amqpstore import (
     Store,
     UnreadableLogError,
 )
-from amqpstore.files import OsFiles
 from amqpstore.options import Options
 from amqpstore.replica import (
     FollowerStore,
@@ -33,18 +32,23 @@ from amqpstore.replica import (
     read_membership,
     write_membership,
 )
+from amqpstore.system.files import OsFiles
 from amqpstore.terms import number_of
 from amqpstore_server.cluster.keys import MemberIdentity
-from amqpstore_server.config import Config
-from amqpstore_server.config_checks import host_and_port
-from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.config.checks import host_and_port
+from amqpstore_server.config.config import Config
+from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.config_values import store_options
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.identity import EtcdIdentity
-from amqpstore_server.garbage import keep_collections_short
-from amqpstore_server.listening import listen
-from amqpstore_server.management_sockets import listen_for_requests
+from amqpstore_server.listening.listening import listen
+from amqpstore_server.listening.management_sockets import listen_for_requests
+from amqpstore_server.loop.garbage import keep_collections_short
+from amqpstore_server.loop.switching import SHORT_S
+from amqpstore_server.process.service_manager import ServiceManager
+from amqpstore_server.process.signals import received_signals
+from amqpstore_server.process.stopping import one_cause
 from amqpstore_server.reloading import Reloader, member_parts
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
@@ -55,11 +59,7 @@ from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.proxy import Proxy
 from amqpstore_server.replication.proxy_header import Door
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
-from amqpstore_server.replication_figures import FollowerFigures
-from amqpstore_server.service_manager import ServiceManager
-from amqpstore_server.signals import received_signals
-from amqpstore_server.stopping import one_cause
-from amqpstore_server.switching import SHORT_S
+from amqpstore_server.terms.replication_figures import FollowerFigures
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from amqpstore_server.cluster.timing import Timing
-from amqpstore_server.config import Config
-from amqpstore_server.config_checks import host_and_port
+from amqpstore_server.config.checks import host_and_port
+from amqpstore_server.config.config import Config
 from amqpstore_server.etcd.settings import EtcdSettings
 
 

@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 
-from amqpstore_server.config_keys import ConfigError
+from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.replication.settings import MemberCertificates
 
 

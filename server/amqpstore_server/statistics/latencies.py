@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amqpstore.measures import BucketHistogram
+from amqpstore.log.measures import BucketHistogram
 
 _LATELY_MS = 5000
 

@@ -7,8 +7,8 @@ import os
 import resource
 import threading
 
-from amqpstore_server.alarms import used_bytes
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.loop.alarms import used_bytes
 
 NODE_FIELDS = (
     *("mem_used", "fd_used", "sockets_used", "disk_free", "proc_used"),

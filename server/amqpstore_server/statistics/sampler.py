@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.counters import ExchangeCounters, OctetCounters
+from amqpstore_server.broker.monitoring.counters import ExchangeCounters, OctetCounters
 from amqpstore_server.broker.queues.message_sums import MessageSums, volatile_count
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost

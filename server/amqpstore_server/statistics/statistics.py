@@ -12,7 +12,7 @@ from typing import TypeVar
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.counters import ExchangeCounters
+from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.statistics.node import NODE_FIELDS

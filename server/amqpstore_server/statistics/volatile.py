@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from amqpstore import ownership
-from amqpstore.clock import Clock
-from amqpstore.durability import reason_of
-from amqpstore.files import naming
+from amqpstore.system import ownership
+from amqpstore.system.clock import Clock
+from amqpstore.system.durability import reason_of
+from amqpstore.system.files import naming
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.small_files import read_small
+from amqpstore_server.config.small_files import read_small
 
 if TYPE_CHECKING:
     from amqpstore_server.statistics.sampler import Sampler

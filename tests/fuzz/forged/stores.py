@@ -14,21 +14,22 @@ import msgpack
 import zstandard
 from crc32c import crc32c
 
-from amqpstore import Envelope, Message, Queue, Run, Store, marker
-from amqpstore.catalog import TABLES, Change, LmdbCatalog
-from amqpstore.definitions import HEADER as COPY_HEADER
-from amqpstore.definitions import copy_of, read_copy, write_copy
-from amqpstore.files import OsFiles
-from amqpstore.index import BLOCK
-from amqpstore.records import HEADER, MAGIC, Gap, Kind, Record, scan
-from amqpstore.worker import InlineWorker
+from amqpstore import Envelope, Message, Queue, Run, Store
+from amqpstore.catalog.catalog import TABLES, Change, LmdbCatalog
+from amqpstore.catalog.definitions import HEADER as COPY_HEADER
+from amqpstore.catalog.definitions import copy_of, read_copy, write_copy
+from amqpstore.format.index import BLOCK
+from amqpstore.format.records import HEADER, MAGIC, Gap, Kind, Record, scan
+from amqpstore.identity import marker
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_server.broker.broker import Broker, Defined
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
-from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.broker.policy import Policy
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
-from amqpstore_server.users import Users
+from amqpstore_server.broker.rights.permissions import ALL
+from amqpstore_server.broker.rules.policy import Policy
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.logins.users import Users
 from tests.fuzz.forged.forger import Forger
 from tests.unit.check.stores import OPTIONS
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from amqpstore import Message, MessageDamagedError, Queue, Run, Store, StoreError
-from amqpstore_server.users import Users
+from amqpstore_server.logins.users import Users
 from amqpstore_tools.__main__ import main
 from tests.fuzz.forged.forger import Forger
 from tests.fuzz.forged.stores import (

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 
 OPTIONS = Options(segment_bytes=100_000, reserve_bytes=0, checkpoint_ms=10**9)
 

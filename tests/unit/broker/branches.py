@@ -1,7 +1,7 @@
 """A client that works in branches of distributed transactions, for the tests of these."""
 
 from amqpstore_server.broker.channels.branches import Steps, XaStatus, Xid
-from amqpstore_server.broker.permissions import ALL, Access
+from amqpstore_server.broker.rights.permissions import ALL, Access
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

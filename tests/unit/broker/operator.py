@@ -12,8 +12,8 @@ from amqpstore_server.administration.messages import (
     Selecting,
 )
 from amqpstore_server.administration.work import Work, done
-from amqpstore_server.broker.audit import By
-from amqpstore_server.broker.permissions import Rights
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.rights.permissions import Rights
 from tests.simulated_broker import SimulatedBroker
 
 BY = By("anna", "test")

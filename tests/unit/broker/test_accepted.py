@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.administration.definitions import PolicyDefinition, definitions_of, load
+from amqpstore_server.administration.importing import apply_definitions
 from amqpstore_server.administration.operations import Administration, AdministrationError
 from amqpstore_server.administration.work import done
-from amqpstore_server.broker import accepted
-from amqpstore_server.broker.accepted import (
+from amqpstore_server.broker.definitions import accepted
+from amqpstore_server.broker.definitions.accepted import (
     TABLE,
     Place,
     Treatment,
@@ -24,14 +26,12 @@ from amqpstore_server.broker.accepted import (
     queue_notes,
     shortened,
 )
-from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.settings import CHECKS, POLICY_KEYS, settings_of
-from amqpstore_server.definitions import PolicyDefinition, definitions_of, load
-from amqpstore_server.importing import apply_definitions
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.rules.settings import CHECKS, POLICY_KEYS, settings_of
+from amqpstore_server.logins.users import Users
 from amqpstore_server.management.answers import NOTES, no_content, noted
 from amqpstore_server.protocol import methods
-from amqpstore_server.users import Users
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.simulated_broker import SimulatedBroker
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.accepted import TABLE, Place, Treatment
+from amqpstore_server.broker.definitions.accepted import TABLE, Place, Treatment
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import BrokerError
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.rules.policy import Policy
 from tests.simulated_broker import SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
 

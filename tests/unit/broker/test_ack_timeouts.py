@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.ack_timeouts import TagNotes
+from amqpstore_server.broker.work.ack_timeouts import TagNotes
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

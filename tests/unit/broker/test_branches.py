@@ -12,7 +12,7 @@ from amqpstore_server.broker.errors import (
     PreconditionFailedError,
     ResourceExhaustedError,
 )
-from amqpstore_server.broker.limits import BrokerLimits
+from amqpstore_server.broker.work.limits import BrokerLimits
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.branches import (
     OPERATOR,

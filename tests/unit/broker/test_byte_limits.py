@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.rules.policy import Policy
 from tests.simulated_broker import OPTIONS, SimulatedBroker
 from tests.small_limits import small_limits
 from tests.unit.broker.simulated import Client

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

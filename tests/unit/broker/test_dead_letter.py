@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.limits import BROKER_LIMITS
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_server.protocol.field_table import Timestamp
 from tests.simulated_broker import START_MS, SimulatedBroker, reject_until

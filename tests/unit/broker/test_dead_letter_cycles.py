@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.limits import BrokerLimits
 from amqpstore_server.broker.messages import envelope
 from amqpstore_server.broker.messages.cycles import LANDMARK
+from amqpstore_server.broker.work.limits import BrokerLimits
 from amqpstore_server.protocol.content import decode_properties
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.dead_letters import DEAD, deaths, die, reject, with_dead_queue

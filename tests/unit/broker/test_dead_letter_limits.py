@@ -3,8 +3,8 @@
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.limits import BrokerLimits
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.rules.policy import Policy
+from amqpstore_server.broker.work.limits import BrokerLimits
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.dead_letters import DEAD, deaths, with_dead_queue
 from tests.unit.broker.simulated import Client

@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 
 import amqpstore
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.publishing import Flags
-from amqpstore_server.broker.departures import (
+from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER
+from amqpstore_server.broker.monitoring.departures import (
     QueueDepartures,
     reasons_of_all,
     reasons_of_queue,
 )
-from amqpstore_server.broker.errors import ResourceExhaustedError
-from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER
-from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.rules.policy import Policy
 from amqpstore_server.broker.transactions import prepared_work
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker

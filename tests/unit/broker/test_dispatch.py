@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import AccessRefusedError
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.unit.broker.simulated import Client, labelled
 

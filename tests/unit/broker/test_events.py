@@ -8,8 +8,8 @@ from amqpstore_server.amqp.arguments import plain
 from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.channels import consumer_events, event_messages
 from amqpstore_server.broker.errors import AccessRefusedError
-from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent, Headers
 from amqpstore_server.broker.queues.consumer import ConsumerOptions
+from amqpstore_server.broker.work.events import EVENT_EXCHANGE, BrokerEvent, Headers
 from amqpstore_server.protocol.content import decode_properties
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.broker import owned_queues
+from amqpstore_server.broker.definitions import owned_queues
 from amqpstore_server.broker.errors import NotFoundError
 from amqpstore_server.broker.queues.queue import Queue
 from tests.simulated_broker import SimulatedBroker

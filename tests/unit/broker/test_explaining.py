@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker import explaining
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.explaining import Explanation, explain
+from amqpstore_server.broker.routing import explaining
+from amqpstore_server.broker.routing.explaining import Explanation, explain
 from amqpstore_server.protocol.content import BasicProperties
 from tests.simulated_broker import SimulatedBroker
 

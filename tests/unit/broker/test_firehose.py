@@ -10,7 +10,7 @@ from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.firehose import AT_ONCE, TRACE_EXCHANGE, Origin
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError
-from amqpstore_server.broker.permissions import ALL, Access
+from amqpstore_server.broker.rights.permissions import ALL, Access
 from amqpstore_server.protocol.content import decode_properties
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled

@@ -10,8 +10,8 @@ import pytest
 
 import amqpstore
 from amqpstore import Message, Run
-from amqpstore.expiry import ExpiryHeap
-from amqpstore.runs import ReadyList
+from amqpstore.format.runs import ReadyList
+from amqpstore.queues.expiry import ExpiryHeap
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Binding
 from amqpstore_server.broker.queues.backlog import Backlog
@@ -20,8 +20,8 @@ from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.settings import Settings
-from amqpstore_server.broker.timers import Timer
+from amqpstore_server.broker.rules.settings import Settings
+from amqpstore_server.broker.work.timers import Timer
 from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.uncollected import living
 from tests.unit.broker.simulated import Client

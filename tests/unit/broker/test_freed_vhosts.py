@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore_server.broker.broker import Defined
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.rules.policy import Policy
 from amqpstore_server.broker.vhost import VirtualHost
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client

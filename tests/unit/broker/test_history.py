@@ -6,8 +6,8 @@ import pytest
 
 from amqpstore_server.broker.channels.branches import XaStatus, Xid
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
-from amqpstore_server.broker.permissions import ALL, Access
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.rights.permissions import ALL, Access
+from amqpstore_server.broker.rules.policy import Policy
 from amqpstore_server.broker.transactions.replay import consumed_at
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64

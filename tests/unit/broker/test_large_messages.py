@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore.limits import StoreLimits
+from amqpstore.format.limits import StoreLimits
 from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-import amqpstore.acks
 import amqpstore.prepared
-import amqpstore_server.broker.steps
+import amqpstore.queues.acks
+import amqpstore_server.broker.work.steps
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.branches import Steps, XaStatus
 from amqpstore_server.broker.errors import NotFoundError, PreconditionFailedError
@@ -25,11 +25,11 @@ ACKED = BODIES[:40]
 def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
     monkeypatch.setattr(local_transaction, "_MAX_ADDED", 4)
     monkeypatch.setattr(local_transaction, "_MAX_SETTLED", 10)
-    monkeypatch.setattr(amqpstore.acks, "_MERGED_AT_ONCE", 10)
+    monkeypatch.setattr(amqpstore.queues.acks, "_MERGED_AT_ONCE", 10)
     monkeypatch.setattr(amqpstore.prepared, "_READ_AT_ONCE", 10)
     monkeypatch.setattr(prepared_work, "_MAX_PLACED", 10)
     monkeypatch.setattr(prepared_work, "_MAX_PUT_BACK", 10)
-    monkeypatch.setattr(amqpstore_server.broker.steps, "_SORTED", 1)
+    monkeypatch.setattr(amqpstore_server.broker.work.steps, "_SORTED", 1)
     simulated = SimulatedBroker()
     for queue in ("q", "r", "s"):
         simulated.queue(queue)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.channels import local_transaction
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.transactions.transaction import Transaction
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
 

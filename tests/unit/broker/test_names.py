@@ -3,7 +3,7 @@
 import pytest
 
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
-from amqpstore_server.broker.names import NAME_RULES, check_name, without_line_ends
+from amqpstore_server.broker.rules.names import NAME_RULES, check_name, without_line_ends
 
 
 @pytest.mark.parametrize("rule", NAME_RULES)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.names import MAX_NAME_BYTES, own_name
+from amqpstore_server.broker.rules.names import MAX_NAME_BYTES, own_name
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

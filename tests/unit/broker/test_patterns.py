@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from amqpstore_server.broker.patterns import (
+from amqpstore_server.broker.rights.permissions import Access
+from amqpstore_server.broker.rules.patterns import (
     LACKING,
     Pattern,
     PatternError,
@@ -12,8 +13,7 @@ from amqpstore_server.broker.patterns import (
     pattern_of,
     prefix_of,
 )
-from amqpstore_server.broker.permissions import Access
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.rules.policy import Policy
 
 
 @pytest.mark.parametrize(

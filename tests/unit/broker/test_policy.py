@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore_server.broker import policy
-from amqpstore_server.broker.policy import Policies, Policy
-from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.rules import policy
+from amqpstore_server.broker.rules.policy import Policies, Policy
+from amqpstore_server.broker.rules.settings import Settings
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

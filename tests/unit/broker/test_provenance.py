@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Options
-from amqpstore.records import OperationKind
+from amqpstore.format.records import OperationKind
 from amqpstore_server.administration.operations import (
     Administration,
     AdministrationError,
@@ -22,9 +22,9 @@ from amqpstore_server.administration.provenance import (
 )
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.channels.firehose import Origin
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.message_trail import UNKNOWN, trail_answer
-from amqpstore_server.users import Users
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.logins.users import Users
+from amqpstore_server.reports.message_trail import UNKNOWN, trail_answer
 from tests.simulated_broker import DIRECTORY, START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client
 

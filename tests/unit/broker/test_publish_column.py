@@ -3,8 +3,8 @@
 import pytest
 
 from amqpstore import Options, Store
-from amqpstore.client_trails import read_notes
-from amqpstore.records import checksum_seed
+from amqpstore.format.records import checksum_seed
+from amqpstore.provenance.client_trails import read_notes
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.queues.queue import Queue

@@ -6,7 +6,7 @@ import pytest
 
 from amqpstore_server.administration.operations import AdministrationError
 from amqpstore_server.broker.errors import AccessRefusedError
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.rules.policy import Policy
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.operator import Operator
 from tests.unit.broker.simulated import Client

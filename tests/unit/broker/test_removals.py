@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore import DiskFullError
-from amqpstore.catalog import Change
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore.catalog.catalog import Change
+from amqpstore_server.broker.definitions.removals import Unbinding
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.limits import BROKER_LIMITS
-from amqpstore_server.broker.removals import Unbinding
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.frames import method_frame

@@ -9,7 +9,7 @@ from amqpstore import Message
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
-from amqpstore_server.broker.limits import BrokerLimits
+from amqpstore_server.broker.work.limits import BrokerLimits
 from amqpstore_server.protocol.field_table import Timestamp
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
@@ -301,7 +301,7 @@ def test_many_in_a_row_wait_for_the_disk(simulated: SimulatedBroker, client: Cli
 @pytest.fixture
 def slowly(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
     """Each message of a history is a part of its own."""
-    monkeypatch.setattr("amqpstore.stored_runs._MAX_BROWSED", 1)
+    monkeypatch.setattr("amqpstore.queues.stored_runs._MAX_BROWSED", 1)
     return simulated
 
 

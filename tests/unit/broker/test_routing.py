@@ -12,7 +12,7 @@ from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
 from amqpstore_server.broker.exchanges.headers import HeadersExchange
 from amqpstore_server.broker.exchanges.topic import TopicExchange
-from amqpstore_server.broker.limits import BrokerLimits
+from amqpstore_server.broker.work.limits import BrokerLimits
 from amqpstore_server.protocol.content import BasicProperties
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.broker.definitions.rows import check_equivalent
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.rows import check_equivalent
 
 
 @pytest.mark.parametrize(

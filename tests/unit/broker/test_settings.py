@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.settings import (
+from amqpstore_server.broker.rules.settings import (
     CHECKS,
     POLICY_KEYS,
     Settings,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.messages.shortening import shortened
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_server.protocol.bounds import MAX_ENTRIES
 from amqpstore_server.protocol.content import (
     BasicProperties,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import weakref
 
-from amqpstore_server.broker import steps
+from amqpstore_server.broker.work import steps
 
 COUNT = 10
 THINGS = 1000

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from amqpstore.catalog import Change
-from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.users import Users
+from amqpstore.catalog.catalog import Change
+from amqpstore_server.broker.rights.permissions import ALL
+from amqpstore_server.logins.users import Users
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from amqpstore_server.broker.timers import Timer, Timers
+from amqpstore_server.broker.work.timers import Timer, Timers
 
 
 class Rung(list[str]):

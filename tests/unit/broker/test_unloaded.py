@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.queues.leaving import Leaving
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_tools.simulation.memory_files import MemoryFile
 from tests.simulated_broker import OPTIONS, SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from amqpstore.catalog import Change
-from amqpstore_server.broker import owned_queues
+from amqpstore.catalog.catalog import Change
+from amqpstore_server.broker.definitions import owned_queues
 from amqpstore_server.broker.errors import NotFoundError
-from amqpstore_server.broker.limits import BROKER_LIMITS, DELETE_COST
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.work.limits import BROKER_LIMITS, DELETE_COST
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from amqpstore.departures import Departure
-from amqpstore_server.broker.departures import dead_lettered, labelled
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.limits import BROKER_LIMITS
 from amqpstore_server.broker.messages.deaths import Reason
-from amqpstore_server.broker.policy import Policy
+from amqpstore_server.broker.monitoring.departures import dead_lettered, labelled
 from amqpstore_server.broker.queues.message_sums import MessageSums
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.settings import LetterStrategy
+from amqpstore_server.broker.rules.policy import Policy
+from amqpstore_server.broker.rules.settings import LetterStrategy
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.branches import BranchClient
 from tests.unit.broker.dead_letters import deaths, die, reject

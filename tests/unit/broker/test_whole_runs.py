@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from amqpstore import Run
-from amqpstore_server.broker.policy import Policy
 from amqpstore_server.broker.queues.consumer import Consumer
+from amqpstore_server.broker.rules.policy import Policy
 from tests.simulated_broker import SimulatedBroker, ack_until
 from tests.unit.broker.simulated import Client
 

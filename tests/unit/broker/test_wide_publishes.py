@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amqpstore_server.broker.limits import BROKER_LIMITS, DROP_COST, LOOK_COST
+from amqpstore_server.broker.work.limits import BROKER_LIMITS, DROP_COST, LOOK_COST
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

@@ -2,11 +2,10 @@
 
 import os
 
-from amqpstore import Envelope, Options, Store, marker
-from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.files import OsFiles
-from amqpstore.message import encode_head
-from amqpstore.records import (
+from amqpstore import Envelope, Options, Store
+from amqpstore.catalog.catalog import Change, LmdbCatalog
+from amqpstore.format.message import encode_head
+from amqpstore.format.records import (
     FORMAT_VERSION,
     Kind,
     Operation,
@@ -16,7 +15,9 @@ from amqpstore.records import (
     encode_segment_header,
     encode_transaction,
 )
-from amqpstore.worker import InlineWorker
+from amqpstore.identity import marker
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from tests.unit.check.shuffled import ShuffledExecutor
 

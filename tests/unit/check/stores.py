@@ -3,7 +3,7 @@
 import random
 
 from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 
 OPTIONS = Options(
     segment_bytes=4 << 10,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from amqpstore.catalog import TABLES
+from amqpstore.catalog.catalog import TABLES
 from amqpstore.errors import StoreError
-from amqpstore.filenames import index_key, segment_number
+from amqpstore.system.filenames import index_key, segment_number
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.drill.copying import link_store, own_bytes
 from amqpstore_tools.offline.catalog import CatalogImage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Options, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from tests.calls import Counts
 

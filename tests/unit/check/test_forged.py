@@ -10,18 +10,18 @@ import lmdb
 import pytest
 
 from amqpstore import Message, Run, Store
-from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.files import File
-from amqpstore.index import decode_block, encode_block
-from amqpstore.records import (
+from amqpstore.catalog.catalog import Change, LmdbCatalog
+from amqpstore.catalog.tables import SEGMENT_ENDS, SegmentEndRow
+from amqpstore.format.index import decode_block, encode_block
+from amqpstore.format.records import (
     FORMAT_VERSION,
     HEADER,
     Kind,
     encode_record,
     encode_segment_header,
 )
-from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow
-from amqpstore.worker import InlineWorker
+from amqpstore.system.files import File
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from tests.unit.check.forged import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.filenames import SEGMENTS, TRAILS, segment_name
+from amqpstore.system.filenames import SEGMENTS, TRAILS, segment_name
 from amqpstore_tools.check import report
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.store import Checked

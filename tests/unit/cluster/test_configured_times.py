@@ -3,7 +3,7 @@
 import pytest
 
 from amqpstore_server.cluster.timing import Timing
-from amqpstore_server.config import Config
+from amqpstore_server.config.config import Config
 from amqpstore_server.replication.settings import cluster_settings
 from amqpstore_tools.simulation.cluster import machine
 from amqpstore_tools.simulation.cluster.history import Group

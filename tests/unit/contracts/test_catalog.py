@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DamageError, DurabilityError
-from amqpstore.catalog import TABLES, Catalog, Change, LmdbCatalog, Value
+from amqpstore.catalog.catalog import TABLES, Catalog, Change, LmdbCatalog, Value
 from amqpstore_tools.offline import catalog as offline
 from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog

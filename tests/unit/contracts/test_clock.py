@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import trio.testing
 
-from amqpstore.clock import SYSTEM_CLOCK, Clock, SimulatedClock
+from amqpstore.system.clock import SYSTEM_CLOCK, Clock, SimulatedClock
 from amqpstore_tools.testing.clock import VirtualClock
 from tests.unit.test_app_clock import TaskClock
 

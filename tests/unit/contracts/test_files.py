@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.files import Files, FileType, OsFiles
+from amqpstore.system.files import Files, FileType, OsFiles
 from amqpstore_tools.offline.pinning import PinnedFiles
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.simulation.faulty_files import (

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 
 OPTIONS = Options(
     segment_bytes=4 << 10,

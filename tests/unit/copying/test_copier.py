@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Store, marker
+from amqpstore import Store
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
-from amqpstore.files import OsFiles
+from amqpstore.identity import marker
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.copying import copier, linking, manifest
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError

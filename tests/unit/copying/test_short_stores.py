@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.filenames import SEGMENTS, TRAILS, segment_name
+from amqpstore.system.filenames import SEGMENTS, TRAILS, segment_name
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError

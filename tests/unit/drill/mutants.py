@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, StoreError, Transaction
-from amqpstore.clock import SimulatedClock
-from amqpstore.filenames import INDEX, index_path
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.filenames import INDEX, index_path
 from amqpstore_tools.drill import manual, own_disk
 from amqpstore_tools.drill.client import MOVES, key_of
 from amqpstore_tools.drill.damaged import DamagedStore

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import pytest
 
 from amqpstore import Envelope, Message, Options, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.client.connection import Address
 from amqpstore_tools.drill import own_disk, syncing
 from amqpstore_tools.drill.client import (

@@ -23,7 +23,7 @@ EXT4, XFS = 2, 1
 _LYING = """
 import os, sys
 import lmdb
-from amqpstore.files import OsFile, OsFiles
+from amqpstore.system.files import OsFile, OsFiles
 from amqpstore_tools.drill import syncing
 opened = lmdb.open
 lmdb.open = lambda *args, **options: opened(*args, **options, sync=False, metasync=False)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from amqpstore.catalog import Change
+from amqpstore.catalog.catalog import Change
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from amqpstore import Options, Queue, Store
-from amqpstore.clock import Clock, SimulatedClock
 from amqpstore.errors import DurabilityError
-from amqpstore.log import Log
-from amqpstore.log_batch import Batch
-from amqpstore.space import Space
+from amqpstore.log.batch import Batch
+from amqpstore.log.log import Log
+from amqpstore.log.space import Space
+from amqpstore.system.clock import Clock, SimulatedClock
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.copying.restoring import restore
 from amqpstore_tools.drill import loading, manual

@@ -14,12 +14,10 @@ from collections.abc import Callable, Mapping
 import zstandard
 from crc32c import crc32c
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
-from amqpstore.catalog import Change, LmdbCatalog, Value
-from amqpstore.filenames import INDEX, segment_path
-from amqpstore.files import OsFiles
-from amqpstore.index import BLOCK
-from amqpstore.records import (
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.catalog.catalog import Change, LmdbCatalog, Value
+from amqpstore.format.index import BLOCK
+from amqpstore.format.records import (
     MAGIC,
     Kind,
     Operation,
@@ -27,7 +25,10 @@ from amqpstore.records import (
     encode_record,
     encode_transaction,
 )
-from amqpstore.worker import InlineWorker
+from amqpstore.identity import marker
+from amqpstore.system.filenames import INDEX, segment_path
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 
 MEMORY_BYTES = 2 << 30
 ENVELOPE = Envelope("", "q", bytes.fromhex("100002"))

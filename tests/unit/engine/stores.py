@@ -5,14 +5,15 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
-from amqpstore.catalog import TABLES, Change, Value, encode_key
-from amqpstore.clock import SYSTEM_CLOCK, Clock
-from amqpstore.filenames import segment_path
-from amqpstore.files import File, Files, OsFiles
-from amqpstore.limits import LIMITS, StoreLimits
-from amqpstore.rows import encode_row
-from amqpstore.worker import InlineWorker
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.catalog.catalog import TABLES, Change, Value, encode_key
+from amqpstore.catalog.rows import encode_row
+from amqpstore.format.limits import LIMITS, StoreLimits
+from amqpstore.identity import marker
+from amqpstore.system.clock import SYSTEM_CLOCK, Clock
+from amqpstore.system.filenames import segment_path
+from amqpstore.system.files import File, Files, OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.simulation.wrapped_files import WrappedFile
 
 ENVELOPE = Envelope("", "orders", bytes.fromhex("100002"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.files import OsFiles
+from amqpstore.system.files import OsFiles
 
 MAX_BYTES_A_CALL = 1 << 20
 

@@ -16,11 +16,11 @@ from amqpstore import (
     SharedStore,
     Store,
 )
-from amqpstore.log_batch import Batch
-from amqpstore.message import MAX_PROPERTIES_BYTES
-from amqpstore.records import MAX_COUNT
-from amqpstore.runs import Run
-from amqpstore.worker import InlineWorker
+from amqpstore.format.message import MAX_PROPERTIES_BYTES
+from amqpstore.format.records import MAX_COUNT
+from amqpstore.format.runs import Run
+from amqpstore.log.batch import Batch
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import ENVELOPE, TRANSIENT, Disk, drain, messages, queue_named, take
 
 TOO_HIGH = 1 << 64

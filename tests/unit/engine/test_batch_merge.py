@@ -2,9 +2,9 @@
 
 from array import array
 
-from amqpstore.batch_merge import merged
-from amqpstore.log_batch import BatchSummary
-from amqpstore.records import Operation, OperationKind
+from amqpstore.checkpoints.batch_merge import merged
+from amqpstore.format.records import Operation, OperationKind
+from amqpstore.log.batch import BatchSummary
 
 ENQUEUE, ACK, DELIVERED = OperationKind.ENQUEUE, OperationKind.ACK, OperationKind.DELIVERED
 

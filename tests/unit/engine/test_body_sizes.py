@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore.index_writer
+import amqpstore.checkpoints.index_writer
 from amqpstore import MessageDamagedError, Queue, Run, Store
-from amqpstore.clock import SystemClock
-from amqpstore.files import File, OsFiles
-from amqpstore.index import Entries, entries_of
-from amqpstore.worker import InlineWorker
+from amqpstore.format.index import Entries, entries_of
+from amqpstore.system.clock import SystemClock
+from amqpstore.system.files import File, OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.simulation.wrapped_files import WrappedFile
 from tests.unit.engine.stores import (
     ENVELOPE,
@@ -140,7 +140,7 @@ def test_whatever_is_done_all_bytes_are_counted(
         def entries_of_some(run: Run, sizes: array[int], bodies: array[int]) -> Entries:
             return entries_of(run, sizes, bodies if rng.random() < 0.7 else None)
 
-        monkeypatch.setattr(amqpstore.index_writer, "entries_of", entries_of_some)
+        monkeypatch.setattr(amqpstore.checkpoints.index_writer, "entries_of", entries_of_some)
     merged = 0
     disk.segment_bytes = 2000
     store = disk.open()

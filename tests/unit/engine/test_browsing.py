@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Placement, Queue, Run, Store
-from amqpstore.browsing import Browser
-from amqpstore.index import Entries, PagedFile
-from amqpstore.limits import StoreLimits
+from amqpstore.format.index import Entries, PagedFile
+from amqpstore.format.limits import StoreLimits
+from amqpstore.queues.browsing import Browser
 from tests.unit.engine.stores import TRANSIENT, Disk, messages, queue_named
 
 A_FILE = 16

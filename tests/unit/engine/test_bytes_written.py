@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Options, Store
-from amqpstore.filenames import segment_path
-from amqpstore.files import OsFiles
-from amqpstore.space import Space
-from amqpstore.spares import Spares
-from amqpstore.worker import InlineWorker
+from amqpstore.log.space import Space
+from amqpstore.log.spares import Spares
+from amqpstore.system.filenames import segment_path
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from tests.bytes_written import KIB, counted_directory, process_bytes
 from tests.unit.engine.stores import Seconds
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import lmdb
 import pytest
 
-import amqpstore.catalog
+import amqpstore.catalog.catalog
 from amqpstore import DamageError, DurabilityError, Store
-from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
-from amqpstore.rows import decode_row
+from amqpstore.catalog.catalog import TABLES, Change, LmdbCatalog, Value
+from amqpstore.catalog.rows import decode_row
 from tests.unit.engine.stores import publish_batches
 
 OPEN = """
@@ -30,7 +30,7 @@ except DamageError as error:
 
 DIE_IN_COMMIT = """
 import os, sys
-from amqpstore.catalog import Change, LmdbCatalog
+from amqpstore.catalog.catalog import Change, LmdbCatalog
 catalog = LmdbCatalog(sys.argv[1], False)
 catalog.commit([Change("users", "before", 1)])
 def die_of_it():
@@ -302,7 +302,7 @@ def test_who_reads_many_rows_does_not_hold_up_a_commit(
         assert may_go_on.wait(60)
         return decode_row(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(amqpstore.catalog, "decode_row", slow)
+    monkeypatch.setattr(amqpstore.catalog.catalog, "decode_row", slow)
     read: list[dict[str, Value]] = []
     reader = threading.Thread(target=lambda: read.append(catalog.rows("users")))
     reader.start()

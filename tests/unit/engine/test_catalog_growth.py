@@ -9,8 +9,9 @@ _PREPARED = """
 import resource
 import sys
 
-from amqpstore import DurabilityError, Envelope, Message, NoMemoryError, Run, Store, catalog
-from amqpstore.catalog import Change, LmdbCatalog
+from amqpstore import DurabilityError, Envelope, Message, NoMemoryError, Run, Store
+from amqpstore.catalog import catalog
+from amqpstore.catalog.catalog import Change, LmdbCatalog
 
 catalog._FIRST_MAP_BYTES = 32 << 20
 directory = sys.argv[1]

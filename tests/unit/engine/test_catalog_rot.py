@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DamageError, Envelope, Message, Options, Queue, Store
-from amqpstore.catalog import TABLES, Change, LmdbCatalog, Value
+from amqpstore.catalog.catalog import TABLES, Change, LmdbCatalog, Value
+from amqpstore.catalog.lmdb_pages import check_pages
+from amqpstore.catalog.rows import corrected_row, decode_row, encode_row
+from amqpstore.catalog.shapes import KEYS
 from amqpstore.errors import CatalogDamageError
-from amqpstore.lmdb_pages import check_pages
-from amqpstore.rows import corrected_row, decode_row, encode_row
-from amqpstore.shapes import KEYS
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 
 ENVELOPE = Envelope("", "orders", b"\x10\0\2")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DurabilityError, Options, Queue, Store
-from amqpstore.checkpoint_state import CheckpointState
-from amqpstore.filenames import index_path, segment_numbers
-from amqpstore.index import IndexReader, IndexState, live_runs
-from amqpstore.log_batch import BatchSummary
+from amqpstore.checkpoints.checkpoint_state import CheckpointState
+from amqpstore.format.index import IndexReader, IndexState, live_runs
+from amqpstore.log.batch import BatchSummary
+from amqpstore.system.filenames import index_path, segment_numbers
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,

@@ -11,19 +11,19 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore import tables
-from amqpstore.backing import Backing
-from amqpstore.checkpoint import Checkpoint
-from amqpstore.checkpoint_state import CheckpointState, QueueIndex, Sizes
-from amqpstore.filenames import index_key, segment_path
-from amqpstore.files import OsFiles
-from amqpstore.index import IndexReader, IndexState, live_runs
-from amqpstore.index_writer import IndexWriter
-from amqpstore.log_batch import BatchSummary
-from amqpstore.records import Operation, OperationKind
-from amqpstore.runs import Run
-from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
-from amqpstore.tables import Position
+from amqpstore.catalog import tables
+from amqpstore.catalog.backing import Backing
+from amqpstore.catalog.tables import Position
+from amqpstore.checkpoints.checkpoint import Checkpoint
+from amqpstore.checkpoints.checkpoint_state import CheckpointState, QueueIndex, Sizes
+from amqpstore.checkpoints.index_writer import IndexWriter
+from amqpstore.format.index import IndexReader, IndexState, live_runs
+from amqpstore.format.records import Operation, OperationKind
+from amqpstore.format.runs import Run
+from amqpstore.log.batch import BatchSummary
+from amqpstore.log.segment_accounts import SegmentAccount, SegmentAccounts
+from amqpstore.system.filenames import index_key, segment_path
+from amqpstore.system.files import OsFiles
 from tests.unit.engine.stores import RowsCatalog
 
 STORE_ID = bytes(range(16))

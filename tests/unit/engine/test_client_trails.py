@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
-from amqpstore.client_trails import (
+from amqpstore.format.records import checksum_seed
+from amqpstore.provenance.client_trails import (
     BLOCK_NOTES,
     MAX_WAITING_BLOCKS,
     ClientTrails,
@@ -16,10 +17,9 @@ from amqpstore.client_trails import (
     What,
     read_notes,
 )
-from amqpstore.clock import SimulatedClock
-from amqpstore.filenames import trail_number
-from amqpstore.records import checksum_seed
-from amqpstore.transient import FIRST_TRANSIENT
+from amqpstore.queues.transient import FIRST_TRANSIENT
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.filenames import trail_number
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.stores import new_disk, open_store
 

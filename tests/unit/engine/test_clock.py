@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Options, Store
-from amqpstore.clock import SYSTEM_CLOCK, Clock, SimulatedClock
-from amqpstore.definitions import read_copy
-from amqpstore.files import OsFiles
+from amqpstore.catalog.definitions import read_copy
+from amqpstore.system.clock import SYSTEM_CLOCK, Clock, SimulatedClock
+from amqpstore.system.files import OsFiles
 from tests.unit.engine.stores import Disk, messages, take
 
 NOW_MS = 1_700_000_000_000

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store, tables
-from amqpstore.compaction import choose
-from amqpstore.filenames import FIRST_COMPACTED, segment_numbers
-from amqpstore.files import OsFiles
-from amqpstore.records import Kind, Record, scan
-from amqpstore.segment_accounts import SegmentAccount, SegmentAccounts
-from amqpstore.tables import SegmentRow
-from amqpstore.worker import InlineWorker
+from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Store
+from amqpstore.catalog import tables
+from amqpstore.catalog.tables import SegmentRow
+from amqpstore.checkpoints.compaction import choose
+from amqpstore.format.records import Kind, Record, scan
+from amqpstore.log.segment_accounts import SegmentAccount, SegmentAccounts
+from amqpstore.system.filenames import FIRST_COMPACTED, segment_numbers
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import (
     Disk,
     FailingFiles,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Options, Run, Store
-from amqpstore.compression import Compressor, Decompressor, body_size, train
-from amqpstore.worker import InlineWorker
+from amqpstore.format.compression import Compressor, Decompressor, body_size, train
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import empty, messages
 
 OFF = Options(segment_bytes=20_000, checkpoint_bytes=50_000, reserve_bytes=0, memory_bytes=0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqpstore import MessageDamagedError, Run, Store
-from amqpstore.records import Gap, Kind, Record, encode_segment_header, scan
+from amqpstore.format.records import Gap, Kind, Record, encode_segment_header, scan
 from tests.unit.engine.stores import (
     Disk,
     drain,
@@ -423,7 +423,7 @@ def test_a_damaged_segment_is_scanned_once(
         scans.append(len(content))
         return scan(content, *arguments, **named)
 
-    monkeypatch.setattr("amqpstore.segments.scan", noted)
+    monkeypatch.setattr("amqpstore.log.segments.scan", noted)
     store = disk.open()
     queue = queue_named(store, "q")
     found, lost = [], []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from amqpstore.datasyncs import KernelDatasyncs
-from amqpstore.files import File, OsFile, OsFiles
+from amqpstore.system.datasyncs import KernelDatasyncs
+from amqpstore.system.files import File, OsFile, OsFiles
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 _FDSYNC = 3

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Queue, Store
-from amqpstore.filenames import INDEX
-from amqpstore.index import Entries, IndexReader, IndexState
-from amqpstore.limits import StoreLimits
+from amqpstore.format.index import Entries, IndexReader, IndexState
+from amqpstore.format.limits import StoreLimits
+from amqpstore.system.filenames import INDEX
 from tests.unit.engine.stores import Disk, drain, messages, queue_named, take
 
 A_FILE = 16

@@ -10,8 +10,8 @@ import pytest
 from crc32c import crc32c
 
 from amqpstore import Store
-from amqpstore.catalog import Change
-from amqpstore.definitions import (
+from amqpstore.catalog.catalog import Change
+from amqpstore.catalog.definitions import (
     COPIED,
     HEADER,
     MAGIC,
@@ -20,7 +20,7 @@ from amqpstore.definitions import (
     write_copy,
 )
 from amqpstore.errors import DamageError
-from amqpstore.files import OsFiles
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore.descriptors
+import amqpstore.log.segments
+import amqpstore.system.descriptors
 from amqpstore import ReadLaterError, Store, UndecidableError
-from amqpstore.catalog import LmdbCatalog
-from amqpstore.clock import SimulatedClock
-from amqpstore.descriptors import Descriptors, insist
-from amqpstore.files import SPARE, OsFiles, SpareDescriptors
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.descriptors import Descriptors, insist
+from amqpstore.system.files import SPARE, OsFiles, SpareDescriptors
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
     TRANSIENT,
@@ -61,7 +62,9 @@ def test_few_segments_are_open_however_many_there_are(disk: Disk) -> None:
     publish_batches(store, queue, [[body] for body in written])
     assert open_in(f"{disk.directory}/segments") == 1
     assert drain(store, queue) == written
-    assert open_in(f"{disk.directory}/segments") <= amqpstore.descriptors.MAX_OPEN_TO_READ + 1
+    assert (
+        open_in(f"{disk.directory}/segments") <= amqpstore.system.descriptors.MAX_OPEN_TO_READ + 1
+    )
     store.abandon()
     assert open_in(disk.directory) == 0
 
@@ -71,7 +74,7 @@ def test_few_segments_are_open_after_a_start(disk: Disk) -> None:
     publish_batches(store, store.create_queue("q"), [[b"%d" % n] for n in range(SEGMENTS)])
     store.abandon()
     store = disk.open()
-    assert open_in(f"{disk.directory}/segments") <= amqpstore.descriptors.MAX_OPEN_TO_READ
+    assert open_in(f"{disk.directory}/segments") <= amqpstore.system.descriptors.MAX_OPEN_TO_READ
     store.abandon()
 
 
@@ -175,7 +178,7 @@ def test_a_read_without_memory_is_tried_again(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(amqpstore.segments, "read_messages", without_memory)
+        patch.setattr(amqpstore.log.segments, "read_messages", without_memory)
         found = store.take(queue, 1)
     assert isinstance(found, ReadLaterError)
     assert drain(store, queue) == [b"one"]
@@ -357,8 +360,8 @@ def test_spare_descriptors_are_given_up_and_filled_again() -> None:
 
 def test_what_must_not_fail_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     paused: list[float] = []
-    monkeypatch.setattr("amqpstore.descriptors.SPARE", SpareDescriptors(0))
-    monkeypatch.setattr("amqpstore.descriptors.time.sleep", paused.append)
+    monkeypatch.setattr("amqpstore.system.descriptors.SPARE", SpareDescriptors(0))
+    monkeypatch.setattr("amqpstore.system.descriptors.time.sleep", paused.append)
 
     def scarce(number: int) -> None:
         if len(paused) < 5:
@@ -374,7 +377,7 @@ def test_what_must_not_fail_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPat
 
 def test_serve_takes_all_descriptors_that_it_may() -> None:
     program = (
-        "import resource; from amqpstore.files import raise_descriptor_limit as r;"
+        "import resource; from amqpstore.system.files import raise_descriptor_limit as r;"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard));"
         "assert r() == (100, hard), r()"

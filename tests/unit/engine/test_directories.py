@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options, SharedStore, Store
-from amqpstore.clock import SYSTEM_CLOCK
 from amqpstore.replica.creating import create_follower
 from amqpstore.replica.follower_store import FollowerStore
 from amqpstore.replica.membership import Membership
+from amqpstore.system.clock import SYSTEM_CLOCK
 from amqpstore_tools.archive.committing import Archive
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.spark.reading.options import ReadOptions, TapOptions

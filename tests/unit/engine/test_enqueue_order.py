@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.__main__ import main
 from tests.unit.check.forged import ACK, ENQUEUE, ENVELOPE, OPTIONS, Forged, op
 

@@ -3,14 +3,14 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqpstore.expected_segments import (
+from amqpstore.identity.expected_segments import (
     MISSING,
     ExpectedSegments,
     MissingSegments,
     is_of_log,
     next_numbers,
 )
-from amqpstore.filenames import FIRST_COMPACTED
+from amqpstore.system.filenames import FIRST_COMPACTED
 
 numbers = st.sets(st.integers(1, 9) | st.integers(FIRST_COMPACTED, FIRST_COMPACTED + 3))
 every = [*range(12), *range(FIRST_COMPACTED, FIRST_COMPACTED + 5)]

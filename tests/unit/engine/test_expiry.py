@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from amqpstore import Message, MessageDamagedError, Queue, Run, Store
-from amqpstore.expiry import ExpiryHeap, earliest
-from amqpstore.index import IndexState, PagedFile
-from amqpstore.limits import StoreLimits
-from amqpstore.runs import ReadyList
-from amqpstore.segments import Segment, Unread
+from amqpstore.format.index import IndexState, PagedFile
+from amqpstore.format.limits import StoreLimits
+from amqpstore.format.runs import ReadyList
+from amqpstore.log.segments import Segment, Unread
+from amqpstore.queues.expiry import ExpiryHeap, earliest
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,

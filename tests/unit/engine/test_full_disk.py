@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DiskFullError, Options, Queue, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from tests.small_disk import small_disk
 from tests.unit.engine.stores import messages
 

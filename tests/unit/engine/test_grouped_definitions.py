@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from amqpstore import DiskFullError, DurabilityError, Message, Options, Store
-from amqpstore.catalog import Change
+from amqpstore.catalog.catalog import Change
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import CatalogCommit, Operation, Write

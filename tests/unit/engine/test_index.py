@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore import DamageError, UnreadableFileError
-from amqpstore.checkpoint_state import highest_counts
-from amqpstore.compression import compress_columns, decompress_columns
-from amqpstore.filenames import index_path
-from amqpstore.files import OsFiles
-from amqpstore.index import (
+from amqpstore.catalog.shapes import misshapen
+from amqpstore.checkpoints.checkpoint_state import highest_counts
+from amqpstore.format.compression import compress_columns, decompress_columns
+from amqpstore.format.index import (
     BLOCK,
     COLUMNS,
     Bits,
@@ -29,9 +28,10 @@ from amqpstore.index import (
     total_of,
     unknown_sizes,
 )
-from amqpstore.records import HEADER, Kind, Record, encode_record, record_at
-from amqpstore.runs import Run
-from amqpstore.shapes import misshapen
+from amqpstore.format.records import HEADER, Kind, Record, encode_record, record_at
+from amqpstore.format.runs import Run
+from amqpstore.system.filenames import index_path
+from amqpstore.system.files import OsFiles
 
 SEED = 4711
 QUEUE = 9

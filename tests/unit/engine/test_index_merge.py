@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Queue, Store
-from amqpstore.filenames import index_path
-from amqpstore.index import ENTRIES_A_FILE
+from amqpstore.format.index import ENTRIES_A_FILE
+from amqpstore.system.filenames import index_path
 from tests.unit.engine.stores import (
     Disk,
     FailingFiles,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Queue, Store
-from amqpstore.filenames import INDEX
-from amqpstore.files import File, OsFiles
-from amqpstore.index import ENTRIES_A_FILE
-from amqpstore.limits import StoreLimits
+from amqpstore.format.index import ENTRIES_A_FILE
+from amqpstore.format.limits import StoreLimits
+from amqpstore.system.filenames import INDEX
+from amqpstore.system.files import File, OsFiles
 from tests.unit.engine.stores import Disk, drain, messages
 
 MAX_OPEN = 8

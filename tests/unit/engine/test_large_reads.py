@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Options, PartlyReadError, Queue, Run, Store
-from amqpstore.clock import SimulatedClock
-from amqpstore.limits import StoreLimits
+from amqpstore.format.limits import StoreLimits
+from amqpstore.system.clock import SimulatedClock
 from tests.unit.engine.stores import TRANSIENT, Disk, bodies, messages, queue_named
 
 LARGE = bytes(range(256)) * 40

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DurabilityError, Envelope, Message, MessageDamagedError
-from amqpstore.descriptors import Descriptors
-from amqpstore.filenames import SEGMENTS, segment_path
-from amqpstore.log import Log
-from amqpstore.records import (
+from amqpstore.format.records import (
     SEGMENT_PAYLOAD,
     Gap,
     Kind,
@@ -21,6 +18,9 @@ from amqpstore.records import (
     decode_transaction,
     scan,
 )
+from amqpstore.log.log import Log
+from amqpstore.system.descriptors import Descriptors
+from amqpstore.system.filenames import SEGMENTS, segment_path
 from tests.unit.engine.stores import ENVELOPE, FailingFiles, messages
 
 ENQUEUE, ACK, DELIVERED, PURGE = OperationKind
@@ -356,7 +356,7 @@ def test_a_large_batch_is_encoded_when_it_is_written(
 ) -> None:
     contents = []
     for large in (0, 1000):
-        monkeypatch.setattr(f"amqpstore.log_batch._LARGE_BATCH_{limit}", large)
+        monkeypatch.setattr(f"amqpstore.log.batch._LARGE_BATCH_{limit}", large)
         directory = tmp_path / str(large)
         directory.mkdir()
         log = new_log(directory, files)

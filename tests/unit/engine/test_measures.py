@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Options, Store
-from amqpstore.measures import BucketHistogram, StoreMeasures
+from amqpstore.log.measures import BucketHistogram, StoreMeasures
 
 
 @pytest.mark.parametrize(

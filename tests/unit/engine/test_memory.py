@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore.memory
+import amqpstore.queues.memory
 from amqpstore import Envelope, Message, Placement, Queue, Run, Store
-from amqpstore.runs import overhead_bytes
+from amqpstore.format.runs import overhead_bytes
 from tests.unit.engine.stores import TRANSIENT, Disk, bodies, drain, messages, take
 
 BODY = b"x" * 1000
@@ -59,7 +59,7 @@ def test_bodies_within_the_budget_stay(disk: Disk) -> None:
 def test_bodies_of_many_runs_are_dropped_a_few_at_a_time(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqpstore.memory, "_MAX_DROPPED", 100)
+    monkeypatch.setattr(amqpstore.queues.memory, "_MAX_DROPPED", 100)
     store = disk.open()
     queue = store.create_queue("q")
     store.set_lazy(queue, lazy=True)
@@ -361,7 +361,7 @@ def test_transient_messages_of_many_queues_leave_memory_a_few_at_a_time(disk: Di
 def test_transient_messages_are_written_out_a_few_at_a_time(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqpstore.memory, "_MAX_MESSAGES_ASIDE", 100)
+    monkeypatch.setattr(amqpstore.queues.memory, "_MAX_MESSAGES_ASIDE", 100)
     store = disk.open()
     queue = store.create_queue("q")
     store.set_lazy(queue, lazy=True)

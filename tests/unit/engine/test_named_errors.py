@@ -13,9 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from amqpstore.durability import reason_of
-from amqpstore.files import OsFile, OsFiles, name_file
-from amqpstore_server.small_files import read_small
+from amqpstore.system.durability import reason_of
+from amqpstore.system.files import OsFile, OsFiles, name_file
+from amqpstore_server.config.small_files import read_small
 from amqpstore_tools.verbs import serve
 
 BROKEN = "/proc/self/mem"

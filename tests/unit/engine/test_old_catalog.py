@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DamageError, Options, Queue, Store
-from amqpstore.catalog import Change
-from amqpstore.filenames import FIRST_COMPACTED
-from amqpstore.files import OsFiles
-from amqpstore.removal import quarantine
+from amqpstore.catalog.catalog import Change
+from amqpstore.system.filenames import FIRST_COMPACTED
+from amqpstore.system.files import OsFiles
+from amqpstore.system.removal import quarantine
 from tests.unit.engine.stores import (
     NO_CHECKPOINTS,
     Disk,

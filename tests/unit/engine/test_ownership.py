@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Options, Store, ownership
-from amqpstore.files import OsFiles
-from amqpstore.ownership import Owner, give_directory, make_directories, owner_in
-from amqpstore.worker import InlineWorker
+from amqpstore import Options, Store
+from amqpstore.system import ownership
+from amqpstore.system.files import OsFiles
+from amqpstore.system.ownership import Owner, give_directory, make_directories, owner_in
+from amqpstore.upkeep.worker import InlineWorker
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Queue, Run, Store
-from amqpstore.index import IndexState, PagedFile
-from amqpstore.limits import StoreLimits
+from amqpstore.format.index import IndexState, PagedFile
+from amqpstore.format.limits import StoreLimits
 from tests.unit.engine.stores import TRANSIENT, Disk, messages, queue_named, take
 
 # What is paged is whole files: small ones, so that a few hundred messages make some.

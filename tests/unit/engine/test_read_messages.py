@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpstore import Envelope, Message
-from amqpstore.message import HEAD
-from amqpstore.records import Kind, MessageDecoder, encode_messages, encode_record, read_messages
+from amqpstore.format.message import HEAD
+from amqpstore.format.records import (
+    Kind,
+    MessageDecoder,
+    encode_messages,
+    encode_record,
+    read_messages,
+)
 
 SEGMENT, SEED = 3, 12345
 

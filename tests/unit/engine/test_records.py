@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpstore import Envelope, Message
-from amqpstore.message import encode_head
-from amqpstore.records import (
+from amqpstore.format.message import encode_head
+from amqpstore.format.records import (
     COMPRESSED,
     HEADER,
     MAGIC,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Store
-from amqpstore.batches import torn_bytes
-from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow
+from amqpstore.catalog.tables import SEGMENT_ENDS, SegmentEndRow
+from amqpstore.format.batches import torn_bytes
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,

@@ -2,7 +2,7 @@
 
 import random
 
-from amqpstore.removal import copy_to_quarantine
+from amqpstore.system.removal import copy_to_quarantine
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Options, Queue, Run, Store
-from amqpstore.clock import SimulatedClock
-from amqpstore.files import File, OsFiles
-from amqpstore.limits import StoreLimits
-from amqpstore.records import Kind, Record, scan
+from amqpstore.format.limits import StoreLimits
+from amqpstore.format.records import Kind, Record, scan
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.files import File, OsFiles
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
     TRANSIENT,

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 from crc32c import crc32c
 
-from amqpstore.rows import CHECKSUMMED, HEAD, decode_row, encode_row
+from amqpstore.catalog.rows import CHECKSUMMED, HEAD, decode_row, encode_row
 
 
 def nested(depth: int) -> Any:

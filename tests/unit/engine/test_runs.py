@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from amqpstore.message import Envelope, Message
-from amqpstore.runs import ReadyList, Run, RunList, body_bytes, overhead_bytes
+from amqpstore.format.message import Envelope, Message
+from amqpstore.format.runs import ReadyList, Run, RunList, body_bytes, overhead_bytes
 from tests.unit.engine.stores import bodies, messages
 
 
@@ -61,7 +61,7 @@ def test_many_runs_are_removed_as_few_are(
     found = []
     for many in (0, 1000):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("amqpstore.runs._MANY", many)
+            patch.setattr("amqpstore.format.runs._MANY", many)
             runs: RunList[Run] = RunList()
             for start in sorted(starts):
                 runs.append(Run(start * length, length))

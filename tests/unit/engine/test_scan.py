@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore.message import encode_head
-from amqpstore.records import (
+from amqpstore.format.message import encode_head
+from amqpstore.format.records import (
     HEADER,
     MAGIC,
     Gap,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore.records import Operation, OperationKind
-from amqpstore.segment_accounts import (
+from amqpstore.catalog.shapes import misshapen
+from amqpstore.format.records import Operation, OperationKind
+from amqpstore.log.segment_accounts import (
     AscendingIds,
     SegmentAccount,
     SegmentAccounts,
     references_of,
 )
-from amqpstore.shapes import misshapen
 
 SEGMENT = 5
 

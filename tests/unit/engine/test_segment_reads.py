@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from amqpstore.files import File, OsFiles
-from amqpstore.limits import StoreLimits
+from amqpstore.format.limits import StoreLimits
+from amqpstore.system.files import File, OsFiles
 from amqpstore_tools.simulation.wrapped_files import WrappedFile
 from tests.unit.engine.stores import Disk, drain, messages, queue_named
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from amqpstore import DiskFullError, Envelope, Message, Options, Queue, Run, Store
-from amqpstore.catalog import Change
-from amqpstore.space import Space
+from amqpstore.catalog.catalog import Change
+from amqpstore.log.space import Space
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles

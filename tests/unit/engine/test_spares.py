@@ -11,11 +11,11 @@ import pytest
 
 from amqpstore import Store
 from amqpstore.errors import DurabilityError
-from amqpstore.filenames import segment_path, spare_path
-from amqpstore.files import OsFiles
-from amqpstore.queue import Queue
-from amqpstore.space import Space
-from amqpstore.spares import Spares
+from amqpstore.log.space import Space
+from amqpstore.log.spares import Spares
+from amqpstore.queues.queue import Queue
+from amqpstore.system.filenames import segment_path, spare_path
+from amqpstore.system.files import OsFiles
 from tests.unit.engine.stores import Disk, FailingFiles, Seconds, drain, messages, queue_named, take
 
 SEGMENT_BYTES = 10_000

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore import Queue, Store, tables
-from amqpstore.log_batch import record_bytes
-from amqpstore.records import MAX_COUNT, Operation, OperationKind, SpreadEnqueue
-from amqpstore.runs import ReadyList, Run
+from amqpstore import Queue, Store
+from amqpstore.catalog import tables
+from amqpstore.format.records import MAX_COUNT, Operation, OperationKind, SpreadEnqueue
+from amqpstore.format.runs import ReadyList, Run
+from amqpstore.log.batch import record_bytes
 from tests.unit.engine.stores import Disk, bodies, drain, messages, queue_named
 
 ROUTES = [("a", "audit"), ("b", "audit"), ("a", "b", "audit"), ("audit",)]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DurabilityError, Store, StoreClosedError
-from amqpstore.catalog import Change
-from amqpstore.checkpoint_state import CheckpointState
-from amqpstore.files import OsFile
+from amqpstore.catalog.catalog import Change
+from amqpstore.checkpoints.checkpoint_state import CheckpointState
+from amqpstore.system.files import OsFile
 from tests.unit.engine.stores import (
     Disk,
     FailingFiles,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Store
-from amqpstore.catalog import Change
+from amqpstore.catalog.catalog import Change
 from tests.unit.engine.stores import (
     TRANSIENT,
     Disk,

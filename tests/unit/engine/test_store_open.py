@@ -17,8 +17,8 @@ from amqpstore import (
     StoreClosedError,
     StoreLockedError,
 )
-from amqpstore.catalog import Change
-from amqpstore.files import OsFiles
+from amqpstore.catalog.catalog import Change
+from amqpstore.system.files import OsFiles
 from tests.unit.engine.stores import Disk, messages, publish_batches, queue_named
 
 HOLD = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Options, Queue, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import TRANSIENT, FailingFiles, empty, messages
 
 OPTIONS = Options(segment_bytes=100_000, memory_bytes=100_000, reserve_bytes=0)

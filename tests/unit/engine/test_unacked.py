@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Queue, ReadLaterError, Run, Store
-from amqpstore.files import OsFiles
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.engine.stores import (
     ENVELOPE,

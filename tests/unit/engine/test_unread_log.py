@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Options, Store, UnreadableLogError
-from amqpstore.clock import SimulatedClock
-from amqpstore.filenames import index_path
-from amqpstore.files import Files, OsFiles
-from amqpstore.limits import StoreLimits
-from amqpstore.records import Gap, Kind, scan
+from amqpstore.format.limits import StoreLimits
+from amqpstore.format.records import Gap, Kind, scan
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.filenames import index_path
+from amqpstore.system.files import Files, OsFiles
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from amqpstore_tools.simulation.wrapped_files import WrappedFile
 from tests.unit.engine.stores import (

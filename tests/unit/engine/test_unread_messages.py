@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Queue, Store
-from amqpstore.clock import SimulatedClock
-from amqpstore.filenames import INDEX, SEGMENTS
-from amqpstore.rereading import UnreadLog
+from amqpstore.queues.rereading import UnreadLog
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.filenames import INDEX, SEGMENTS
 from tests.unit.engine.stores import Disk, messages
 
 COUNT = 300

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, MessageDamagedError, Placement, Queue, Run, Store
-from amqpstore.catalog import Change
-from amqpstore.limits import StoreLimits
-from amqpstore.runs import goes_on
+from amqpstore.catalog.catalog import Change
+from amqpstore.format.limits import StoreLimits
+from amqpstore.format.runs import goes_on
 from tests.unit.engine.stores import (
     ENVELOPE,
     TRANSIENT,

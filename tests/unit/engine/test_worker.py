@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore.worker import InlineWorker, Outcome, ThreadWorker, Worker
+from amqpstore.upkeep.worker import InlineWorker, Outcome, ThreadWorker, Worker
 
 
 @pytest.fixture(params=[InlineWorker, ThreadWorker])

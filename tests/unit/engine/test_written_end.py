@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.batches import written_end
-from amqpstore.files import OsFiles
-from amqpstore.records import Operation, OperationKind, encode_transaction
+from amqpstore.format.batches import written_end
+from amqpstore.format.records import Operation, OperationKind, encode_transaction
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 
 SLACK = 32

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from amqpstore import Message, Options, Store
-from amqpstore.clock import Clock
-from amqpstore.worker import InlineWorker
+from amqpstore.system.clock import Clock
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import ENVELOPE
 
 OPTIONS = Options(segment_bytes=1 << 12, reserve_bytes=0, checkpoint_ms=1 << 40)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Options, Queue, Store
+from amqpstore.catalog.tables import OffsetTableRow
 from amqpstore.evidence import AbsentIds, AbsentMessages, absent_messages
-from amqpstore.filenames import INDEX, SEGMENTS, segment_name
-from amqpstore.runs import Run
-from amqpstore.segment_accounts import SegmentAccount
-from amqpstore.tables import OffsetTableRow
-from amqpstore.worker import InlineWorker
+from amqpstore.format.runs import Run
+from amqpstore.log.segment_accounts import SegmentAccount
+from amqpstore.system.filenames import INDEX, SEGMENTS, segment_name
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import ENVELOPE
 
 OPTIONS = Options(segment_bytes=1 << 12, reserve_bytes=0)

@@ -9,10 +9,10 @@ import pytest
 
 from amqpstore import Message, Options, Store
 from amqpstore.evidence import FileKind, IdentifiedFile, find_files, identify
-from amqpstore.filenames import INDEX, QUARANTINE, SEGMENTS, segment_name
-from amqpstore.files import OsFiles
-from amqpstore.identity import SegmentHeader, read_header
-from amqpstore.worker import InlineWorker
+from amqpstore.identity.identity import SegmentHeader, read_header
+from amqpstore.system.filenames import INDEX, QUARANTINE, SEGMENTS, segment_name
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import ENVELOPE
 
 FILES = OsFiles()

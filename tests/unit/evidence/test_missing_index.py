@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import MessageDamagedError, Run, Store
-from amqpstore.filenames import INDEX
+from amqpstore.system.filenames import INDEX
 from amqpstore_tools.check.engine import check
 from tests.unit.evidence.stores import ManualClock, killed_store, opened
 

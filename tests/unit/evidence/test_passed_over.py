@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Run, Store, recovery, tables
-from amqpstore.catalog import Change, LmdbCatalog
+from amqpstore import Run, Store
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Change, LmdbCatalog
 from amqpstore.evidence.passed_over import KEPT_FOR_ACKS, PassedOver
-from amqpstore.filenames import CATALOG, SEGMENTS, TRAILS, segment_name, segment_numbers
+from amqpstore.recovery import recovery
+from amqpstore.system.filenames import CATALOG, SEGMENTS, TRAILS, segment_name, segment_numbers
 from amqpstore_tools.check.engine import check
 from tests.unit.evidence.stores import ManualClock, killed_store, opened, publish, zeros
 from tests.unit.repair.mending import mend

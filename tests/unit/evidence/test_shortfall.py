@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Store, marker
-from amqpstore.client_trails import Note, NotedClient, What
+from amqpstore import Store
+from amqpstore.catalog.tables import Position
 from amqpstore.evidence import DurablePosition, MissingMessages, ReadLog, Shortfall, read_positions
 from amqpstore.evidence.durable_positions import NOTE
+from amqpstore.evidence.present_numbers import PresentNumbers
 from amqpstore.evidence.shortfall import shortfall
-from amqpstore.filenames import SEGMENTS, TRAILS, segment_name
-from amqpstore.files import OsFiles
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.records import Operation, OperationKind
-from amqpstore.runs import Run
-from amqpstore.tables import Position
-from amqpstore.worker import InlineWorker
+from amqpstore.format.records import Operation, OperationKind
+from amqpstore.format.runs import Run
+from amqpstore.identity import marker
+from amqpstore.provenance.client_trails import Note, NotedClient, What
+from amqpstore.system.filenames import SEGMENTS, TRAILS, segment_name
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.evidence.stores import OPTIONS, ManualClock, killed_store, opened, publish, zeros
 
 ANN = NotedClient("connection", 1, "ann")

@@ -11,10 +11,10 @@ import msgspec
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from amqpstore_server.listening import listen
+from amqpstore_server.listening.listening import listen
 from amqpstore_server.management import follower_door
 from amqpstore_server.management.follower_door import FollowerDoor
-from amqpstore_server.replication_figures import FollowerFigures
+from amqpstore_server.terms.replication_figures import FollowerFigures
 
 PATIENT_S = 60.0
 FIGURES = FollowerFigures(

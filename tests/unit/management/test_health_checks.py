@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from amqpstore_server.alarms import DISK, MEMORY, REPLICAS
+from amqpstore_server.loop.alarms import DISK, MEMORY, REPLICAS
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.resources import health
-from amqpstore_server.replication_figures import ReplicationFigures
+from amqpstore_server.terms.replication_figures import ReplicationFigures
 
 
 class Asking:

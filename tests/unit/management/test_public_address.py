@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 from starlette.datastructures import Headers
 
-from amqpstore_server.config import Config
-from amqpstore_server.config_checks import SERVED_PATHS, check_path_prefix, check_public_origins
+from amqpstore_server.config.checks import SERVED_PATHS, check_path_prefix, check_public_origins
+from amqpstore_server.config.config import Config
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.guard import check_origin
 from amqpstore_server.management.pages.reading import PAGES, STREAMS

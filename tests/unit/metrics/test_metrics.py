@@ -10,12 +10,12 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
-from amqpstore.departures import Departure
 from amqpstore.evidence.shortfall import Shortfall
-from amqpstore.index import PagedFile
-from amqpstore_server.alarms import Alarms
+from amqpstore.format.departures import Departure
+from amqpstore.format.index import PagedFile
 from amqpstore_server.amqp.product import Product
-from amqpstore_server.holds import LoopHolds
+from amqpstore_server.loop.alarms import Alarms
+from amqpstore_server.loop.holds import LoopHolds
 from amqpstore_server.metrics import health, objects, rabbitmq, replicas, store
 from amqpstore_server.metrics.exposition import MetricsFormat, label, line
 from amqpstore_server.metrics.families import Described, single
@@ -23,8 +23,8 @@ from amqpstore_server.metrics.source import MetricsSource
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
-from amqpstore_server.replication_figures import FollowerFigures, ReplicationFigures
 from amqpstore_server.statistics.sampler import Sampler
+from amqpstore_server.terms.replication_figures import FollowerFigures, ReplicationFigures
 from tests.broker_process import REPOSITORY
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 from tests.fuzz.test_connection import content

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from amqpstore.checkpoint import Checkpoint
-from amqpstore.compaction import Compaction
-from amqpstore.datasyncs import KernelDatasyncs
-from amqpstore.files import OsFile
+from amqpstore.checkpoints.checkpoint import Checkpoint
+from amqpstore.checkpoints.compaction import Compaction
+from amqpstore.system.datasyncs import KernelDatasyncs
+from amqpstore.system.files import OsFile
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
 from amqpstore_server.metrics import objects
 from tests.conformance import wire_client

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
-from amqpstore.filenames import SEGMENTS, segment_numbers, segment_path, spare_path
-from amqpstore.worker import InlineWorker
+from amqpstore.system.filenames import SEGMENTS, segment_numbers, segment_path, spare_path
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools import __main__ as program
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "v1"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Options, Store
-from amqpstore.filenames import SEGMENTS
-from amqpstore.segments import Segment
-from amqpstore.worker import InlineWorker
+from amqpstore.log.segments import Segment
+from amqpstore.system.filenames import SEGMENTS
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.offline import bulk_reading
 from amqpstore_tools.offline.bulk_reading import BulkReader, Contents
 from amqpstore_tools.offline.image import StoreImage

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, Queue, Store, marker
-from amqpstore.filenames import segment_path, spare_path
-from amqpstore.files import OsFiles
+from amqpstore import Envelope, Message, Queue, Store
+from amqpstore.identity import marker
+from amqpstore.system.filenames import segment_path, spare_path
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.inspect.follow import _Log

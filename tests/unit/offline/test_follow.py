@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options
-from amqpstore.filenames import segment_path
+from amqpstore.system.filenames import segment_path
 from amqpstore_tools.inspect.follow import follow
 from tests.unit.offline.stores import SMALL, create, open_store, publish, take
 

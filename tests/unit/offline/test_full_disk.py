@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Options, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.__main__ import main
 from tests.small_disk import fill, small_disk
 from tests.unit.copying.stores import bodies, publish, queue_of

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore import Envelope, Message, Options, Store, identity, marker
-from amqpstore.catalog import LmdbCatalog
-from amqpstore.definitions import DefinitionsCopy, write_copy
+from amqpstore import Envelope, Message, Options, Store
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.definitions import DefinitionsCopy, write_copy
 from amqpstore.errors import DamageError, NotAStoreError
-from amqpstore.files import OsFiles
-from amqpstore.records import Gap
+from amqpstore.format.records import Gap
+from amqpstore.identity import identity, marker
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.store import ReadableStore
 from amqpstore_tools.copying.copier import CopyOptions, copy_store

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from amqpstore import Envelope, FormatVersionError, Message, NotAStoreError, StoreLockedError
-from amqpstore.backing import Backing
+from amqpstore.catalog.backing import Backing
 from amqpstore_tools.offline import image
 from amqpstore_tools.offline.catalog import CatalogImage
 from amqpstore_tools.offline.queues import QueueTotals

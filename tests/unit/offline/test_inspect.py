@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options
-from amqpstore.client_trails import What
-from amqpstore.filenames import SEGMENTS, segment_name
+from amqpstore.provenance.client_trails import What
+from amqpstore.system.filenames import SEGMENTS, segment_name
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from tests.unit.evidence.stores import killed_store, opened
 from tests.unit.offline.stores import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Store
-from amqpstore.catalog import Change
+from amqpstore.catalog.catalog import Change
 from amqpstore_tools.__main__ import main
 from tests.unit.engine.stores import messages, take
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpstore.records import Kind, encode_record, scan
-from amqpstore.windows import read_around, scan_file
+from amqpstore.format.records import Kind, encode_record, scan
+from amqpstore.format.windows import read_around, scan_file
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 
 SEGMENT = 3

@@ -8,9 +8,9 @@ import lmdb
 import msgpack
 import pytest
 
-from amqpstore.catalog import Change, LmdbCatalog
+from amqpstore.catalog.catalog import Change, LmdbCatalog
+from amqpstore.catalog.lmdb_pages import last_transaction
 from amqpstore.errors import DamageError
-from amqpstore.lmdb_pages import last_transaction
 from amqpstore_tools.offline.catalog import CatalogImage
 from amqpstore_tools.offline.instant import at_one_instant
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from amqpstore import Envelope, Message
-from amqpstore.log_batch import record_bytes
+from amqpstore.log.batch import record_bytes
 from tests.unit.offline.stores import Command, copied, create, open_store, take
 
 

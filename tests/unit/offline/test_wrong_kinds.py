@@ -16,8 +16,8 @@ import pytest
 
 from amqpstore import Store, UnreadableFileError
 from amqpstore.evidence import find_wrong_kinds
-from amqpstore.files import FileType, OsFiles, type_of
-from amqpstore.worker import InlineWorker
+from amqpstore.system.files import FileType, OsFiles, type_of
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.repair.undo import undo

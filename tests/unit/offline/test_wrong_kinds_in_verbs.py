@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.catalog import Change
-from amqpstore.files import FileType
+from amqpstore.catalog.catalog import Change
+from amqpstore.system.files import FileType
 from amqpstore_tools.repair.listing import listing
 from tests.unit.offline.stores import Command, make_busy, open_store
 from tests.unit.offline.test_wrong_kinds import (

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
-from amqpstore.compression import Decompressor
-from amqpstore.filenames import FIRST_COMPACTED
-from amqpstore.files import OsFiles
-from amqpstore.index import decode_block
-from amqpstore.records import (
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.format.compression import Decompressor
+from amqpstore.format.index import decode_block
+from amqpstore.format.records import (
     HEADER,
     MAGIC,
     Kind,
@@ -29,7 +27,10 @@ from amqpstore.records import (
     decode_transaction,
     record_at,
 )
-from amqpstore.worker import InlineWorker
+from amqpstore.identity import marker
+from amqpstore.system.filenames import FIRST_COMPACTED
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 
 OPTIONS = Options(
     segment_bytes=4 << 10,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.errors import BadJournalError, BadPlanError
 from amqpstore_tools.repair.plan import make_plan, read_plan

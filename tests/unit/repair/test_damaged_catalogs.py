@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Envelope, Message, Options, Run, Store
-from amqpstore.catalog import Change
-from amqpstore.filenames import CATALOG, CATALOG_FILE, DEFINITIONS, SEGMENTS, segment_name
-from amqpstore.worker import InlineWorker
+from amqpstore.catalog.catalog import Change
+from amqpstore.system.filenames import CATALOG, CATALOG_FILE, DEFINITIONS, SEGMENTS, segment_name
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.repair.imaging import RemainingImage
 from amqpstore_tools.repair.listing import listing
 from amqpstore_tools.transfer.lines import MessageLine, QueueKey, QueueLine, read_lines

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Store
-from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS, segment_name
-from amqpstore.worker import InlineWorker
+from amqpstore.system.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS, segment_name
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.repair.listing import listing

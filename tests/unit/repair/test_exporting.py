@@ -12,10 +12,17 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options, Store
-from amqpstore.catalog import Change
-from amqpstore.descriptors import MAX_OPEN_TO_READ
-from amqpstore.filenames import CATALOG, CATALOG_FILE, DEFINITIONS, INDEX, SEGMENTS, segment_name
-from amqpstore.worker import InlineWorker
+from amqpstore.catalog.catalog import Change
+from amqpstore.system.descriptors import MAX_OPEN_TO_READ
+from amqpstore.system.filenames import (
+    CATALOG,
+    CATALOG_FILE,
+    DEFINITIONS,
+    INDEX,
+    SEGMENTS,
+    segment_name,
+)
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.store import ReadableStore
 from amqpstore_tools.repair.exporting import find_remains
 from amqpstore_tools.transfer.exporting import export

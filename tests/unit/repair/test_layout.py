@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.catalog import LmdbCatalog
-from amqpstore.filenames import CATALOG, FIRST_COMPACTED
-from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
+from amqpstore.system.filenames import CATALOG, FIRST_COMPACTED
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.repair.layout import Layout
 from amqpstore_tools.repair.plan import make_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Options, Store, UnfinishedRepairError
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.repair.apply import apply_plan

@@ -19,12 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpstore import Message, Store, recovery
+from amqpstore import Message, Store
+from amqpstore.catalog.tables import PassedOverRow
 from amqpstore.errors import StoreError
 from amqpstore.evidence.passed_over import evident_queues, passed_over
-from amqpstore.maintenance import Maintenance
-from amqpstore.tables import PassedOverRow
-from amqpstore.worker import InlineWorker
+from amqpstore.recovery import recovery
+from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.store import ReadableStore
 from amqpstore_tools.offline.image import StoreImage

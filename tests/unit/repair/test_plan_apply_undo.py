@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Store, StoreLockedError
-from amqpstore.catalog import Change
-from amqpstore.message import Envelope
-from amqpstore.worker import InlineWorker
+from amqpstore.catalog.catalog import Change
+from amqpstore.format.message import Envelope
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.__main__ import main
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.apply import apply_plan

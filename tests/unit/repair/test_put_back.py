@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from amqpstore import Run, Store
-from amqpstore.catalog import LmdbCatalog
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.tables import GivenUpRow
 from amqpstore.evidence.passed_over import PassedOver
-from amqpstore.filenames import CATALOG, SEGMENTS, segment_name
-from amqpstore.tables import GivenUpRow
+from amqpstore.system.filenames import CATALOG, SEGMENTS, segment_name
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.plan import RepairPlan
 from amqpstore_tools.repair.truth import finding

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from amqpstore import marker
 from amqpstore.errors import FormatVersionError, NotAStoreError
-from amqpstore.filenames import FIRST_COMPACTED, segment_number
-from amqpstore.files import OsFiles
-from amqpstore.records import (
+from amqpstore.format.records import (
     Gap,
     Kind,
     OperationKind,
     decode_transaction,
     scan,
 )
+from amqpstore.identity import marker
+from amqpstore.system.filenames import FIRST_COMPACTED, segment_number
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.errors import UnknownStoreError
 from amqpstore_tools.repair.listing import listing

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.filenames import CATALOG, CATALOG_FILE
-from amqpstore.lmdb_pages import check_pages, readable_states, rows_on_pages
+from amqpstore.catalog.lmdb_pages import check_pages, readable_states, rows_on_pages
+from amqpstore.system.filenames import CATALOG, CATALOG_FILE
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.repair import facts
 from amqpstore_tools.repair.plan import make_plan

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Options, Store
-from amqpstore.filenames import SEGMENTS, segment_name
-from amqpstore.worker import InlineWorker
+from amqpstore.system.filenames import SEGMENTS, segment_name
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from tests.unit.engine.stores import ENVELOPE
 from tests.unit.evidence.stores import killed_store, zeros

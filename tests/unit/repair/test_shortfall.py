@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from amqpstore.filenames import SEGMENTS, segment_name
+from amqpstore.system.filenames import SEGMENTS, segment_name
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.plan import make_plan

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Store
-from amqpstore.catalog import LmdbCatalog
-from amqpstore.files import OsFiles
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.tables import SEGMENTS, StoreRows
 from amqpstore.replica import (
     FollowerStore,
     Membership,
@@ -19,8 +19,8 @@ from amqpstore.replica import (
     write_membership,
 )
 from amqpstore.replica.follower_store import SHIPPED
-from amqpstore.tables import SEGMENTS, StoreRows
-from amqpstore.worker import InlineWorker
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.__main__ import main
 from tests.replicas import OPTIONS, content_of
 from tests.unit.engine.stores import ENVELOPE

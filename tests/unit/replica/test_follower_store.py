@@ -13,14 +13,14 @@ from amqpstore import (
     MembershipError,
     RefusedBatchError,
     StoreLockedError,
-    tables,
 )
-from amqpstore.catalog import Change
-from amqpstore.filenames import segment_number
-from amqpstore.records import encode_segment_header
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Change
+from amqpstore.catalog.tables import StoreRows
+from amqpstore.format.records import encode_segment_header
 from amqpstore.replica import FollowerStore, Membership, SealedBatch, read_membership
 from amqpstore.replica.follower_store import SHIPPED
-from amqpstore.tables import StoreRows
+from amqpstore.system.filenames import segment_number
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from tests.replicas import DIRECTORY, OPTIONS, Group, busy, content_of, create, log_files, promoted

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore import RefusedCopyError
-from amqpstore.catalog import TABLES
-from amqpstore.filenames import REPLACEMENT, segment_numbers
+from amqpstore.catalog.catalog import TABLES
+from amqpstore.catalog.tables import SEGMENT_ENDS, SEGMENTS, StoreRows
 from amqpstore.replica import CopySource, Replacement, WholeCopy
-from amqpstore.tables import SEGMENT_ENDS, SEGMENTS, StoreRows
+from amqpstore.system.filenames import REPLACEMENT, segment_numbers
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from tests.replicas import DIRECTORY, Group, busy, content_of, promoted
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from amqpstore import marker
-from amqpstore.clock import SimulatedClock
 from amqpstore.evidence import read_positions
-from amqpstore.filenames import segment_path
+from amqpstore.identity import marker
 from amqpstore.replica import FollowerStore
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.filenames import segment_path
 from amqpstore.terms import term_of
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_files import MemoryFiles

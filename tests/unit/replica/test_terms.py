@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DamageError, MembershipError, Store
-from amqpstore.catalog import LmdbCatalog
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.tables import Position, StoreRows
 from amqpstore.errors import RefusedBatchError
-from amqpstore.files import OsFiles
-from amqpstore.next_term import begin_term
+from amqpstore.recovery.next_term import begin_term
 from amqpstore.replica.membership import Membership, read_membership, write_membership
-from amqpstore.tables import Position, StoreRows
+from amqpstore.system.files import OsFiles
 from amqpstore.terms import MAX_TERM, lsn_of, number_of, term_of
 from tests.unit.engine.stores import publish_batches, queue_named
 

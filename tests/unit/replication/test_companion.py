@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from amqpstore import DeposedError, DurabilityError, Message, Store
-from amqpstore.catalog import Change
-from amqpstore.log_batch import Batch
+from amqpstore.catalog.catalog import Change
+from amqpstore.log.batch import Batch
 from amqpstore.replica import SealedBatch
 from amqpstore_server.cluster.frames import Definition, ReplicaPosition, ShippedBatch
 from amqpstore_server.replication.companion import LeaderCompanion

@@ -9,8 +9,8 @@ import pytest
 from crc32c import crc32c
 
 from amqpstore import Message, Store
-from amqpstore.catalog import LmdbCatalog
-from amqpstore.files import OsFiles
+from amqpstore.catalog.catalog import LmdbCatalog
+from amqpstore.catalog.tables import StoreRows
 from amqpstore.replica import (
     FollowerStore,
     Membership,
@@ -18,8 +18,8 @@ from amqpstore.replica import (
     create_follower,
     write_membership,
 )
-from amqpstore.tables import StoreRows
-from amqpstore.worker import InlineWorker
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_server.cluster.effects import SendCopy
 from amqpstore_server.cluster.frames import (
     Definition,

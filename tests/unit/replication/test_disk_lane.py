@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from amqpstore import DiskFullError
+from amqpstore.catalog.tables import StoreRows
 from amqpstore.replica import CopySource, FollowerStore, SealedBatch
-from amqpstore.tables import StoreRows
 from amqpstore_server.cluster.effects import (
     Adopt,
     Append,

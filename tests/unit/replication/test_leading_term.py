@@ -13,8 +13,8 @@ import trio.testing
 from amqpstore import Options
 from amqpstore_server.app import App
 from amqpstore_server.cluster.timing import Health, Timing
-from amqpstore_server.config import Config
-from amqpstore_server.listening import listen
+from amqpstore_server.config.config import Config
+from amqpstore_server.listening.listening import listen
 from amqpstore_server.replication.leading_term import LeadingTerm
 from amqpstore_server.replication.orders import Orders
 from amqpstore_tools.simulation import stores

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from amqpstore.files import OsFiles
 from amqpstore.replica import Membership, read_membership, write_membership
+from amqpstore.system.files import OsFiles
 from amqpstore_server.cluster.frames import ReplicaPosition
 from amqpstore_server.cluster.notes import Notes
 from amqpstore_server.replication.member_file import MemberFile

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Store
-from amqpstore.files import OsFiles
 from amqpstore.replica import LogReader, SealedBatch, log_ends
 from amqpstore.replica.log_reading import named_batch
+from amqpstore.system.files import OsFiles
 from amqpstore_server.cluster.frames import START, HeldBatch, ReplicaPosition
 from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.member_log import MemberLog

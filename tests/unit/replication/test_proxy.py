@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqpstore_server.listening import listen
+from amqpstore_server.listening.listening import listen
 from amqpstore_server.replication import proxy
 from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader, Proxy

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqpstore_server.proxy_protocol import ProxyHeaderError
+from amqpstore_server.listening.proxy_protocol import ProxyHeaderError
 from amqpstore_server.replication.proxy_header import ClientAddress, encode_header, read_header
 
 PORTS = st.integers(0, 65_535)

@@ -15,7 +15,7 @@ import trio
 from amqpstore import DeposedError, DurabilityError, Store
 from amqpstore.options import Options
 from amqpstore.replica import FollowerStore, Membership, create_follower
-from amqpstore_server.config import Config
+from amqpstore_server.config.config import Config
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.orders import Orders
 from amqpstore_server.replication.serving import Doorways, MemberRuntime, _Next

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from amqpstore_server.config import Config
+from amqpstore_server.config.config import Config
 from amqpstore_server.replication.settings import (
     ClusterSettings,
     MemberCertificates,
@@ -88,7 +88,7 @@ def test_what_is_configured_is_taken_over() -> None:
 def test_a_single_node_loads_nothing_of_it() -> None:
     """Neither the client of etcd nor what replicates: a single node differs in no call."""
     code = (
-        "import sys, amqpstore_server.app, amqpstore_server.config_sources as sources\n"
+        "import sys, amqpstore_server.app, amqpstore_server.config.sources as sources\n"
         "sources.ConfigSources(path='').load()\n"
         "print([name for name in sys.modules if 'etcd' in name or 'replication' in name"
         " or name.startswith(('amqpstore_server.cluster', 'amqpstore.replica'))])"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from amqpstore_server.turn import Turn
+from amqpstore_server.loop.turn import Turn
 
 
 class Connection:

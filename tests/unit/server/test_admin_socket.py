@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from amqpstore_server import admin_socket
-from amqpstore_server.admin_socket import AdminSocket
+from amqpstore_server.administration import admin_socket
+from amqpstore_server.administration.admin_socket import AdminSocket
 from amqpstore_server.administration.framing import LENGTH, address_in
 from amqpstore_server.administration.work import Work
 

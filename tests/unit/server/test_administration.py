@@ -8,18 +8,7 @@ import msgspec
 import pytest
 
 from amqpstore_server.administration import requests
-from amqpstore_server.administration.operations import (
-    STOPPED,
-    Administration,
-    AdministrationError,
-    MissingError,
-)
-from amqpstore_server.administration.requests import SetUser, carried_out
-from amqpstore_server.administration.work import Work, done
-from amqpstore_server.broker.audit import By
-from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
-from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.definitions import (
+from amqpstore_server.administration.definitions import (
     Definitions,
     DefinitionsError,
     Permission,
@@ -28,9 +17,20 @@ from amqpstore_server.definitions import (
     User,
     VirtualHostDefinition,
 )
+from amqpstore_server.administration.operations import (
+    STOPPED,
+    Administration,
+    AdministrationError,
+    MissingError,
+)
+from amqpstore_server.administration.requests import SetUser, carried_out
+from amqpstore_server.administration.work import Work, done
+from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.rights.permissions import ALL
+from amqpstore_server.logins.users import Users
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES
-from amqpstore_server.users import Users
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.operations import Operation
 from tests.fuzz.simulated import USER, SimulatedClient, SimulatedServer

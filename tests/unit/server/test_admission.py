@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from amqpstore_server.admission import AcceptRate, AdmissionLine
+from amqpstore_server.listening.admission import AcceptRate, AdmissionLine
 
 
 class Queue:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amqpstore_server import alarms as module
-from amqpstore_server.alarms import Alarms, available_bytes, used_bytes, watermark_bytes
+from amqpstore_server.loop import alarms as module
+from amqpstore_server.loop.alarms import Alarms, available_bytes, used_bytes, watermark_bytes
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from amqpstore_server.sockets import Sockets
+from amqpstore_server.loop.sockets import Sockets
 from tests.one_client import still_clock
 from tests.waiting import wait_readable
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from amqpstore_server.broker.audit import LOGGER, RefusalLimit
+from amqpstore_server.broker.monitoring.audit import LOGGER, RefusalLimit
 from amqpstore_server.logs import LogfmtFormatter
 from amqpstore_server.protocol import methods
 from tests.conformance.wire_client import publish

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.broker.log_limit import LogLimit
+from amqpstore_server.broker.monitoring.log_limit import LogLimit
 
 
 def connect(limit: LogLimit, *, logs_in: bool) -> None:

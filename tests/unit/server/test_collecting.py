@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-import amqpstore_server.sockets
+import amqpstore_server.loop.sockets
 from amqpstore import Run
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.queues.consumer import Consumer
@@ -42,7 +42,7 @@ async def publish(reading_s: float) -> None:
         with still_clock(), pytest.MonkeyPatch.context() as patch:
             assert app.sockets._look(0)
             app._turn.round(app.committer, START_S - 1)
-            patch.setattr(amqpstore_server.sockets, "_READING_S", reading_s)
+            patch.setattr(amqpstore_server.loop.sockets, "_READING_S", reading_s)
             (client,) = app.connections
             for number in range(ROUNDS + 1):
                 sock.send(block.take(1))

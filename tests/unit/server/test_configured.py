@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.client_trails import BLOCK_NOTES
-from amqpstore_server.broker.accepted import GLOBAL_PARAMETERS
+from amqpstore.provenance.client_trails import BLOCK_NOTES
+from amqpstore_server.broker.definitions.accepted import GLOBAL_PARAMETERS
 from tests.conformance import wire_client
 from tests.conformance.wire_client import WireClient
 from tests.served import ServedApp

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from amqpstore.limits import StoreLimits
+from amqpstore.format.limits import StoreLimits
 from amqpstore_server.amqp.connection import HANDSHAKE_S, LOGIN_CHECK_S
 from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.broker.exchanges.topic import TopicExchange
-from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.rules.settings import Settings
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import REPLY_TO, BasicProperties, decode_properties
 from amqpstore_server.protocol.frames import method_frame
@@ -419,7 +419,7 @@ def test_publishes_that_go_to_many_queues_each_leave_others_their_turn(
 def test_a_replay_leaves_others_their_turn_and_keeps_its_channel_waiting(
     server: SimulatedServer, client: SimulatedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore.stored_runs._MAX_BROWSED", 1)
+    monkeypatch.setattr("amqpstore.queues.stored_runs._MAX_BROWSED", 1)
     queue = methods.QueueDeclare(queue="kept", durable=True, arguments={"x-history-length": 100})
     client.ask(1, queue, methods.ConfirmSelect())
     client.send(published(b"one", key="kept") + published(b"two", key="kept"))
@@ -559,7 +559,7 @@ def test_an_impossible_replay_closes_its_channel_when_it_is_found_out(
 def test_a_client_that_is_gone_during_its_replay_leaves_nothing(
     server: SimulatedServer, client: SimulatedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore.stored_runs._MAX_BROWSED", 1)
+    monkeypatch.setattr("amqpstore.queues.stored_runs._MAX_BROWSED", 1)
     queue = methods.QueueDeclare(queue="kept", durable=True, arguments={"x-history-length": 100})
     client.ask(1, queue)
     client.send(published(b"one", key="kept") + published(b"two", key="kept"))

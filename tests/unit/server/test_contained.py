@@ -9,7 +9,7 @@ from pika.exceptions import AMQPError
 
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.socket_connection import SocketConnection
+from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_tools.testing.broker import BrokerFailedError, MemoryBroker
 
 Patch = pytest.MonkeyPatch

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore_server import doors as module
-from amqpstore_server.doors import Doors, Visitor
+from amqpstore_server.listening import doors as module
+from amqpstore_server.listening.doors import Doors, Visitor
 from tests.guests import NamedGuest
 
 

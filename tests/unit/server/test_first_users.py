@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from amqpstore_server.first_users import (
+from amqpstore_server.administration.first_users import (
     ADMINISTRATOR,
     define_administrator,
     define_first,
     is_loopback,
 )
-from amqpstore_server.users import Users
+from amqpstore_server.logins.users import Users
 from amqpstore_tools.verbs import serve
 from tests.simulated_broker import SimulatedBroker
 

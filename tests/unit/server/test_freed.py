@@ -16,8 +16,8 @@ from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.delivery import Delivery
+from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.protocol.receiver import Receiver
-from amqpstore_server.socket_connection import SocketConnection
 from amqpstore_tools.testing.broker import MemoryBroker
 from tests.conformance.wire_client import (
     BASIC_CONSUME_OK,

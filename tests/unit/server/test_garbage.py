@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 import trio
 
-from amqpstore_server.garbage import _WHOLE_EACH_S, _WORK_S, WholeCollector, YoungCollector
+from amqpstore_server.loop.garbage import _WHOLE_EACH_S, _WORK_S, WholeCollector, YoungCollector
 
 IN_FLIGHT = 50_000
 IN_A_TURN = 1_000

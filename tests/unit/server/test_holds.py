@@ -7,8 +7,8 @@ import logging
 import pytest
 import trio
 
-import amqpstore_server.holds
-from amqpstore_server.holds import LoopHolds
+import amqpstore_server.loop.holds
+from amqpstore_server.loop.holds import LoopHolds
 from tests.one_client import StillClock
 
 
@@ -16,7 +16,7 @@ from tests.one_client import StillClock
 def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
     """Work takes the time that a test says."""
     clock = StillClock()
-    monkeypatch.setattr(amqpstore_server.holds, "time", clock)
+    monkeypatch.setattr(amqpstore_server.loop.holds, "time", clock)
     return clock
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from amqpstore.catalog import Change
+from amqpstore.catalog.catalog import Change
 from amqpstore_server.broker.broker import Defined
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import HEARTBEAT_FRAME, method_frame

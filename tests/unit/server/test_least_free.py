@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpstore_server.config import Config
+from amqpstore_server.config.config import Config
 from amqpstore_server.config_values import least_free_bytes
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from amqpstore_server.admission import AdmissionLine
-from amqpstore_server.listening import Acceptor, listen
+from amqpstore_server.listening.admission import AdmissionLine
+from amqpstore_server.listening.listening import Acceptor, listen
 from tests.etcd_process import free_port
 from tests.waiting import wait_readable
 

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from amqpstore_server.login_checks import MAX_CHECKS, LoginChecks
+from amqpstore_server.logins.login_checks import MAX_CHECKS, LoginChecks
 
 
 class Checks:

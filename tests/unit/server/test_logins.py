@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import trio
 
+from amqpstore_server.administration.first_users import define_first
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.login import EXTERNAL, Login
-from amqpstore_server.config import Config
-from amqpstore_server.first_users import define_first
-from amqpstore_server.logins import Logins
-from amqpstore_server.users import Users
+from amqpstore_server.config.config import Config
+from amqpstore_server.logins.logins import Logins
+from amqpstore_server.logins.users import Users
 from tests.simulated_broker import SimulatedBroker
 
 PLAIN = Login("anna", b"secret", "PLAIN")

@@ -10,11 +10,11 @@ import socket
 import pytest
 import trio
 
-import amqpstore_server.read_size
-import amqpstore_server.sockets
-import amqpstore_server.turn
+import amqpstore_server.loop.read_size
+import amqpstore_server.loop.sockets
+import amqpstore_server.loop.turn
 from amqpstore_server.app import App
-from amqpstore_server.read_size import LEAST_BYTES, SMALLEST_BYTES
+from amqpstore_server.loop.read_size import LEAST_BYTES, SMALLEST_BYTES
 from amqpstore_tools.client import frames, wire
 from tests.calls import Counts
 from tests.committers import LaterDatasyncs
@@ -84,17 +84,17 @@ def confirm(app: App, sock: socket.socket) -> None:
 @pytest.fixture(autouse=True)
 def _two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each publish take two rounds, however slow the machine is."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_SHORT_ROUND_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_READING_S", 60.0)
 
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     # On a slow machine a read takes longer, a declare waits for the disk, and more time passes
     # between two publishes: none of that is to be more calls.
-    for module in (amqpstore_server.sockets, amqpstore_server.read_size):
+    for module in (amqpstore_server.loop.sockets, amqpstore_server.loop.read_size):
         monkeypatch.setattr(module, "SUSPECT_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.turn, "_PROBING_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.loop.turn, "_PROBING_S", 60.0)
     found = Counts()
     trio.run(counted, found)
     return found

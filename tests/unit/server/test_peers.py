@@ -4,9 +4,9 @@ import pytest
 import trio
 import trio.testing
 
-from amqpstore_server.doors import Doors
-from amqpstore_server.login_checks import LoginChecks
-from amqpstore_server.peers import peer_of
+from amqpstore_server.listening.doors import Doors
+from amqpstore_server.logins.login_checks import LoginChecks
+from amqpstore_server.logins.peers import peer_of
 from tests.guests import NamedGuest
 
 OTHER = "2001:db8:0:2::1"

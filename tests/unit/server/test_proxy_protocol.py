@@ -13,14 +13,14 @@ import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqpstore_server import proxied_listening
-from amqpstore_server.proxied_listening import (
+from amqpstore_server.listening import proxied_listening
+from amqpstore_server.listening.proxied_listening import (
     HEADER_S,
     ProxyProtocolListener,
     _addresses,
     behind_headers,
 )
-from amqpstore_server.proxy_protocol import (
+from amqpstore_server.listening.proxy_protocol import (
     SIGNATURE,
     Addresses,
     ProxyHeaderError,

@@ -6,10 +6,16 @@ from itertools import accumulate
 
 import pytest
 
-import amqpstore_server.read_size
+import amqpstore_server.loop.read_size
+from amqpstore_server.loop.read_size import (
+    LARGEST_BYTES,
+    LEAST_BYTES,
+    SMALLEST_BYTES,
+    ReadSize,
+    part_of,
+)
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
-from amqpstore_server.read_size import LARGEST_BYTES, LEAST_BYTES, SMALLEST_BYTES, ReadSize, part_of
 
 FAST_S, SLOW_S = 0.001, 0.1
 MANY = 1_000_000
@@ -202,7 +208,7 @@ def test_a_part_has_few_frames_wherever_in_a_read_they_are(
 
     Args: first, the place in each of these that is looked at.
     """
-    monkeypatch.setattr(amqpstore_server.read_size, "randrange", lambda _end: first)
+    monkeypatch.setattr(amqpstore_server.loop.read_size, "randrange", lambda _end: first)
     read = b"".join(frames(body, count) for (body, _), count in UNEVEN[shape])
     sizes: list[int] = []
     for (body, frame_count), count in UNEVEN[shape]:

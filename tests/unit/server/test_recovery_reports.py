@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Message, Options, Store
-from amqpstore.filenames import SEGMENTS, segment_name
-from amqpstore.worker import InlineWorker
-from amqpstore_server.recovery_reports import keep_report
+from amqpstore.system.filenames import SEGMENTS, segment_name
+from amqpstore.upkeep.worker import InlineWorker
+from amqpstore_server.reports.recovery_reports import keep_report
 from tests.unit.engine.stores import ENVELOPE
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)

@@ -16,16 +16,17 @@ import requests
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from amqpstore_server import certificates, reports
+from amqpstore_server.administration.definitions import DefinitionsError, load
 from amqpstore_server.administration.framing import LENGTH, MAX_BYTES, address_in
-from amqpstore_server.broker.scopes import MAX_SCOPES, TokenError, scopes_and_tags
-from amqpstore_server.broker.settings import MAX_PURGE_UNDO_S
-from amqpstore_server.config import Config
-from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.config_sources import ConfigSources
-from amqpstore_server.definitions import DefinitionsError, load
+from amqpstore_server.broker.rights.scopes import MAX_SCOPES, TokenError, scopes_and_tags
+from amqpstore_server.broker.rules.settings import MAX_PURGE_UNDO_S
+from amqpstore_server.config.config import Config
+from amqpstore_server.config.keys import ConfigError
+from amqpstore_server.config.sources import ConfigSources
+from amqpstore_server.logins import certificates
+from amqpstore_server.logins.token_keys import KeysError, KeySource
 from amqpstore_server.protocol import bounds
-from amqpstore_server.token_keys import KeysError, KeySource
+from amqpstore_server.reports import reports
 from tests.served import TIMEOUT_S, ServedApp
 
 MS = (1 << 52) + 1

@@ -7,11 +7,11 @@ import msgspec
 import trio
 
 from amqpstore import Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
+from amqpstore_server.administration.definitions import DefinitionsError
 from amqpstore_server.app import App
-from amqpstore_server.config import KEYS, Config
-from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.definitions import DefinitionsError
+from amqpstore_server.config.config import KEYS, Config
+from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.reloading import Apply, Reloadable, Reloader
 
 

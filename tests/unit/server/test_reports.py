@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from amqpstore.filenames import MARKER
-from amqpstore_server.reports import (
+from amqpstore.system.filenames import MARKER
+from amqpstore_server.reports.reports import (
     BrokenPromise,
     DrillStep,
     ReportError,

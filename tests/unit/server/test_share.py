@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqpstore_server.share import Share
+from amqpstore_server.loop.share import Share
 
 
 def time_of_work(others_every_s: float, *, seconds: float = 10.0) -> float:

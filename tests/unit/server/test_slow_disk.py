@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore_server.committer
-from amqpstore.files import OsFile
-from amqpstore_server.sockets import Sockets
-from amqpstore_server.turn import Turn
+import amqpstore_server.loop.committer
+from amqpstore.system.files import OsFile
+from amqpstore_server.loop.sockets import Sockets
+from amqpstore_server.loop.turn import Turn
 from tests.conformance import wire_client
 from tests.conformance.wire_client import WireClient
 from tests.served import ServedApp
@@ -126,7 +126,7 @@ def consume(client: WireClient, queue: str) -> None:
 def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqpstore_server.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
+    monkeypatch.setattr(amqpstore_server.loop.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
     disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
     directory = str(tmp_path / "store")
     with ServedApp(directory) as broker:
@@ -171,7 +171,7 @@ def test_only_those_who_publish_wait_for_a_disk_that_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No sync ends, and consumers, heartbeats and logins go on as if nothing was wrong."""
-    monkeypatch.setattr(amqpstore_server.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
+    monkeypatch.setattr(amqpstore_server.loop.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
     disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
     rounds = count_rounds(monkeypatch)
     with ServedApp(str(tmp_path / "store")) as broker:

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-import amqpstore_server.sockets
-from amqpstore_server import share
-from amqpstore_server.sockets import Sockets
+import amqpstore_server.loop.sockets
+from amqpstore_server.loop import share
+from amqpstore_server.loop.sockets import Sockets
 from tests.one_client import StillClock
 
 
@@ -52,7 +52,7 @@ class Reading:
 def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
     """No round and no rest ends because this machine is busy."""
     clock = StillClock()
-    monkeypatch.setattr(amqpstore_server.sockets, "time", clock)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "time", clock)
     return clock
 
 
@@ -73,7 +73,7 @@ async def returns(sockets: Sockets) -> bool:
 @pytest.fixture
 def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read takes a whole round."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_READING_S", -1.0)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_READING_S", -1.0)
 
 
 def run(main: object) -> None:
@@ -125,7 +125,7 @@ def test_who_is_left_over_by_a_round_is_read_before_those_who_were_read(sockets:
 def test_who_always_has_more_than_a_round_takes_starves_nobody(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
 
     async def main() -> None:
         order: list[str] = []
@@ -193,7 +193,7 @@ def test_those_who_are_costly_share_a_batch_while_others_are_quiet(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch, reading_s: float, rounds: int
 ) -> None:
     """One sync is for all of them, as far as that takes no longer than a round may."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_COSTLY_READING_S", reading_s)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_COSTLY_READING_S", reading_s)
     order: list[str] = []
     costly = [Reading(sockets, order, f"costly {number}") for number in range(3)]
     for client in costly:
@@ -395,7 +395,7 @@ def test_a_round_of_one_short_read_ends_at_once(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batch is started before others are looked for."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_SHORT_ROUND_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_SHORT_ROUND_S", 60.0)
     order: list[str] = []
     first, second = (Reading(sockets, order, name) for name in "ab")
     first.far.send(b"x")
@@ -430,7 +430,7 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
             client = Reading(sockets, [], "a")
             client.far.send(b"x")
             await sockets.wait()
-            monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+            monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
             sockets.let_others_run()
             await sockets.wait()
             before = len(ran)
@@ -439,7 +439,7 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
                 await sockets.wait()
             assert len(ran) == before
             sockets.let_others_run()
-            monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 0.0)
+            monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 0.0)
             for _ in range(10):
                 await sockets.wait()
             assert len(ran) > before + 5
@@ -452,7 +452,7 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
 def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
     ran: list[int] = []
 
     async def other() -> None:
@@ -475,18 +475,18 @@ def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
             for client in clients:
                 client.far.send(b"x")
             assert await runs() == 0
-            monkeypatch.setattr(amqpstore_server.sockets, "_HURRIED_S", 60.0)
+            monkeypatch.setattr(amqpstore_server.loop.sockets, "_HURRIED_S", 60.0)
             sockets.hurry("one")
             sockets.hurry("two")
             assert await runs() > 5
-            monkeypatch.setattr(amqpstore_server.sockets, "_HURRIED_READING_S", -1.0)
+            monkeypatch.setattr(amqpstore_server.loop.sockets, "_HURRIED_READING_S", -1.0)
             assert sockets.read(0.0)
             assert order == ["a"]
             sockets.rest("one")
             assert await runs() > 5
             sockets.rest("two")
             assert await runs() == 0
-            monkeypatch.setattr(amqpstore_server.sockets, "_HURRIED_S", -1.0)
+            monkeypatch.setattr(amqpstore_server.loop.sockets, "_HURRIED_S", -1.0)
             sockets.hurry("for no time")
             assert await runs() == 0
             for client in clients:
@@ -501,7 +501,7 @@ def test_other_tasks_run_before_those_who_are_costly_are_read(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their read may take long, and would come on top of the rounds since the others ran."""
-    monkeypatch.setattr(amqpstore_server.sockets, "_ALONE_S", 60.0)
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
     order: list[str] = []
 
     async def other() -> None:
@@ -547,7 +547,7 @@ def test_a_reader_whose_read_takes_long_is_told(
     for reader in readers:
         reader.far.send(b"x")
     monkeypatch.setattr(
-        amqpstore_server.sockets, "time", SimpleNamespace(perf_counter=lambda: next(now))
+        amqpstore_server.loop.sockets, "time", SimpleNamespace(perf_counter=lambda: next(now))
     )
     assert not sockets.read(0.0)
     assert [readers[int(name)].was_long for name in order] == [False, True, False]

@@ -14,7 +14,7 @@ import pytest
 from amqpstore import DamageError, DeposedError, DurabilityError, StoreClosedError
 from amqpstore_server import app
 from amqpstore_server.logs import streams
-from amqpstore_server.stopping import cause_of
+from amqpstore_server.process.stopping import cause_of
 from amqpstore_tools.verbs import serve
 
 STOPPED = StoreClosedError("the store has stopped after an error")

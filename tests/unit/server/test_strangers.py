@@ -5,8 +5,8 @@ import socket
 import pytest
 import trio
 
-from amqpstore_server.socket_connection import SocketConnection
-from amqpstore_server.turn import Turn
+from amqpstore_server.loop.socket_connection import SocketConnection
+from amqpstore_server.loop.turn import Turn
 from amqpstore_tools.testing.broker import MemoryBroker
 from tests.conformance.wire_client import PROTOCOL_HEADER, WireClient
 from tests.waiting import wait_until

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore_server.switching import LONG_S, SHORT_S, SwitchInterval
+from amqpstore_server.loop.switching import LONG_S, SHORT_S, SwitchInterval
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
+from amqpstore_server.process.ticking import AT_ONCE, Standstill, in_time, is_late, tick_all
 from amqpstore_server.protocol import methods
-from amqpstore_server.ticking import AT_ONCE, Standstill, in_time, is_late, tick_all
 from tests.conformance.wire_client import publish
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 

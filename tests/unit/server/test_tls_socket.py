@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.login_checks import LoginChecks
-from amqpstore_server.tls import TlsError, TlsSocket
+from amqpstore_server.logins.login_checks import LoginChecks
+from amqpstore_server.loop.tls import TlsError, TlsSocket
 
 CA = trustme.CA()
 SERVER = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
-from amqpstore_server.broker.scopes import TokenError, TokenRights, Wildcard, scopes_and_tags
-from amqpstore_server.config import Config
-from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.config_sources import ConfigSources
-from amqpstore_server.tokens import Tokens
+from amqpstore_server.broker.rights.scopes import TokenError, TokenRights, Wildcard, scopes_and_tags
+from amqpstore_server.config.config import Config
+from amqpstore_server.config.keys import ConfigError
+from amqpstore_server.config.sources import ConfigSources
+from amqpstore_server.logins.tokens import Tokens
 from tests.token_issuer import Issuer
 from tests.waiting import wait_until
 

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 import amqpstore_server.app
-import amqpstore_server.trimming
+import amqpstore_server.loop.trimming
 from amqpstore import Envelope, Message
 from amqpstore_server.app import App
-from amqpstore_server.trimming import CLIENT_BYTES, Trimming, trim
+from amqpstore_server.loop.trimming import CLIENT_BYTES, Trimming, trim
 from tests.one_client import one_client
 
 
@@ -68,7 +68,7 @@ def test_many_objects_are_not_all_looked_at(
     for a long time, though it is another thread that asks for it.
     """
     few = sys.getallocatedblocks() + more_blocks
-    monkeypatch.setattr(amqpstore_server.trimming, "_FEW_BLOCKS", few)
+    monkeypatch.setattr(amqpstore_server.loop.trimming, "_FEW_BLOCKS", few)
     whole = []
 
     def noted(phase: str, about: dict[str, int]) -> None:
@@ -90,8 +90,8 @@ def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) 
     trimmed: list[None] = []
     monkeypatch.setattr(amqpstore_server.app, "trim", lambda: trimmed.append(None))
     monkeypatch.setattr(amqpstore_server.app, "_TICK_S", 0.01)
-    monkeypatch.setattr(amqpstore_server.trimming, "_WAIT_S", 0.0)
-    monkeypatch.setattr(amqpstore_server.trimming, "_LEAST_BYTES", 100_000)
+    monkeypatch.setattr(amqpstore_server.loop.trimming, "_WAIT_S", 0.0)
+    monkeypatch.setattr(amqpstore_server.loop.trimming, "_LEAST_BYTES", 100_000)
 
     async def ticks_until(app: App, is_so: Callable[[], bool]) -> None:
         with trio.fail_after(60):
@@ -116,7 +116,7 @@ def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) 
 
 ARENAS = """
 import sys, threading
-from amqpstore_server.trimming import share_one_arena
+from amqpstore_server.loop.trimming import share_one_arena
 share_one_arena()
 got, done = threading.Semaphore(0), threading.Event()
 def allocate():

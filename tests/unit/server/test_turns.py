@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 import trio
 
-import amqpstore_server.read_size
+import amqpstore_server.loop.read_size
 from amqpstore_server.broker.broker import Broker
+from amqpstore_server.loop.turn import _GOES
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
-from amqpstore_server.turn import _GOES
 from tests.one_client import messages, one_client, wait_for_reads
 
 MESSAGES = 20
@@ -46,7 +46,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
     # On a busy machine one read may take as long as that of a costly client, who has to wait, or of
     # one that is to be read less at a time.
     for name in ("_COSTLY_S", "_SMALL_LONG_S"):
-        monkeypatch.setattr(amqpstore_server.read_size, name, 60.0)
+        monkeypatch.setattr(amqpstore_server.loop.read_size, name, 60.0)
     consume = methods.BasicConsume(queue="q", consumer_tag="c", no_ack=True)
 
     async def main() -> None:

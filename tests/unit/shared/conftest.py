@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Options, SharedStore
-from amqpstore.clock import SimulatedClock
+from amqpstore.system.clock import SimulatedClock
 
 OPTIONS = Options(reserve_bytes=0, least_free_bytes=0)
 

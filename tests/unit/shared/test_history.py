@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqpstore import Envelope, Message, SharedStore
-from amqpstore.clock import SimulatedClock
+from amqpstore.system.clock import SimulatedClock
 from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send
 

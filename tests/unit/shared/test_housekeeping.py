@@ -8,10 +8,10 @@ import weakref
 import pytest
 
 from amqpstore import MessageDamagedError, SharedStore
-from amqpstore.clock import SimulatedClock
-from amqpstore.files import OsFiles
-from amqpstore.limits import StoreLimits
-from amqpstore.worker import InlineWorker
+from amqpstore.format.limits import StoreLimits
+from amqpstore.system.clock import SimulatedClock
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.simulation.faulty_files import UnreadableFiles
 from tests.unit.shared import conftest
 from tests.unit.shared.conftest import Threads

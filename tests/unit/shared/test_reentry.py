@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from amqpstore import ReenteredError, SharedStore, StoreClosedError, StoreError
-from amqpstore.log import Log
+from amqpstore.log.log import Log
 from amqpstore.shared.locked_store import LockedStore
 from amqpstore.shared.queues import Queues
 from tests.unit.shared.conftest import OPTIONS

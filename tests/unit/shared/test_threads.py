@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore import DurabilityError, QueueNotFoundError, SharedStore, StoreClosedError
-from amqpstore.files import File, OsFiles
 from amqpstore.shared.arrivals import Arrivals
+from amqpstore.system.files import File, OsFiles
 from tests.unit.shared.conftest import OPTIONS, Threads
 from tests.unit.shared.waiting import ready, send, waiting
 from tests.waiting import wait_until

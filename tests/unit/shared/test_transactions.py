@@ -25,7 +25,7 @@ from amqpstore import (
     StoreLockedError,
     TransactionEndedError,
 )
-from amqpstore.publishing import Publishing
+from amqpstore.queues.publishing import Publishing
 from amqpstore_tools.offline.image import StoreImage
 from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send

@@ -21,7 +21,7 @@ from amqpstore import (
     Store,
     StoreError,
 )
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore.message import encode_head
+from amqpstore.format.message import encode_head
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 from amqpstore_server.protocol.field_table import Timestamp
 from amqpstore_tools.spark.reading.envelopes import decode_head

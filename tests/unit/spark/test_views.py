@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrEqual
 
 from amqpstore import Envelope, Message, Options, Run
-from amqpstore.filenames import FIRST_COMPACTED
-from amqpstore.records import Kind, OperationKind, Record
+from amqpstore.format.records import Kind, OperationKind, Record
+from amqpstore.system.filenames import FIRST_COMPACTED
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from amqpstore_server.protocol.field_table import Timestamp
 from amqpstore_tools.check.engine import check

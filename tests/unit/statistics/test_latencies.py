@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqpstore.measures import BucketHistogram
+from amqpstore.log.measures import BucketHistogram
 from amqpstore_server.statistics.latencies import RecentLatency
 
 

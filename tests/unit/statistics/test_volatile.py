@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore.clock import SimulatedClock
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
+from amqpstore.system.clock import SimulatedClock
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.volatile import FILE, VolatileFile
 from tests.simulated_broker import SimulatedBroker

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore import Envelope, Message, Options, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.transfer.exporting import export, queues_of
 from amqpstore_tools.transfer.lines import FORMATS, LineWriter

@@ -10,12 +10,13 @@ import msgpack
 import msgspec
 import pytest
 
-from amqpstore import Envelope, Message, Run, Store, marker
-from amqpstore.catalog import Change
+from amqpstore import Envelope, Message, Run, Store
+from amqpstore.catalog.catalog import Change
 from amqpstore.errors import NotAStoreError, StoreLockedError
 from amqpstore.evidence import read_positions
-from amqpstore.filenames import is_spare, segment_name
-from amqpstore.files import OsFiles
+from amqpstore.identity import marker
+from amqpstore.system.filenames import is_spare, segment_name
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.offline.image import StoreImage

@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from amqpstore import DiskFullError, Store, StoreLockedError
-from amqpstore.files import OsFiles
 from amqpstore.replica import read_membership
+from amqpstore.system.files import OsFiles
+from amqpstore_server.administration.definitions import DefinitionsError
 from amqpstore_server.administration.framing import (
     LENGTH,
     MAX_BYTES,
@@ -35,14 +36,13 @@ from amqpstore_server.administration.operations import (
 )
 from amqpstore_server.administration.requests import carried_out
 from amqpstore_server.administration.work import done
-from amqpstore_server.broker.audit import By
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
-from amqpstore_server.definitions import DefinitionsError
-from amqpstore_server.recovery_reports import keep_report
-from amqpstore_server.users import Users
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.logins.users import Users
+from amqpstore_server.reports.recovery_reports import keep_report
 from amqpstore_tools.offline.exits import NotFoundError, ToolError
 from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.short_log import refuse_short_log

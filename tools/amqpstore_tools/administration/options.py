@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.config_sources import ConfigSources
+from amqpstore_server.config.keys import ConfigError
+from amqpstore_server.config.sources import ConfigSources
 from amqpstore_tools.administration.door import asked
 from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json

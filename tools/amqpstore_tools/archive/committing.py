@@ -20,7 +20,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from amqpstore.filenames import is_of_system
+from amqpstore.system.filenames import is_of_system
 from amqpstore_tools.archive.errors import ArchiveError
 from amqpstore_tools.archive.layout import (
     COMMITTED,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from amqpstore.message import HEAD
-from amqpstore.records import Operation, OperationKind
+from amqpstore.format.message import HEAD
+from amqpstore.format.records import Operation, OperationKind
 from amqpstore_tools.archive.layout import hour_of
 from amqpstore_tools.spark.reading.live import LiveRuns
 from amqpstore_tools.spark.reading.scanning import BatchColumns

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amqpstore import tables
-from amqpstore.filenames import is_compacted
+from amqpstore.catalog import tables
+from amqpstore.system.filenames import is_compacted
 from amqpstore_tools.archive.errors import ArchiveError
 from amqpstore_tools.archive.layout import QueueName
 from amqpstore_tools.archive.manifest import ArchiveManifest, LogPosition

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from amqpstore.files import Files
+from amqpstore.system.files import Files
 from amqpstore_tools.archive.events import HELD, PUBLISH, EventCollector, Key
 from amqpstore_tools.archive.layout import QueueName, directory_of, file_name
 from amqpstore_tools.archive.manifest import FileEntry

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import zstandard
 
-from amqpstore import tables
-from amqpstore.catalog import TABLES
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import TABLES
+from amqpstore.catalog.lmdb_pages import check_pages
+from amqpstore.catalog.shapes import Rows
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG
-from amqpstore.lmdb_pages import check_pages
-from amqpstore.shapes import Rows
+from amqpstore.system.filenames import CATALOG
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.offline.catalog import CatalogImage
 

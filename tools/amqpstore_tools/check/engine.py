@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from operator import attrgetter
 
-from amqpstore import tables
+from amqpstore.catalog import tables
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import OffsetTableRow, SegmentRow
 from amqpstore.errors import StoreError
 from amqpstore.evidence.passed_over import known_messages
-from amqpstore.filenames import INDEX, SEGMENTS, index_key
-from amqpstore.keys import IndexKey
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.records import Operation
-from amqpstore.shapes import Rows
-from amqpstore.tables import OffsetTableRow, SegmentRow
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.records import Operation
+from amqpstore.system.filenames import INDEX, SEGMENTS, index_key
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.executor import Executor, ProcessExecutor
 from amqpstore_tools.check.findings import Findings

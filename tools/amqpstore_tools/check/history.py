@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from amqpstore import tables
-from amqpstore.records import Operation, OperationKind
-from amqpstore.shapes import Rows
-from amqpstore.tables import START, StoreRows
+from amqpstore.catalog import tables
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import START, StoreRows
+from amqpstore.format.records import Operation, OperationKind
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.scanning import ScannedBatch

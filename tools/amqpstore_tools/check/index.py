@@ -8,10 +8,10 @@ from itertools import compress
 from operator import mul, not_, sub
 from typing import NamedTuple
 
-from amqpstore import tables
-from amqpstore.filenames import INDEX, index_key, index_path
-from amqpstore.files import Files
-from amqpstore.index import (
+from amqpstore.catalog import tables
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.catalog.shapes import Rows
+from amqpstore.format.index import (
     ENTRIES_A_FILE,
     MAX_FILE_BYTES,
     Bits,
@@ -22,9 +22,9 @@ from amqpstore.index import (
     no_entries,
     total_of,
 )
-from amqpstore.keys import IndexKey
-from amqpstore.records import Gap, Kind, Record, scan
-from amqpstore.shapes import Rows
+from amqpstore.format.records import Gap, Kind, Record, scan
+from amqpstore.system.filenames import INDEX, index_key, index_path
+from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
 

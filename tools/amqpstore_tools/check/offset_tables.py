@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from amqpstore import tables
-from amqpstore.expected_segments import is_of_log
-from amqpstore.files import Files
-from amqpstore.shapes import Rows
-from amqpstore.tables import START, OffsetTableRow, SegmentRow, StoreRows
+from amqpstore.catalog import tables
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import START, OffsetTableRow, SegmentRow, StoreRows
+from amqpstore.identity.expected_segments import is_of_log
+from amqpstore.system.files import Files
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.reading import StoreFile

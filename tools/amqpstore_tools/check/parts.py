@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpstore.files import Files
-from amqpstore.index import IndexState
-from amqpstore.keys import IndexKey
-from amqpstore.records import Operation
-from amqpstore.shapes import Rows
-from amqpstore.tables import OffsetTableRow, SegmentRow
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import OffsetTableRow, SegmentRow
+from amqpstore.format.index import IndexState
+from amqpstore.format.records import Operation
+from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Finding
 from amqpstore_tools.check.history import LogHistory, LogPlace
 from amqpstore_tools.check.index import Live

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from amqpstore import tables
-from amqpstore.shapes import Rows
+from amqpstore.catalog import tables
+from amqpstore.catalog.shapes import Rows
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import LogHistory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from amqpstore.files import Files
+from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Findings
 
 _PAGE_BYTES = 4096

@@ -13,10 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from amqpstore import tables
-from amqpstore.segment_accounts import SegmentAccount
-from amqpstore.shapes import Rows
-from amqpstore.tables import START, StoreRows
+from amqpstore.catalog import tables
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import START, StoreRows
+from amqpstore.log.segment_accounts import SegmentAccount
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import Fresh, LogHistory

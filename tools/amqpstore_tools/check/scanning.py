@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from amqpstore.batches import is_whole
-from amqpstore.compression import body_size
-from amqpstore.enqueue_order import EnqueueOrder
-from amqpstore.message import HEAD
-from amqpstore.records import (
+from amqpstore.format.batches import is_whole
+from amqpstore.format.compression import body_size
+from amqpstore.format.enqueue_order import EnqueueOrder
+from amqpstore.format.message import HEAD
+from amqpstore.format.records import (
     Gap,
     Kind,
     Operation,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from amqpstore.batches import torn_bytes
-from amqpstore.filenames import is_compacted, segment_path
-from amqpstore.files import Files
-from amqpstore.identity import SegmentHeader
-from amqpstore.records import HEADER, MAGIC, SEGMENT_PAYLOAD, Kind
+from amqpstore.format.batches import torn_bytes
+from amqpstore.format.records import HEADER, MAGIC, SEGMENT_PAYLOAD, Kind
+from amqpstore.identity.identity import SegmentHeader
+from amqpstore.system.filenames import is_compacted, segment_path
+from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.scanning import Scanned, Scanner

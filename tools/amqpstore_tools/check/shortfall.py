@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from amqpstore import tables
+from amqpstore.catalog import tables
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import START, Position, StoreRows
 from amqpstore.evidence import ReadLog, Shortfall, find_shortfall
-from amqpstore.files import Files
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.records import Operation
-from amqpstore.shapes import Rows
-from amqpstore.tables import START, Position, StoreRows
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.records import Operation
+from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.parts import Summary
 

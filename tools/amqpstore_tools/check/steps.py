@@ -12,9 +12,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from amqpstore import tables
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.segment_accounts import SegmentAccount
+from amqpstore.catalog import tables
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.log.segment_accounts import SegmentAccount
 from amqpstore_tools.check.findings import Finding, Findings
 from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace
 from amqpstore_tools.check.index import IndexChecker, Live

@@ -10,17 +10,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from amqpstore import filenames, identity, marker, tables
-from amqpstore.compression import Decompressor, body_size
+from amqpstore.catalog import tables
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import START, DamageRow, StoreRows
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.evidence import Shortfall, find_misplaced, find_unneeded, find_wrong_kinds
 from amqpstore.evidence.identification import FileKind
 from amqpstore.evidence.newer_entries import find_newer_entries
 from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, newer_in, noted_newer
 from amqpstore.evidence.passed_over import PassedOver
+from amqpstore.evidence.present_numbers import PresentNumbers
 from amqpstore.evidence.put_back import IS_PUT_BACK, PutBack, find_put_back
-from amqpstore.expected_segments import ExpectedSegments
-from amqpstore.filenames import (
+from amqpstore.format.compression import Decompressor, body_size
+from amqpstore.format.records import FORMAT_VERSION, HEADER, checksum_seed
+from amqpstore.identity import identity, marker
+from amqpstore.identity.expected_segments import ExpectedSegments
+from amqpstore.identity.marker import Marker
+from amqpstore.system import filenames
+from amqpstore.system.filenames import (
     CATALOG,
     INDEX,
     KEPT,
@@ -47,13 +55,7 @@ from amqpstore.filenames import (
     segment_number,
     segment_numbers,
 )
-from amqpstore.files import Files
-from amqpstore.keys import IndexKey
-from amqpstore.marker import Marker
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.records import FORMAT_VERSION, HEADER, checksum_seed
-from amqpstore.shapes import Rows
-from amqpstore.tables import START, DamageRow, StoreRows
+from amqpstore.system.files import Files
 from amqpstore_tools.check.catalog import FILE, read_catalog
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import LogHistory

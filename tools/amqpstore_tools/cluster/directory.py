@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from amqpstore import NotAStoreError, marker
+from amqpstore import NotAStoreError
 from amqpstore.errors import MembershipError
-from amqpstore.files import OsFiles
-from amqpstore.opening import lock_directory
+from amqpstore.identity import marker
+from amqpstore.recovery.opening import lock_directory
 from amqpstore.replica import (
     FollowerStore,
     Membership,
@@ -21,6 +21,7 @@ from amqpstore.replica import (
     remove_membership,
     write_membership,
 )
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.offline.exits import ToolError
 
 _FILES = OsFiles()

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from amqpstore_server.cluster.keys import EtcdTransaction, View
-from amqpstore_server.config import Config
+from amqpstore_server.config.config import Config
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings

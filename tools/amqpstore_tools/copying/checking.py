@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from amqpstore import tables
-from amqpstore.filenames import INDEX, SEGMENTS
-from amqpstore.index import decode_block
-from amqpstore.keys import IndexKey
-from amqpstore.records import Gap, Kind, checksum_seed, scan
+from amqpstore.catalog import tables
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.format.index import decode_block
+from amqpstore.format.records import Gap, Kind, checksum_seed, scan
+from amqpstore.system.filenames import INDEX, SEGMENTS
 from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import DamagedBytes
 

@@ -23,13 +23,16 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from amqpstore import marker
-from amqpstore.backing import Backing
-from amqpstore.batches import whole_end
-from amqpstore.catalog import encode_key
-from amqpstore.definitions import COPIED, DefinitionsCopy, write_copy
+from amqpstore.catalog.backing import Backing
+from amqpstore.catalog.catalog import encode_key
+from amqpstore.catalog.definitions import COPIED, DefinitionsCopy, write_copy
+from amqpstore.catalog.rows import encode_row
+from amqpstore.catalog.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
 from amqpstore.errors import DamageError, StoreError
-from amqpstore.filenames import (
+from amqpstore.format.batches import whole_end
+from amqpstore.format.records import Kind
+from amqpstore.identity import marker
+from amqpstore.system.filenames import (
     CATALOG,
     CATALOG_FILE,
     MARKER,
@@ -37,11 +40,8 @@ from amqpstore.filenames import (
     SEGMENTS,
     TRAILS,
 )
-from amqpstore.files import OsFiles, create_file, naming
-from amqpstore.ownership import Owner, give, give_directory, owner_in
-from amqpstore.records import Kind
-from amqpstore.rows import encode_row
-from amqpstore.tables import SEGMENT_ENDS, SegmentEndRow, StoreRows
+from amqpstore.system.files import OsFiles, create_file, naming
+from amqpstore.system.ownership import Owner, give, give_directory, owner_in
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.checking import Checker
 from amqpstore_tools.copying.errors import CopyError
@@ -387,7 +387,7 @@ class _Copy:
 
     def _definitions(self) -> None:
         """Write the definitions beside the catalog, as a store would: see
-        `amqpstore.definitions`.
+        `amqpstore.catalog.definitions`.
         """
         rows = self._source.inventory.rows
         next_queue_id = StoreRows.read(rows).next_queue_id or 1

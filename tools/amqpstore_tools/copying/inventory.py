@@ -13,11 +13,15 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from amqpstore import tables
+from amqpstore.catalog import tables
+from amqpstore.catalog.rows import decode_row
+from amqpstore.catalog.tables import START, StoreRows
 from amqpstore.errors import CatalogDamageError, DamageError
 from amqpstore.evidence import find_misplaced
-from amqpstore.expected_segments import ExpectedSegments, is_of_log
-from amqpstore.filenames import (
+from amqpstore.identity.expected_segments import ExpectedSegments, is_of_log
+from amqpstore.identity.identity import check_catalog
+from amqpstore.identity.marker import Marker
+from amqpstore.system.filenames import (
     CATALOG,
     CATALOG_FILE,
     QUARANTINE,
@@ -30,10 +34,6 @@ from amqpstore.filenames import (
     segment_path,
     trail_number,
 )
-from amqpstore.identity import check_catalog
-from amqpstore.marker import Marker
-from amqpstore.rows import decode_row
-from amqpstore.tables import START, StoreRows
 from amqpstore_tools.offline.instant import read_tables
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot

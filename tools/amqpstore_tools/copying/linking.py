@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from amqpstore import marker
 from amqpstore.errors import DamageError
 from amqpstore.evidence import find_wrong_kinds
-from amqpstore.filenames import CATALOG, CATALOG_FILE, QUARANTINE, TRAILS
-from amqpstore.files import FileType, OsFiles, open_regular, type_of
-from amqpstore.marker import Marker
-from amqpstore.ownership import ROOT, owner_in
+from amqpstore.identity import marker
+from amqpstore.identity.marker import Marker
+from amqpstore.system.filenames import CATALOG, CATALOG_FILE, QUARANTINE, TRAILS
+from amqpstore.system.files import FileType, OsFiles, open_regular, type_of
+from amqpstore.system.ownership import ROOT, owner_in
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import CopyManifest, Listed

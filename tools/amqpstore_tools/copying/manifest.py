@@ -7,7 +7,7 @@ import os
 
 import msgspec
 
-from amqpstore.files import NotAFileError, open_regular
+from amqpstore.system.files import NotAFileError, open_regular
 from amqpstore_tools.copying.errors import CopyError
 
 MANIFEST = "COPY.json"

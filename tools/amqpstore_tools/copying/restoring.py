@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import MARKER
-from amqpstore.files import open_regular
-from amqpstore.marker import refuse_unfinished_repair
-from amqpstore.ownership import owner_in
+from amqpstore.identity.marker import refuse_unfinished_repair
+from amqpstore.system.filenames import MARKER
+from amqpstore.system.files import open_regular
+from amqpstore.system.ownership import owner_in
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.copier import CATALOG_PATH, Copied, CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError

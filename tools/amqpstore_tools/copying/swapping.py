@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 
-from amqpstore.files import OsFiles
+from amqpstore.system.files import OsFiles
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from amqpstore import ownership
-from amqpstore.filenames import (
+from amqpstore.system import ownership
+from amqpstore.system.filenames import (
     CATALOG,
     INDEX,
     LOCK,

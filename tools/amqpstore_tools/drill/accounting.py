@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from amqpstore import Queue, Store, marker, tables
-from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_numbers, segment_path
-from amqpstore.files import Files
-from amqpstore.index import IndexReader, live_runs
-from amqpstore.keys import IndexKey
-from amqpstore.records import Gap, Kind, scan
-from amqpstore.segment_accounts import SegmentAccount
+from amqpstore import Queue, Store
+from amqpstore.catalog import tables
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.format.index import IndexReader, live_runs
+from amqpstore.format.records import Gap, Kind, scan
+from amqpstore.identity import marker
+from amqpstore.log.segment_accounts import SegmentAccount
+from amqpstore.system.filenames import INDEX, SEGMENTS, index_key, segment_numbers, segment_path
+from amqpstore.system.files import Files
 from amqpstore_tools.drill.invariants import Fault
 
 

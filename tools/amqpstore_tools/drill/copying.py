@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 
-from amqpstore import marker
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import CATALOG, LOCK, MARKER, RESERVE, TRANSIENT
-from amqpstore.files import OsFiles
+from amqpstore.identity import marker
+from amqpstore.system.filenames import CATALOG, LOCK, MARKER, RESERVE, TRANSIENT
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.offline.locks import shared_lock
 
 _LEFT_OUT = {LOCK, RESERVE, TRANSIENT, "lock.mdb"}

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, marker
-from amqpstore.filenames import INDEX, SEGMENTS, index_key, segment_number
-from amqpstore.files import OsFiles
-from amqpstore.records import Gap, Kind, scan
-from amqpstore.worker import InlineWorker
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.format.records import Gap, Kind, scan
+from amqpstore.identity import marker
+from amqpstore.system.filenames import INDEX, SEGMENTS, index_key, segment_number
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.drill import run as runs
 from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.drill.examiner import Examined, Examiner, TakenMessages

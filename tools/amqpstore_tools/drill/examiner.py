@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from amqpstore import MessageDamagedError, Options, Queue, ReadLaterError, Store, StoreError
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 
 _COMMAND = (sys.executable, "-P", "-m", "amqpstore_tools.drill.examiner")
 _MEMORY_BYTES = 1 << 30

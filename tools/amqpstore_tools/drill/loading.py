@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from amqpstore.filenames import CATALOG, CATALOG_FILE
-from amqpstore.files import FileType
+from amqpstore.system.filenames import CATALOG, CATALOG_FILE
+from amqpstore.system.files import FileType
 from amqpstore_tools.drill.run import LeftOutError
 from amqpstore_tools.offline.instant import read_tables, write_tables
 from amqpstore_tools.simulation.memory_catalog import put_rows, stored_rows

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from amqpstore import StoreError
-from amqpstore.filenames import MARKER
+from amqpstore.system.filenames import MARKER
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import restore

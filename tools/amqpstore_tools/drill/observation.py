@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from amqpstore import Queue, RecoveryReport, Run, Store, marker
-from amqpstore.catalog import Value
-from amqpstore.files import Files
-from amqpstore.index import IndexReader, live_runs
+from amqpstore import Queue, RecoveryReport, Run, Store
+from amqpstore.catalog.catalog import Value
+from amqpstore.format.index import IndexReader, live_runs
+from amqpstore.identity import marker
+from amqpstore.system.files import Files
 from amqpstore_tools.drill.trace import Payload, message_name
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Run, Store
-from amqpstore.log_batch import Batch
+from amqpstore.log.batch import Batch
 from amqpstore_tools.drill.observation import observe, paged_runs
 from amqpstore_tools.drill.trace import (
     EXCHANGE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from amqpstore.records import Kind, encode_record
+from amqpstore.format.records import Kind, encode_record
 from amqpstore_tools.drill.outside import Outside
 
 _STEPS = {

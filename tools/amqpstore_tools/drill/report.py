@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from amqpstore.files import naming
+from amqpstore.system.files import naming
 from amqpstore_tools.drill.page import page
 from amqpstore_tools.drill.verdict import INVARIANTS, NAMED, Account, Verdict
 from amqpstore_tools.offline import terminal

@@ -13,7 +13,7 @@ import shutil
 import signal
 from typing import Protocol
 
-from amqpstore.filenames import SEGMENTS, is_compacted, segment_number
+from amqpstore.system.filenames import SEGMENTS, is_compacted, segment_number
 from amqpstore_tools.cluster.founding import found_again
 from amqpstore_tools.cluster.joining import join, set_min_in_sync
 from amqpstore_tools.drill.group import DrilledGroup, DrilledMember

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from amqpstore.filenames import SEGMENTS
+from amqpstore.system.filenames import SEGMENTS
 from amqpstore_tools.drill.invariants import Fault
 
 STRANGERS = {"by-hand": b"not the store's", f"{SEGMENTS}/notes.txt": b"nor this"}

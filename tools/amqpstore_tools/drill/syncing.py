@@ -10,7 +10,7 @@ import random
 import sys
 
 from amqpstore import Envelope, Message, Options, Run, Store
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 
 QUEUES = ("left", "right")
 MESSAGES = 3

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from amqpstore import DamageError, marker, tables
-from amqpstore.batches import StoredBatch, batches, torn_bytes, written_end
-from amqpstore.expected_segments import log_segments
-from amqpstore.filenames import SEGMENTS, segment_path
-from amqpstore.files import File, OsFiles
-from amqpstore.records import Gap, Kind, Record
-from amqpstore.windows import scan_file
+from amqpstore import DamageError
+from amqpstore.catalog import tables
+from amqpstore.format.batches import StoredBatch, batches, torn_bytes, written_end
+from amqpstore.format.records import Gap, Kind, Record
+from amqpstore.format.windows import scan_file
+from amqpstore.identity import marker
+from amqpstore.identity.expected_segments import log_segments
+from amqpstore.system.filenames import SEGMENTS, segment_path
+from amqpstore.system.files import File, OsFiles
 from amqpstore_tools.inspect.names import Names, StoredName
 from amqpstore_tools.inspect.transaction import operation_text, transaction_facts
 from amqpstore_tools.offline.catalog import current_catalog

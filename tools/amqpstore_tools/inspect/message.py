@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from amqpstore.records import HEADER
+from amqpstore.format.records import HEADER
 from amqpstore_tools.inspect.queue import find_queues
 from amqpstore_tools.offline.contents import StoredMessage, properties_of
 from amqpstore_tools.offline.exits import NotFoundError, UsageError

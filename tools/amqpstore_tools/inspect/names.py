@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amqpstore.records import Operation, OperationKind
+from amqpstore.format.records import Operation, OperationKind
 from amqpstore_tools.offline.contents import operation_name
 from amqpstore_tools.offline.queues import QueueImage
 

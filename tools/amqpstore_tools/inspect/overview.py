@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from amqpstore.evidence import find_wrong_kinds
-from amqpstore.files import open_regular
-from amqpstore.identity import SegmentHeader
+from amqpstore.identity.identity import SegmentHeader
+from amqpstore.system.files import open_regular
 from amqpstore_tools.offline.contents import plain
 from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.image import StoreImage

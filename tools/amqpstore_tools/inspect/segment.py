@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from amqpstore.identity import SegmentHeader
-from amqpstore.records import Kind, Record
+from amqpstore.format.records import Kind, Record
+from amqpstore.identity.identity import SegmentHeader
 from amqpstore_tools.inspect.overview import segment_facts
 from amqpstore_tools.offline.exits import NotFoundError
 from amqpstore_tools.offline.image import StoreImage

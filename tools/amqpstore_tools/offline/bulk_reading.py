@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from amqpstore.index import contiguous
-from amqpstore.message import HEAD
-from amqpstore.records import COMPRESSED, HEADER, MAGIC, Kind, MessageDecoder, Record
-from amqpstore.segments import Segment
-from amqpstore.windows import scan_file
+from amqpstore.format.index import contiguous
+from amqpstore.format.message import HEAD
+from amqpstore.format.records import COMPRESSED, HEADER, MAGIC, Kind, MessageDecoder, Record
+from amqpstore.format.windows import scan_file
+from amqpstore.log.segments import Segment
 
 _READ_BYTES = 1 << 17
 """How much of a segment is read at once, and about how much is in one `Contents`: more does not

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import lmdb
 
-from amqpstore import marker
-from amqpstore.catalog import Change, Value
+from amqpstore.catalog.catalog import Change, Value
+from amqpstore.catalog.lmdb_pages import check_pages
+from amqpstore.catalog.rows import CHECKSUMMED, corrected_row, decode_row
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG_FILE
-from amqpstore.lmdb_pages import check_pages
-from amqpstore.rows import CHECKSUMMED, corrected_row, decode_row
+from amqpstore.identity import marker
+from amqpstore.system.filenames import CATALOG_FILE
 from amqpstore_tools.offline.instant import MAX_TABLES, at_one_instant
 from amqpstore_tools.offline.places import temporary_directory
 from amqpstore_tools.offline.reading import ReadOnlyFiles
@@ -33,7 +33,7 @@ class BadRow(NamedTuple):
 
 
 def may_be_plain(directory: str) -> bool:
-    """Tell whether rows of the catalog of a store may be without a checksum: see `amqpstore.rows`.
+    """Tell whether rows of a catalog may be without a checksum: see `amqpstore.catalog.rows`.
 
     They may, unless the marker says that they have one.
     Raises: FormatVersionError, OSError.

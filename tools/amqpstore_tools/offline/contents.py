@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from amqpstore.batches import StoredBatch
-from amqpstore.message import Message
-from amqpstore.records import (
+from amqpstore.format.batches import StoredBatch
+from amqpstore.format.message import Message
+from amqpstore.format.records import (
     MessageDecoder,
     Operation,
     OperationKind,

@@ -17,8 +17,8 @@ from types import FrameType
 
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from amqpstore.errors import DamageError
-from amqpstore.files import NotAFileError
-from amqpstore.space import is_no_space
+from amqpstore.log.space import is_no_space
+from amqpstore.system.files import NotAFileError
 from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.terminal import shown_lines
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from amqpstore.evidence import names_in_store
-from amqpstore.filenames import CATALOG, CATALOG_FILE, CATALOG_LOCK, LOCK, MARKER
-from amqpstore.files import Files, FileType
-from amqpstore.ownership import ROOT, Owner
+from amqpstore.system.filenames import CATALOG, CATALOG_FILE, CATALOG_LOCK, LOCK, MARKER
+from amqpstore.system.files import Files, FileType
+from amqpstore.system.ownership import ROOT, Owner
 
 _WRITTEN = (LOCK, f"{CATALOG}/{CATALOG_FILE}", f"{CATALOG}/{CATALOG_LOCK}")
 """The files that a start opens for writing; it opens all others that exist for reading only."""

@@ -17,27 +17,29 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
-from amqpstore import RecoveryReport, identity, marker, tables
-from amqpstore.backing import Backing
-from amqpstore.compression import Decompressor
+from amqpstore import RecoveryReport
+from amqpstore.catalog import tables
+from amqpstore.catalog.backing import Backing
+from amqpstore.catalog.tables import Position, StoreRows
 from amqpstore.errors import DamageError, NotAStoreError, StoreLockedError
-from amqpstore.expected_segments import MISSING
-from amqpstore.filenames import (
+from amqpstore.format.compression import Decompressor
+from amqpstore.format.index import IndexReader
+from amqpstore.format.records import (
+    FORMAT_VERSION,
+    MessageDecoder,
+    checksum_seed,
+)
+from amqpstore.identity import identity, marker
+from amqpstore.identity.expected_segments import MISSING
+from amqpstore.recovery.recovered import Recovered
+from amqpstore.system.filenames import (
     CATALOG,
     MARKER,
     SEGMENTS,
     absolute_path,
     segment_numbers,
 )
-from amqpstore.files import Files
-from amqpstore.index import IndexReader
-from amqpstore.records import (
-    FORMAT_VERSION,
-    MessageDecoder,
-    checksum_seed,
-)
-from amqpstore.recovered import Recovered
-from amqpstore.tables import Position, StoreRows
+from amqpstore.system.files import Files
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
 from amqpstore_tools.offline.listing import Listing

@@ -24,12 +24,12 @@ from typing import TypeVar
 
 import lmdb
 
-from amqpstore import ownership
-from amqpstore.catalog import found_no_room
+from amqpstore.catalog.catalog import found_no_room
+from amqpstore.catalog.lmdb_pages import check_pages, last_transaction
 from amqpstore.errors import DamageError, StoreError
-from amqpstore.filenames import CATALOG, CATALOG_FILE
-from amqpstore.files import OsFiles, naming
-from amqpstore.lmdb_pages import check_pages, last_transaction
+from amqpstore.system import ownership
+from amqpstore.system.filenames import CATALOG, CATALOG_FILE
+from amqpstore.system.files import OsFiles, naming
 
 MAX_TABLES = 256
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from amqpstore import tables
-from amqpstore.filenames import (
+from amqpstore.catalog import tables
+from amqpstore.recovery.recovered import Recovered
+from amqpstore.system.filenames import (
     INDEX,
     QUARANTINE,
     SEGMENTS,
@@ -15,8 +16,7 @@ from amqpstore.filenames import (
     segment_number,
     segment_path,
 )
-from amqpstore.files import Files
-from amqpstore.recovered import Recovered
+from amqpstore.system.files import Files
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage, SegmentState
 
 Rows = Mapping[str, Mapping[str, Any]]

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator
 
 from amqpstore.errors import StoreLockedError
-from amqpstore.filenames import LOCK
-from amqpstore.files import OsFiles, OwnLockError, is_locked_here, open_regular
+from amqpstore.system.filenames import LOCK
+from amqpstore.system.files import OsFiles, OwnLockError, is_locked_here, open_regular
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from amqpstore.records import Gap, Kind, Record
+from amqpstore.format.records import Gap, Kind, Record
 from amqpstore_tools.offline.contents import StoredMessage
 from amqpstore_tools.offline.segments import SegmentImage
 

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from amqpstore.files import naming
+from amqpstore.system.files import naming
 from amqpstore_tools.offline.exits import UsageError
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import errno
 import os
 
-from amqpstore.batches import written_end
-from amqpstore.expected_segments import log_segments
-from amqpstore.filenames import SEGMENTS, is_spare, segment_number
-from amqpstore.files import File, FileType, NotAFileError, OsFile, OsFiles, open_regular
+from amqpstore.format.batches import written_end
+from amqpstore.identity.expected_segments import log_segments
+from amqpstore.system.filenames import SEGMENTS, is_spare, segment_number
+from amqpstore.system.files import File, FileType, NotAFileError, OsFile, OsFiles, open_regular
 from amqpstore_tools.offline.instant import allow_descriptors
 from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
 

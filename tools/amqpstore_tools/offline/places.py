@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from amqpstore.errors import NotAStoreError
-from amqpstore.filenames import MARKER, RESERVE
-from amqpstore.files import FileType, type_of
-from amqpstore.marker import refuse_unfinished_repair
-from amqpstore.space import is_no_space
+from amqpstore.identity.marker import refuse_unfinished_repair
+from amqpstore.log.space import is_no_space
+from amqpstore.system.filenames import MARKER, RESERVE
+from amqpstore.system.files import FileType, type_of
 from amqpstore_tools.offline.exits import ToolError
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amqpstore.tables import PreparedRow
+from amqpstore.catalog.tables import PreparedRow
 
 
 class Locked(NamedTuple):

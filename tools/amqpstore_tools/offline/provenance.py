@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqpstore.provenance import ProvenanceReader, QueuePlace
-from amqpstore_server.message_trail import (
+from amqpstore.provenance.provenance import ProvenanceReader, QueuePlace
+from amqpstore_server.reports.message_trail import (
     UNKNOWN,
     Names,
     TrailQueue,

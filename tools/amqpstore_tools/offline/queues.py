@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from amqpstore.checkpoint_state import IndexFile, QueueIndex, Sizes
+from amqpstore.checkpoints.checkpoint_state import IndexFile, QueueIndex, Sizes
 from amqpstore.errors import DamageError
-from amqpstore.index import Entries, IndexReader, entries_of
-from amqpstore.runs import Run
+from amqpstore.format.index import Entries, IndexReader, entries_of
+from amqpstore.format.runs import Run
 
 _RUN_ENTRIES = 16_384
 

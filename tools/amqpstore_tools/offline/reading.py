@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from amqpstore.files import (
+from amqpstore.system.files import (
     File,
     FileType,
     Lock,

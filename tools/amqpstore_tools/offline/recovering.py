@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from amqpstore import tables
-from amqpstore.backing import Backing
+from amqpstore.catalog import tables
+from amqpstore.catalog.backing import Backing
 from amqpstore.errors import DamageError
-from amqpstore.queue import Queue
-from amqpstore.recovered import Recovered
-from amqpstore.recovery import recover
+from amqpstore.queues.queue import Queue
+from amqpstore.recovery.recovered import Recovered
+from amqpstore.recovery.recovery import recover
 from amqpstore_tools.offline.catalog import CatalogImage
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
-from amqpstore.filenames import MARKER
-from amqpstore_server.reports import write_report
+from amqpstore.system.filenames import MARKER
+from amqpstore_server.reports.reports import write_report
 
 
 def is_data_directory(path: str) -> bool:

@@ -11,8 +11,8 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
-from amqpstore.batches import claimed_by, is_blank, sound_operations
-from amqpstore.records import (
+from amqpstore.format.batches import claimed_by, is_blank, sound_operations
+from amqpstore.format.records import (
     HEADER,
     MAGIC,
     Gap,
@@ -40,7 +40,7 @@ class RecordScanner(ABC):
     """Scans one segment from `start` up to `end`, once.
 
     `gaps` are the places that are not records. At the end, `is_blank` says whether only zeros are
-    behind the last record: see `amqpstore.batches`.
+    behind the last record: see `amqpstore.format.batches`.
     Args: read, a function of a file, an offset and a size; segment, its number; seed, of the
     checksums; last_lsn, that of the batch before `start`: a copy of an earlier one is a gap.
     """
@@ -98,7 +98,7 @@ class RecordScanner(ABC):
 
     @abstractmethod
     def _is_whole(self) -> bool:
-        """Tell whether the batch that ends here is whole: see `amqpstore.batches`."""
+        """Tell whether the batch that ends here is whole: see `amqpstore.format.batches`."""
 
     @abstractmethod
     def _end_batch(self, end: int) -> None:

@@ -7,14 +7,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from amqpstore.batches import StoredBatch, batches
-from amqpstore.filenames import is_compacted
-from amqpstore.files import Files
-from amqpstore.identity import SegmentHeader, read_header
-from amqpstore.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
-from amqpstore.records import Gap, Kind, Record
-from amqpstore.segment_accounts import SegmentAccount
-from amqpstore.windows import read_around, scan_file
+from amqpstore.format.batches import StoredBatch, batches
+from amqpstore.format.index import ENTRIES_A_FILE, Entries, IndexState, decode_block
+from amqpstore.format.records import Gap, Kind, Record
+from amqpstore.format.windows import read_around, scan_file
+from amqpstore.identity.identity import SegmentHeader, read_header
+from amqpstore.log.segment_accounts import SegmentAccount
+from amqpstore.system.filenames import is_compacted
+from amqpstore.system.files import Files
 
 
 class SegmentState(enum.Enum):

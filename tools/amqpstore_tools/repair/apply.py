@@ -8,9 +8,9 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from amqpstore import ownership
-from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
-from amqpstore.files import NotAFileError, OsFiles
+from amqpstore.system import ownership
+from amqpstore.system.filenames import CATALOG, INDEX, QUARANTINE, SEGMENTS
+from amqpstore.system.files import NotAFileError, OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.findings import Severity
 from amqpstore_tools.check.store import Checked

@@ -10,20 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
-from amqpstore import marker, tables
-from amqpstore.catalog import Change, LmdbCatalog
-from amqpstore.definitions import copy_of, write_copy
-from amqpstore.descriptors import Descriptors
-from amqpstore.expiry import earliest
-from amqpstore.filenames import (
-    CATALOG,
-    INDEX,
-    SEGMENTS,
-    index_path,
-    segment_path,
-)
-from amqpstore.files import OsFiles
-from amqpstore.index import (
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Change, LmdbCatalog
+from amqpstore.catalog.definitions import copy_of, write_copy
+from amqpstore.catalog.keys import IndexKey
+from amqpstore.catalog.tables import NextSequenceRow, Position, SegmentEndRow, StoreRows
+from amqpstore.format.index import (
     ENTRIES_A_FILE,
     Entries,
     IndexState,
@@ -31,8 +23,7 @@ from amqpstore.index import (
     entries_of,
     no_entries,
 )
-from amqpstore.keys import IndexKey
-from amqpstore.records import (
+from amqpstore.format.records import (
     FORMAT_VERSION,
     Kind,
     Record,
@@ -40,11 +31,21 @@ from amqpstore.records import (
     encode_segment_header,
     logical_bytes,
 )
-from amqpstore.runs import Run
-from amqpstore.segment_accounts import AscendingIds, SegmentAccount
-from amqpstore.segments import Segment
-from amqpstore.tables import NextSequenceRow, Position, SegmentEndRow, StoreRows
-from amqpstore.windows import read_around, scan_file
+from amqpstore.format.runs import Run
+from amqpstore.format.windows import read_around, scan_file
+from amqpstore.identity import marker
+from amqpstore.log.segment_accounts import AscendingIds, SegmentAccount
+from amqpstore.log.segments import Segment
+from amqpstore.queues.expiry import earliest
+from amqpstore.system.descriptors import Descriptors
+from amqpstore.system.filenames import (
+    CATALOG,
+    INDEX,
+    SEGMENTS,
+    index_path,
+    segment_path,
+)
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts, SegmentFacts

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
-from amqpstore import tables
-from amqpstore.segment_accounts import SegmentAccount
-from amqpstore.shapes import Rows
+from amqpstore.catalog import tables
+from amqpstore.catalog.shapes import Rows
+from amqpstore.log.segment_accounts import SegmentAccount
 
 
 class Accounted:

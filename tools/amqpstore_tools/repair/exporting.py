@@ -11,14 +11,14 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from amqpstore import tables
-from amqpstore.compression import Decompressor
-from amqpstore.descriptors import Descriptors
-from amqpstore.index import Entries, no_entries
-from amqpstore.records import Kind, MessageDecoder, Record
-from amqpstore.runs import Run
-from amqpstore.segments import Segment
-from amqpstore.windows import scan_file
+from amqpstore.catalog import tables
+from amqpstore.format.compression import Decompressor
+from amqpstore.format.index import Entries, no_entries
+from amqpstore.format.records import Kind, MessageDecoder, Record
+from amqpstore.format.runs import Run
+from amqpstore.format.windows import scan_file
+from amqpstore.log.segments import Segment
+from amqpstore.system.descriptors import Descriptors
 from amqpstore_tools.check.engine import check_opened
 from amqpstore_tools.check.store import Checked, ReadableStore, named
 from amqpstore_tools.offline.bulk_reading import Contents, SegmentColumnReader

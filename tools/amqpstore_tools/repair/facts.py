@@ -12,18 +12,18 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from amqpstore import tables
-from amqpstore.compression import Decompressor
-from amqpstore.definitions import COPIED, DefinitionsCopy, read_copy
+from amqpstore.catalog import tables
+from amqpstore.catalog.definitions import COPIED, DefinitionsCopy, read_copy
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import START, StoreRows
 from amqpstore.errors import DamageError, FormatVersionError
 from amqpstore.evidence.absence import size_of
-from amqpstore.expected_segments import ExpectedSegments
-from amqpstore.filenames import is_compacted
-from amqpstore.files import Files
-from amqpstore.identity import SegmentHeader
-from amqpstore.records import FORMAT_VERSION, Gap, OperationKind, checksum_seed
-from amqpstore.shapes import Rows
-from amqpstore.tables import START, StoreRows
+from amqpstore.format.compression import Decompressor
+from amqpstore.format.records import FORMAT_VERSION, Gap, OperationKind, checksum_seed
+from amqpstore.identity.expected_segments import ExpectedSegments
+from amqpstore.identity.identity import SegmentHeader
+from amqpstore.system.filenames import is_compacted
+from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.scanning import Ids, Scanned, ScannedBatch, Scanner

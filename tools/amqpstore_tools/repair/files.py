@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from amqpstore.evidence import FileKind, find_files
-from amqpstore.filenames import (
+from amqpstore.system.filenames import (
     INDEX,
     KEPT,
     QUARANTINE,
@@ -17,7 +17,7 @@ from amqpstore.filenames import (
     segment_name,
     segment_number,
 )
-from amqpstore.files import Files, FileType
+from amqpstore.system.files import Files, FileType
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from amqpstore.errors import DamageError
-from amqpstore.recovered import Recovered
+from amqpstore.recovery.recovered import Recovered
 from amqpstore_tools.offline.contents import StoredMessage
 from amqpstore_tools.offline.image import LogTail, StoreImage
 from amqpstore_tools.offline.messages import read_messages

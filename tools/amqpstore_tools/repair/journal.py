@@ -25,9 +25,10 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from amqpstore import ownership
 from amqpstore.errors import UnfinishedRepairError
-from amqpstore.filenames import (
+from amqpstore.identity.marker import is_half_done
+from amqpstore.system import ownership
+from amqpstore.system.filenames import (
     CATALOG,
     CATALOG_LOCK,
     LOCK,
@@ -39,8 +40,7 @@ from amqpstore.filenames import (
     repair_number,
     repair_path,
 )
-from amqpstore.files import NotAFileError, OsFiles, naming, open_regular
-from amqpstore.marker import is_half_done
+from amqpstore.system.files import NotAFileError, OsFiles, naming, open_regular
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadJournalError
 from amqpstore_tools.repair.listing import Listing, digest_of, listing

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from amqpstore import tables
-from amqpstore.expected_segments import next_numbers
-from amqpstore.filenames import is_compacted
-from amqpstore.tables import StoreRows
+from amqpstore.catalog import tables
+from amqpstore.catalog.tables import StoreRows
+from amqpstore.identity.expected_segments import next_numbers
+from amqpstore.system.filenames import is_compacted
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.values import Truth

@@ -9,7 +9,15 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
-from amqpstore.filenames import CATALOG, KEPT, LOCK, QUARANTINE, RESERVE, TRANSIENT, repair_number
+from amqpstore.system.filenames import (
+    CATALOG,
+    KEPT,
+    LOCK,
+    QUARANTINE,
+    RESERVE,
+    TRANSIENT,
+    repair_number,
+)
 
 Listing = dict[str, list[object]]
 """By name, relative to the store's directory: the type (`file`, `directory`, `link`, `other`), the

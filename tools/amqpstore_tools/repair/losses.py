@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amqpstore import tables
-from amqpstore.filenames import is_compacted
+from amqpstore.catalog import tables
+from amqpstore.system.filenames import is_compacted
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 
 Place = tuple[int, int]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from amqpstore.evidence import find_wrong_kinds
-from amqpstore.filenames import (
+from amqpstore.system.filenames import (
     CATALOG,
     DEFINITIONS,
     INDEX,
@@ -23,7 +23,7 @@ from amqpstore.filenames import (
     index_key,
     segment_numbers,
 )
-from amqpstore.files import FileType
+from amqpstore.system.files import FileType
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.executor import Executor
 from amqpstore_tools.check.findings import CODES, Finding, Severity

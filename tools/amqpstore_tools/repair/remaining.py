@@ -7,15 +7,16 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amqpstore import RecoveryReport, tables
-from amqpstore.catalog import Change
-from amqpstore.checkpoint_state import CheckpointState, QueueIndex, Sizes
-from amqpstore.filenames import INDEX, SEGMENTS, is_compacted, segment_path
-from amqpstore.index import UNKNOWN_SIZE, IndexReader
-from amqpstore.recovered import Recovered
-from amqpstore.runs import Run
-from amqpstore.segment_accounts import SegmentAccounts
-from amqpstore.tables import START, Position, StoreRows
+from amqpstore import RecoveryReport
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import Change
+from amqpstore.catalog.tables import START, Position, StoreRows
+from amqpstore.checkpoints.checkpoint_state import CheckpointState, QueueIndex, Sizes
+from amqpstore.format.index import UNKNOWN_SIZE, IndexReader
+from amqpstore.format.runs import Run
+from amqpstore.log.segment_accounts import SegmentAccounts
+from amqpstore.recovery.recovered import Recovered
+from amqpstore.system.filenames import INDEX, SEGMENTS, is_compacted, segment_path
 from amqpstore_tools.check.findings import Severity
 from amqpstore_tools.offline.image import LogTail
 from amqpstore_tools.offline.queues import QueueImage, Unreadable

@@ -12,14 +12,14 @@ import contextlib
 import os
 from typing import Any, NamedTuple
 
-from amqpstore import tables
-from amqpstore.catalog import TABLES
+from amqpstore.catalog import tables
+from amqpstore.catalog.catalog import TABLES
+from amqpstore.catalog.lmdb_pages import ReadableState, readable_states, rows_on_pages
+from amqpstore.catalog.rows import corrected_row, decode_row
+from amqpstore.catalog.shapes import Rows
+from amqpstore.catalog.tables import StoreRows
 from amqpstore.errors import DamageError
-from amqpstore.filenames import CATALOG_FILE
-from amqpstore.lmdb_pages import ReadableState, readable_states, rows_on_pages
-from amqpstore.rows import corrected_row, decode_row
-from amqpstore.shapes import Rows
-from amqpstore.tables import StoreRows
+from amqpstore.system.filenames import CATALOG_FILE
 
 _OF_ONE_COMMIT = ("store", "heads", "index", "queues", "prepared")
 """What these say of messages is true only together."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from amqpstore import tables
-from amqpstore.filenames import is_compacted
-from amqpstore.identity import SegmentHeader
+from amqpstore.catalog import tables
+from amqpstore.identity.identity import SegmentHeader
+from amqpstore.system.filenames import is_compacted
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.repair.imaging import RemainingImage

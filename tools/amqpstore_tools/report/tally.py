@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from amqpstore.files import Files
-from amqpstore.message import HEAD
-from amqpstore.records import OperationKind
+from amqpstore.format.message import HEAD
+from amqpstore.format.records import OperationKind
+from amqpstore.system.files import Files
 from amqpstore_tools.offline.contents import properties_of
 from amqpstore_tools.spark.reading.live import LiveRuns
 from amqpstore_tools.spark.reading.scanning import BatchColumns, ColumnScanner

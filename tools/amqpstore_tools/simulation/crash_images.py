@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from amqpstore.filenames import position_number
+from amqpstore.system.filenames import position_number
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.nodes import UnsyncedDirectory, UnsyncedFile, changed
 

@@ -7,9 +7,9 @@ import errno
 import os
 from collections.abc import Sequence
 
-from amqpstore.catalog import Catalog, Change, Value
+from amqpstore.catalog.catalog import Catalog, Change, Value
 from amqpstore.errors import DurabilityError
-from amqpstore.files import File, Files, Lock
+from amqpstore.system.files import File, Files, Lock
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFile
 from amqpstore_tools.simulation.wrapped_files import WrappedFile, WrappedFiles

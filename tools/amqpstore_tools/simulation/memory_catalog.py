@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import msgpack
 
-from amqpstore.catalog import TABLES, Change, Value, encode_key
+from amqpstore.catalog.catalog import TABLES, Change, Value, encode_key
+from amqpstore.catalog.rows import check_row, decode_row, encode_row
 from amqpstore.errors import CatalogDamageError, DamageError, DurabilityError
-from amqpstore.filenames import CATALOG_FILE
-from amqpstore.rows import check_row, decode_row, encode_row
+from amqpstore.system.filenames import CATALOG_FILE
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 _Tables = dict[str, dict[bytes, bytes]]

@@ -15,7 +15,7 @@ import os
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from amqpstore.files import FileType
+from amqpstore.system.files import FileType
 from amqpstore_tools.simulation.nodes import (
     DIGEST_BYTES,
     DirectoryNode,
@@ -139,7 +139,7 @@ class MemoryFiles:
         self._nodes: dict[int, Node] = {_ROOT: DirectoryNode()}
         self._locked: set[int] = set()
 
-    # The interface of `amqpstore.files.Files`.
+    # The interface of `amqpstore.system.files.Files`.
 
     def make_directory(self, path: str) -> None:
         parent = posixpath.dirname(_normal(path))

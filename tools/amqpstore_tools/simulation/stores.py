@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from amqpstore import Options, Store
-from amqpstore.catalog import Catalog, OpenCatalog
-from amqpstore.clock import Clock, SimulatedClock
-from amqpstore.files import Files
+from amqpstore.catalog.catalog import Catalog, OpenCatalog
 from amqpstore.replica import FollowerStore
-from amqpstore.worker import InlineWorker
+from amqpstore.system.clock import Clock, SimulatedClock
+from amqpstore.system.files import Files
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.simulation.faulty_files import Faults, FaultyCatalog, FaultyFiles
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles

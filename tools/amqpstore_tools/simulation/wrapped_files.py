@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amqpstore.files import File, Files, FileType, Lock
+from amqpstore.system.files import File, Files, FileType, Lock
 
 
 class WrappedFile:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pyspark import RDD, StorageLevel
 
-from amqpstore.shapes import Rows
+from amqpstore.catalog.shapes import Rows
 from amqpstore_tools.check import steps
 from amqpstore_tools.check.executor import CheckSteps
 from amqpstore_tools.check.parts import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from amqpstore.errors import StoreError
-from amqpstore.files import File, Files
+from amqpstore.system.files import File, Files
 from amqpstore_tools.offline.pinning import PinnedFiles, SizedFile
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 

@@ -9,9 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from amqpstore.filenames import CATALOG, INDEX, QUARANTINE, RESERVE, SEGMENTS, TRAILS, TRANSIENT
-from amqpstore.identity import SegmentHeader
-from amqpstore.index import Entries
+from amqpstore.format.index import Entries
+from amqpstore.identity.identity import SegmentHeader
+from amqpstore.system.filenames import (
+    CATALOG,
+    INDEX,
+    QUARANTINE,
+    RESERVE,
+    SEGMENTS,
+    TRAILS,
+    TRANSIENT,
+)
 from amqpstore_tools.inspect.overview import store_facts
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.queues import QueueImage

@@ -23,15 +23,15 @@ import trio.testing
 
 from amqpstore import DurabilityError, Options, ReadLaterError, Run, Store
 from amqpstore.errors import PicklableError
-from amqpstore.limits import LIMITS
-from amqpstore.recovered import RecoveryReport
+from amqpstore.format.limits import LIMITS
+from amqpstore.recovery.recovered import RecoveryReport
+from amqpstore_server.administration.definitions import Definitions, Permission, User, load
 from amqpstore_server.app import App
-from amqpstore_server.broker.permissions import ALL
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
-from amqpstore_server.config import Config
-from amqpstore_server.definitions import Definitions, Permission, User, load
-from amqpstore_server.listening import listen
-from amqpstore_server.users import DEFAULT_PASSWORD, DEFAULT_USER
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
+from amqpstore_server.broker.rights.permissions import ALL
+from amqpstore_server.config.config import Config
+from amqpstore_server.listening.listening import listen
+from amqpstore_server.logins.users import DEFAULT_PASSWORD, DEFAULT_USER
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.testing.clock import VirtualClock
 from amqpstore_tools.testing.disk import Disk

@@ -24,7 +24,7 @@ class VirtualClock(trio.abc.Clock):
         return self.now_ms
 
     def monotonic_ms(self) -> int:
-        # From 1 on: see `amqpstore.clock`.
+        # From 1 on: see `amqpstore.system.clock`.
         return self.now_ms - self.start_ms + 1
 
     @property

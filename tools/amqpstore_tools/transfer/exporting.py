@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from amqpstore.index import Entries
+from amqpstore.format.index import Entries
 from amqpstore_tools.offline.bulk_reading import BulkReader, Contents
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.progress import Progress

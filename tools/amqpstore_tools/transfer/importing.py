@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqpstore import Envelope, Message, Options, Queue, Run, Store, ownership
-from amqpstore.catalog import Change
-from amqpstore.filenames import (
+from amqpstore import Envelope, Message, Options, Queue, Run, Store
+from amqpstore.catalog.catalog import Change
+from amqpstore.system import ownership
+from amqpstore.system.filenames import (
     DEFINITIONS,
     LOCK,
     MARKER,
@@ -30,7 +31,7 @@ from amqpstore.filenames import (
     is_spare,
     is_unfinished,
 )
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import beside, keep_mode, take_place
 from amqpstore_tools.copying.target import FOLDERS

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import msgpack
 import msgspec
 
-from amqpstore.message import MAX_NAME_BYTES
+from amqpstore.format.message import MAX_NAME_BYTES
 from amqpstore_tools.offline.exits import ToolError
 from amqpstore_tools.transfer.fields import FieldError, as_bytes
 from amqpstore_tools.transfer.properties import decode_properties, encode_properties

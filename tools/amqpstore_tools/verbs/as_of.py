@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
-from amqpstore.files import naming
+from amqpstore.system.files import naming
 from amqpstore_tools.archive.layout import QueueName
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import add_json, run_tool

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from amqpstore_server.config import Config
-from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.config_options import add_options, sources_of
+from amqpstore_server.config.config import Config
+from amqpstore_server.config.keys import ConfigError
+from amqpstore_server.config.options import add_options, sources_of
 from amqpstore_tools.cluster import founding, joining, leadership, status
 from amqpstore_tools.cluster.group import GroupKeys, open_group
 from amqpstore_tools.cluster.naming import member_named, named

@@ -9,9 +9,9 @@ from typing import Any
 
 from amqpstore import Options, Store
 from amqpstore.errors import UnreadableFileError
-from amqpstore.filenames import INDEX, SEGMENTS
-from amqpstore.files import FileType, type_of
-from amqpstore.worker import InlineWorker
+from amqpstore.system.filenames import INDEX, SEGMENTS
+from amqpstore.system.files import FileType, type_of
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.places import require_store

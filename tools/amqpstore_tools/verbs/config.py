@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from amqpstore_server.config import KEYS
-from amqpstore_server.config_effects import without_effect
-from amqpstore_server.config_keys import ConfigError
-from amqpstore_server.config_options import add_options, sources_of
-from amqpstore_server.config_sources import DEFAULT, EffectiveConfig
+from amqpstore_server.config.config import KEYS
+from amqpstore_server.config.effects import without_effect
+from amqpstore_server.config.keys import ConfigError
+from amqpstore_server.config.options import add_options, sources_of
+from amqpstore_server.config.sources import DEFAULT, EffectiveConfig
 from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.terminal import console, say, shown, table

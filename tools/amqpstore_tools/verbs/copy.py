@@ -13,7 +13,7 @@ import msgspec
 
 from amqpstore.errors import DamageError, NotAStoreError
 from amqpstore.evidence import find_wrong_kinds
-from amqpstore.filenames import CATALOG, MARKER, SEGMENTS
+from amqpstore.system.filenames import CATALOG, MARKER, SEGMENTS
 from amqpstore_tools.copying.copier import CATALOG_PATH, CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool

@@ -21,8 +21,8 @@ from amqpstore import (
     UnfinishedRepairError,
     UnreadableLogError,
 )
-from amqpstore.durability import is_of_failed_disk, reason_of
-from amqpstore.files import raise_descriptor_limit
+from amqpstore.system.durability import is_of_failed_disk, reason_of
+from amqpstore.system.files import raise_descriptor_limit
 from amqpstore_tools.offline.terminal import shown_lines
 
 _log = logging.getLogger(__name__)
@@ -38,17 +38,18 @@ EXIT_DISK_FAILED = 70
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the configuration."""
     # Imported here, as is the broker in `run`, so that the other verbs start without it.
-    from amqpstore_server.config_options import add_options
+    from amqpstore_server.config.options import add_options
 
     add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker. Returns the exit code."""
-    from amqpstore_server import app, definitions, logs
-    from amqpstore_server.config_effects import without_effect
-    from amqpstore_server.config_keys import ConfigError
-    from amqpstore_server.config_options import sources_of
+    from amqpstore_server import app, logs
+    from amqpstore_server.administration import definitions
+    from amqpstore_server.config.effects import without_effect
+    from amqpstore_server.config.keys import ConfigError
+    from amqpstore_server.config.options import sources_of
     from amqpstore_server.logs.streams import decouple
 
     decouple()

@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from amqpstore import marker
-from amqpstore.catalog import LmdbCatalog
+from amqpstore.catalog.catalog import LmdbCatalog
 from amqpstore.errors import DamageError, FormatVersionError, NotAStoreError
-from amqpstore.filenames import CATALOG, MARKER
-from amqpstore.files import OsFiles
-from amqpstore.opening import give_rows_checksums
-from amqpstore.records import FORMAT_VERSION
+from amqpstore.format.records import FORMAT_VERSION
+from amqpstore.identity import marker
+from amqpstore.recovery.opening import give_rows_checksums
+from amqpstore.system.filenames import CATALOG, MARKER
+from amqpstore.system.files import OsFiles
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locks import exclusive_lock

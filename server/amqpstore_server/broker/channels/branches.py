@@ -25,10 +25,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from amqpstore import Prepared
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, TransactedChannel
-from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
@@ -36,13 +35,14 @@ from amqpstore_server.broker.errors import (
 )
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.timers import Timer
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.prepared_work import PreparedWork
 from amqpstore_server.broker.transactions.transaction import Transaction
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.timers import Timer
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.permissions import Access
+    from amqpstore_server.broker.rights.permissions import Access
 
 _log = logging.getLogger(__name__)
 

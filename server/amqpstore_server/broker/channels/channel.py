@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from amqpstore import Message, Run
-from amqpstore.client_trails import What
-from amqpstore.transient import FIRST_TRANSIENT
-from amqpstore_server.broker.ack_timeouts import TagNotes
+from amqpstore.provenance.client_trails import What
+from amqpstore.queues.transient import FIRST_TRANSIENT
 from amqpstore_server.broker.channels import unacked
 from amqpstore_server.broker.channels.branches import Branches
 from amqpstore_server.broker.channels.consumer_events import ConsumerEvents
@@ -22,23 +21,24 @@ from amqpstore_server.broker.channels.mode import ChannelMode
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
 from amqpstore_server.broker.channels.publishing import Flags, Publisher
 from amqpstore_server.broker.channels.unacked import UnackedDeliveries
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.publish_column import Routed
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
 from amqpstore_server.broker.queues.delivery import Delivery, shown
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import Route, Router
+from amqpstore_server.broker.routing.routing import Route, Router
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import Replays
+from amqpstore_server.broker.work.ack_timeouts import TagNotes
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.publish_column import Routed
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.permissions import Access
+    from amqpstore_server.broker.rights.permissions import Access
 
 _SETTLED = {None: What.ACKED, True: What.REQUEUED, False: What.REJECTED}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from amqpstore_server.broker.audit import By
-from amqpstore_server.broker.events import BrokerEvent
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.broker.work.events import BrokerEvent
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.channels.firehose import Origin
-    from amqpstore_server.broker.events import BrokerEvents
     from amqpstore_server.broker.queues.consumer import Consumer
+    from amqpstore_server.broker.work.events import BrokerEvents
 
 
 class ConsumerEvents:

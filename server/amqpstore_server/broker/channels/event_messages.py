@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqpstore import Message
-from amqpstore_server.broker.events import EVENT_EXCHANGE, BrokerEvent
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.work.events import EVENT_EXCHANGE, BrokerEvent
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from amqpstore_server.protocol.field_table import FieldValue, Int64
 
 if TYPE_CHECKING:
-    from amqpstore.clock import Clock
+    from amqpstore.system.clock import Clock
     from amqpstore_server.broker.channels.own_publishes import OwnPublishes
 
 AT_ONCE = 500

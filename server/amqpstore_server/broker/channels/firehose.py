@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amqpstore_server.broker.channels.own_publishes import OwnPublishes
-    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.exchanges.base import Exchange
     from amqpstore_server.broker.queues.queue import Queue
+    from amqpstore_server.broker.work.context import BrokerContext
     from amqpstore_server.protocol.field_table import FieldValue
 
 TRACE_EXCHANGE = "amq.rabbitmq.trace"

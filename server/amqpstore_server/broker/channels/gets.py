@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.permissions import Access
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched, WaitingGet
+from amqpstore_server.broker.rights.permissions import Access
 
 MAX_WAIT_MS = (1 << 31) - 1
 MAX_WAITING = 1024

@@ -12,20 +12,20 @@ from typing import Protocol
 
 import amqpstore
 from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
-from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters, Fate
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, plan, refuse_if_full
+from amqpstore_server.broker.work.context import BrokerContext
 
 
 class _Sent:

@@ -17,9 +17,9 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 if TYPE_CHECKING:
     from amqpstore import Message
     from amqpstore_server.broker.channels.publishing import Publisher
-    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-    from amqpstore_server.broker.routing import Router
+    from amqpstore_server.broker.routing.routing import Router
+    from amqpstore_server.broker.work.context import BrokerContext
 
 _log = logging.getLogger(__name__)
 

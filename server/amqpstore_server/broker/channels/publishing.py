@@ -8,22 +8,22 @@ from functools import partial
 from typing import NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement
-from amqpstore.departures import Departure
-from amqpstore.runs import body_bytes
+from amqpstore.format.departures import Departure
+from amqpstore.format.runs import body_bytes
 from amqpstore_server.broker.channels.firehose import NOWHERE, Origin
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet, Returned
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.counters import ChannelCounters
 from amqpstore_server.broker.errors import ResourceExhaustedError
-from amqpstore_server.broker.limits import COPY_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.permissions import DEFAULT_EXCHANGE_RESOURCE
-from amqpstore_server.broker.publish_column import Routed, WaitingConfirm
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.rights.permissions import DEFAULT_EXCHANGE_RESOURCE
+from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import plan
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import COPY_COST
+from amqpstore_server.broker.work.publish_column import Routed, WaitingConfirm
 
 MAX_NOTED = 8
 """In how many of its queues it is noted who published a message: the log knows the others as long

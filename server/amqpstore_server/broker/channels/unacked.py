@@ -12,11 +12,11 @@ from itertools import chain
 from operator import attrgetter
 
 import amqpstore
-from amqpstore.runs import Run, RunList
-from amqpstore_server.broker import steps
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore.format.runs import Run, RunList
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.delivery import Delivery
+from amqpstore_server.broker.work import steps
+from amqpstore_server.broker.work.context import BrokerContext
 
 AT_ONCE = 256
 """Deliveries that are settled before others have their turn."""

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgpack
 
-from amqpstore_server.broker.counters import ExchangeCounters
 from amqpstore_server.broker.exchanges.values import comparable
-from amqpstore_server.broker.faults import called
-from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.monitoring.counters import ExchangeCounters
+from amqpstore_server.broker.monitoring.faults import called
+from amqpstore_server.broker.rules.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
 
 DELAYED = "delayed"

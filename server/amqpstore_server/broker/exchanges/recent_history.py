@@ -12,7 +12,7 @@ from typing import Any
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import HISTORY, Destination
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
-from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.rules.settings import Settings
 from amqpstore_server.protocol.content import BasicProperties
 
 LENGTH_ARGUMENT = "x-recent-history-length"

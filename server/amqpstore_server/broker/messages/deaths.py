@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.protocol.field_table import (
     FieldValue,
     Int64,

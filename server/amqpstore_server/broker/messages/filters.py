@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from amqpstore import Envelope, Message
-from amqpstore_server.broker.patterns import ASKED, Pattern
+from amqpstore_server.broker.rules.patterns import ASKED, Pattern
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 MAX_CONDITIONS = 50

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import amqpstore
 from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError, Run
-from amqpstore.segments import Unread
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.faults import Contained
-from amqpstore_server.broker.limits import DROP_COST
+from amqpstore.log.segments import Unread
 from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.weak_references import weakly
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import DROP_COST
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue, WayOut

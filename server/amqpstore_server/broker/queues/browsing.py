@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import amqpstore
 from amqpstore import Message, Run
-from amqpstore.browsing import Browsed, Browser, read_messages
+from amqpstore.queues.browsing import Browsed, Browser, read_messages
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.filters import Matcher
 from amqpstore_server.protocol.bounds import MessageRoom
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.queues.queue import Queue
+    from amqpstore_server.broker.work.context import BrokerContext
 
 SEEN_AT_ONCE = 128
 """Messages that a step reads, and a filter looks at: about 2 ms."""

@@ -10,7 +10,7 @@ from amqpstore import Envelope, Message, Run
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.settings import is_quorum
+from amqpstore_server.broker.rules.settings import is_quorum
 from amqpstore_server.protocol.content import edit_properties
 from amqpstore_server.protocol.field_table import FieldValue, Int64
 

@@ -16,10 +16,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import AccessRefusedError
-from amqpstore_server.broker.settings import is_quorum
+from amqpstore_server.broker.rules.settings import is_quorum
 from amqpstore_server.broker.weak_references import weakly
+from amqpstore_server.broker.work.context import BrokerContext
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer, ConsumingChannel

@@ -15,15 +15,15 @@ from typing import Any
 
 import amqpstore
 from amqpstore import DiskFullError, Message, ReadLaterError
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.exchanges.base import DELAYED, HISTORY, Exchange
 from amqpstore_server.broker.exchanges.delayed import delay_ms
-from amqpstore_server.broker.faults import Contained
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.names import own_name
+from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.backlog import Backlog
 from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.rules.names import own_name
 from amqpstore_server.protocol.content import REPLY_TO, decode_properties
 
 _log = logging.getLogger(__name__)

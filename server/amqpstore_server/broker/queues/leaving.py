@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError
-from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.weak_references import weakly
+from amqpstore_server.broker.work.context import BrokerContext
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.backlog import Taken

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Run
-from amqpstore.queue import is_logged
+from amqpstore.queues.queue import is_logged
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue

@@ -12,7 +12,7 @@ from typing import Any
 
 import amqpstore
 from amqpstore import Message, Run, Store
-from amqpstore.segments import Unread
+from amqpstore.log.segments import Unread
 
 
 class Priorities:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import amqpstore
 from amqpstore import DiskFullError, Purged
-from amqpstore.departures import Departure
-from amqpstore_server.broker.faults import Contained
+from amqpstore.format.departures import Departure
+from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.weak_references import weakly
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.queues.queue import Queue
+    from amqpstore_server.broker.work.context import BrokerContext
 
 _log = logging.getLogger(__name__)
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import amqpstore
 from amqpstore import Message, MessageDamagedError, Placement, ReadLaterError
-from amqpstore_server.broker.context import BrokerContext
-from amqpstore_server.broker.counters import DeliveryCounters
-from amqpstore_server.broker.departures import QueueDepartures
 from amqpstore_server.broker.errors import ResourceLockedError, SetAsideError
-from amqpstore_server.broker.faults import FATAL, Contained
 from amqpstore_server.broker.messages.deaths import Reason
+from amqpstore_server.broker.monitoring.counters import DeliveryCounters
+from amqpstore_server.broker.monitoring.departures import QueueDepartures
+from amqpstore_server.broker.monitoring.faults import FATAL, Contained
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.dispatch import Dispatch
 from amqpstore_server.broker.queues.leaving import Leaving
@@ -27,11 +26,12 @@ from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.purges import Purges
 from amqpstore_server.broker.queues.room import fitting
 from amqpstore_server.broker.queues.waiting import GetLine
-from amqpstore_server.broker.settings import (
+from amqpstore_server.broker.rules.settings import (
     REJECT_PUBLISH_DLX,
     Settings,
     is_quorum,
 )
+from amqpstore_server.broker.work.context import BrokerContext
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.messages.envelope import ParsedEnvelope

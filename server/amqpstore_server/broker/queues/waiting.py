@@ -9,7 +9,7 @@ from amqpstore_server.broker.weak_references import weakly
 if TYPE_CHECKING:
     from amqpstore import Run
     from amqpstore_server.broker.queues.queue import Queue
-    from amqpstore_server.broker.timers import Timer
+    from amqpstore_server.broker.work.timers import Timer
 
 Fetched = tuple[int, "Run"] | None
 """The result of a get: a delivery tag and one message, or None."""

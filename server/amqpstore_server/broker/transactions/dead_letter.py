@@ -13,8 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from amqpstore import Envelope, Message
-from amqpstore.departures import Departure
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.messages.cycles import (
     LANDMARK_FIELD,
     Landmark,
@@ -35,8 +34,8 @@ from amqpstore_server.broker.messages.envelope import KEY_HEADERS, ParsedEnvelop
 from amqpstore_server.broker.messages.shortening import SAFE_BYTES, limit_entries
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import Route, Router
-from amqpstore_server.broker.settings import LetterStrategy
+from amqpstore_server.broker.routing.routing import Route, Router
+from amqpstore_server.broker.rules.settings import LetterStrategy
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, move
 from amqpstore_server.broker.transactions.waiting_letters import (
     NO_EXCHANGE,
@@ -47,6 +46,7 @@ from amqpstore_server.broker.transactions.waiting_letters import (
     refusal,
 )
 from amqpstore_server.broker.weak_references import weak_method
+from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_property,

@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import Message
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,
@@ -32,7 +32,7 @@ from amqpstore_server.broker.messages.cycles import (
     mark_of,
 )
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.selected import (
     DISK_FULL,
     GONE,
@@ -55,12 +55,12 @@ from amqpstore_server.protocol.content import (
 from amqpstore_server.protocol.field_table import Int64, split_table
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
-    from amqpstore_server.broker.publish_rights import PublishRights
     from amqpstore_server.broker.queues.backlog import Taken
     from amqpstore_server.broker.queues.browsing import SeenMessage
     from amqpstore_server.broker.queues.queue import Queue
-    from amqpstore_server.broker.routing import Router
+    from amqpstore_server.broker.routing.publish_rights import PublishRights
+    from amqpstore_server.broker.routing.routing import Router
+    from amqpstore_server.broker.work.context import BrokerContext
 
 REPLAY_COUNT = "x-replay-count"
 MAX_REPLAYS = 10

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from amqpstore import Message
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.exchanges.base import Destination, Exchange
 from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER, delay_ms
 from amqpstore_server.broker.messages.deaths import Reason
@@ -21,9 +21,9 @@ from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
-    from amqpstore_server.broker.routing import Router
+    from amqpstore_server.broker.routing.routing import Router
     from amqpstore_server.broker.transactions.dead_letter import DeadLetters
+    from amqpstore_server.broker.work.context import BrokerContext
 
 
 class ExchangeQueues:

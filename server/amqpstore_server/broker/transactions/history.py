@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from amqpstore import DiskFullError, Envelope, Message, Placement
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.names import own_name
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.settings import Settings
+from amqpstore_server.broker.rules.names import own_name
+from amqpstore_server.broker.rules.settings import Settings
 from amqpstore_server.broker.transactions.selected import PATIENCE, durable
 from amqpstore_server.broker.transactions.transaction import Transaction
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
+    from amqpstore_server.broker.work.context import BrokerContext
 
 _log = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from itertools import chain
 
 import amqpstore
 from amqpstore import DiskFullError, Prepared, Publish, ReadLaterError, Run, UndecidableError
-from amqpstore_server.broker.context import BrokerContext
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.steps import in_order
 from amqpstore_server.broker.transactions.transaction import Column, when_moved
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.steps import in_order
 from amqpstore_server.protocol.content import decode_properties
 
 _MAX_PLACED = 4096

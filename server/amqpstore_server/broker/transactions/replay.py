@@ -25,14 +25,14 @@ from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_enve
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
 from amqpstore_server.broker.queues.leaving import ENVELOPE_COST
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.history import CONSUMED_AT, Histories
 from amqpstore_server.broker.transactions.transaction import Transaction, plan
 from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Timestamp
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
+    from amqpstore_server.broker.work.context import BrokerContext
 
 REPLAYED = "x-replayed"
 _MESSAGE_BYTES = 256

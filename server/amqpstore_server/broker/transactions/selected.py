@@ -16,20 +16,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Envelope, Message, ReadLaterError
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.errors import ResourceExhaustedError
-from amqpstore_server.broker.limits import MOVE_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.browsing import SEEN_AT_ONCE, MessagePosition, SeenMessage, Walk
-from amqpstore_server.broker.routing import Route
+from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.transaction import Transaction, plan
+from amqpstore_server.broker.work.limits import MOVE_COST
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.messages.filters import Matcher
     from amqpstore_server.broker.queues.backlog import Taken
     from amqpstore_server.broker.queues.queue import Queue
+    from amqpstore_server.broker.work.context import BrokerContext
 
 _PIECE_BYTES = 1 << 20
 _MAX_REASONS = 100

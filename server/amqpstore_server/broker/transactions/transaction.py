@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqpstore import DiskFullError, Message, Placement, Prepared, Publish
-from amqpstore.runs import body_bytes, overhead_bytes
-from amqpstore_server.broker.context import BrokerContext
+from amqpstore.format.runs import body_bytes, overhead_bytes
 from amqpstore_server.broker.errors import PreconditionFailedError, ResourceExhaustedError
-from amqpstore_server.broker.faults import Contained
-from amqpstore_server.broker.limits import MOVE_COST
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
+from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import MOVE_COST
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.routing import Route
+    from amqpstore_server.broker.routing.routing import Route
 
 _MAX_COLUMN_BYTES = 1 << 20
 _MAX_COLUMN = 4096

@@ -20,17 +20,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import DiskFullError, Envelope, Message, ReadLaterError
-from amqpstore.departures import Departure
+from amqpstore.format.departures import Departure
 from amqpstore_server.broker.errors import ResourceExhaustedError
-from amqpstore_server.broker.limits import LOOK_COST
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import KEY_HEADERS, ParsedEnvelope
-from amqpstore_server.broker.names import own_name
 from amqpstore_server.broker.queues.browsing import MessagePosition, SeenMessage, Walk
 from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.letters import LettersQueue
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.routing import DEFAULT_EXCHANGE, Router
+from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE, Router
+from amqpstore_server.broker.rules.names import own_name
 from amqpstore_server.broker.transactions.selected import (
     DISK_FULL,
     UNREADABLE,
@@ -40,12 +39,13 @@ from amqpstore_server.broker.transactions.selected import (
 )
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from amqpstore_server.broker.weak_references import weak_method, weakly
+from amqpstore_server.broker.work.limits import LOOK_COST
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.context import BrokerContext
     from amqpstore_server.broker.queues.backlog import Taken
+    from amqpstore_server.broker.work.context import BrokerContext
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from amqpstore.durability import reason_of
-from amqpstore.files import naming
-from amqpstore_server.small_files import read_small
+from amqpstore.system.durability import reason_of
+from amqpstore.system.files import naming
+from amqpstore_server.config.small_files import read_small
 
 FILE = "web-sessions.json"
 

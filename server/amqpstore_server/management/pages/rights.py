@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.permissions import Access
+    from amqpstore_server.broker.rights.permissions import Access
     from amqpstore_server.management.login import Identity
 
 

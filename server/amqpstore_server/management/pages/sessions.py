@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from starlette.responses import Response
 
-from amqpstore.durability import reason_of
+from amqpstore.system.durability import reason_of
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.pages.kept_sessions import (
     KeptSession,

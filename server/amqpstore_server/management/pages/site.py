@@ -16,7 +16,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from amqpstore.errors import PicklableError
-from amqpstore_server.broker.faults import FATAL
+from amqpstore_server.broker.monitoring.faults import FATAL
 from amqpstore_server.management.answers import NOTES, compressed, content_of
 from amqpstore_server.management.bodies import file_in, read_form
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from amqpstore_server.broker.audit import By
+from amqpstore_server.broker.monitoring.audit import By
+from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.clients import (
@@ -20,7 +21,6 @@ from amqpstore_server.management.errors import not_authorised, not_found
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
 from amqpstore_server.management.steps import InSteps
-from amqpstore_server.socket_connection import SocketConnection
 
 _REASON = "Closed via management plugin"
 _DATA_QUERY = ("data_rates_age", "data_rates_incr")

@@ -6,10 +6,10 @@ from typing import Any
 
 import trio
 
+from amqpstore_server.administration.definitions import definitions_of
 from amqpstore_server.administration.exporting import export_definitions, of_vhost
-from amqpstore_server.broker.accepted import shortened
-from amqpstore_server.definitions import definitions_of
-from amqpstore_server.importing import notes_of
+from amqpstore_server.administration.importing import notes_of
+from amqpstore_server.broker.definitions.accepted import shortened
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.routes import ApiRoute, Needs

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from amqpstore_server.administration.tables import shown_table
-from amqpstore_server.broker.accepted import exchange_notes
-from amqpstore_server.broker.counters import ExchangeCounters
+from amqpstore_server.broker.definitions.accepted import exchange_notes
+from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call

@@ -13,7 +13,7 @@ from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import ClosedOutlet
 from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.messages.envelope import parse_envelope
-from amqpstore_server.broker.settings import QUORUM, is_quorum
+from amqpstore_server.broker.rules.settings import QUORUM, is_quorum
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, bad_request

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_server.broker.accepted import Place, refusal
-from amqpstore_server.broker.predeclared import DEFAULT_VHOST
+from amqpstore_server.broker.definitions.accepted import Place, refusal
+from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration import parameters as kept
-from amqpstore_server.broker.counters import ChannelCounters
-from amqpstore_server.broker.departures import (
+from amqpstore_server.administration.definitions import GlobalParameter
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
+from amqpstore_server.broker.monitoring.departures import (
     Departures,
     dead_lettered,
     labelled,
     reasons_of_all,
 )
-from amqpstore_server.definitions import GlobalParameter
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import channels_of, connections_of

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration import parameters as kept
-from amqpstore_server.administration.unread_fields import unread_of_body
-from amqpstore_server.broker.accepted import global_parameter_notes, policy_notes
-from amqpstore_server.definitions import (
+from amqpstore_server.administration.definitions import (
     OPERATOR_POLICY,
     GlobalParameter,
     ParameterDefinition,
     PolicyDefinition,
 )
+from amqpstore_server.administration.unread_fields import unread_of_body
+from amqpstore_server.broker.definitions.accepted import global_parameter_notes, policy_notes
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found, validating

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_server.broker.accepted import policy_notes
-from amqpstore_server.definitions import PolicyDefinition
+from amqpstore_server.administration.definitions import PolicyDefinition
+from amqpstore_server.broker.definitions.accepted import policy_notes
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import not_found, validating

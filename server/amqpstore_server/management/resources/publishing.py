@@ -16,16 +16,16 @@ import trio
 
 from amqpstore import Message, Run
 from amqpstore_server.administration.tables import shown_properties
-from amqpstore_server.broker.accepted import unread_notes
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import ClosedOutlet, Returned
 from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.definitions.accepted import unread_notes
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.envelope import parse_envelope, published, visible
-from amqpstore_server.broker.publish_rights import check_user_id
 from amqpstore_server.broker.queues.message_sums import MessageSums
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.routing.publish_rights import check_user_id
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, bad_request

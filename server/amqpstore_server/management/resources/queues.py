@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from amqpstore_server.administration.tables import shown_table
-from amqpstore_server.broker.accepted import field_note, queue_notes
-from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_queue
+from amqpstore_server.broker.definitions.accepted import field_note, queue_notes
+from amqpstore_server.broker.monitoring.departures import dead_lettered, labelled, reasons_of_queue
 from amqpstore_server.broker.queues.message_sums import memory_bytes
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.settings import CLASSIC, QUEUE_TYPE, is_quorum
+from amqpstore_server.broker.rules.settings import CLASSIC, QUEUE_TYPE, is_quorum
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call

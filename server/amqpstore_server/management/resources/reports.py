@@ -10,7 +10,7 @@ from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.routes import ApiRoute, Needs
-from amqpstore_server.reports import ReportError, list_reports, read_report
+from amqpstore_server.reports.reports import ReportError, list_reports, read_report
 
 
 async def get_reports(call: Call) -> Answer:

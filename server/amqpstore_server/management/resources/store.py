@@ -12,8 +12,8 @@ import msgspec
 import trio
 
 from amqpstore import Store
-from amqpstore_server.broker.audit import audit
 from amqpstore_server.broker.channels.branches import Xid
+from amqpstore_server.broker.monitoring.audit import audit
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.errors import bad_request

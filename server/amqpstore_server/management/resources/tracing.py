@@ -8,7 +8,7 @@ import msgspec
 
 from amqpstore_server.administration.messages import Messages
 from amqpstore_server.administration.provenance import of_message, of_position
-from amqpstore_server.broker.routing import DEFAULT_EXCHANGE
+from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request

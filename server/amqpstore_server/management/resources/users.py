@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_server.broker.accepted import field_note
-from amqpstore_server.definitions import Permission, TopicPermission, User
+from amqpstore_server.administration.definitions import Permission, TopicPermission, User
+from amqpstore_server.broker.definitions.accepted import field_note
+from amqpstore_server.logins.password_hashes import hash_and_algorithm, salted_sha256
+from amqpstore_server.logins.users import tag_notes
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import MADE
 from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
-from amqpstore_server.password_hashes import hash_and_algorithm, salted_sha256
-from amqpstore_server.users import tag_notes
 
 _SHA256 = "rabbit_password_hashing_sha256"
 _BY_USER = ("vhost", "user", "exchange")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from amqpstore_server.broker.departures import dead_lettered, labelled, reasons_of_all
-from amqpstore_server.broker.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED
+from amqpstore_server.administration.definitions import VirtualHostDefinition
+from amqpstore_server.broker.monitoring.departures import dead_lettered, labelled, reasons_of_all
+from amqpstore_server.broker.rules.settings import CLASSIC, DEFAULT_QUEUE_TYPE, PROTECTED
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.definitions import VirtualHostDefinition
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request

@@ -8,7 +8,7 @@ import threading
 import time
 
 from amqpstore import DurabilityError, Store
-from amqpstore.log_batch import Batch
+from amqpstore.log.batch import Batch
 
 
 class Commits:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from inspect import unwrap
 
-from amqpstore.compaction import Compacted, Compaction
-from amqpstore.worker import Outcome, ThreadWorker
+from amqpstore.checkpoints.compaction import Compacted, Compaction
+from amqpstore.upkeep.worker import Outcome, ThreadWorker
 
 _PACE_S = 0.1
 """Longer than the store waits until it looks again, apart from the pace of compaction."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from amqpstore.filenames import CATALOG, CATALOG_FILE
+from amqpstore.system.filenames import CATALOG, CATALOG_FILE
 from amqpstore_tools.drill.copying import own_bytes
 from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner

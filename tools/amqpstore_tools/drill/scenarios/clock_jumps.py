@@ -13,8 +13,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Store, tables
-from amqpstore.clock import SimulatedClock
+from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Store
+from amqpstore.catalog import tables
+from amqpstore.system.clock import SimulatedClock
 from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.manual import FOLLOWED
 from amqpstore_tools.drill.observation import ObservedQueue, observe

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from amqpstore import Store, StoreError
-from amqpstore.worker import InlineWorker
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.drill import own_disk
 from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.loop_disk import KINDS, LoopDisk, NoDiskError, loop_disk

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from amqpstore import StoreError
-from amqpstore.filenames import SEGMENTS, is_compacted, segment_number
+from amqpstore.system.filenames import SEGMENTS, is_compacted, segment_number
 from amqpstore_tools.drill.invariants import Fault, broken_promises, reported_damage, touched_files
 from amqpstore_tools.drill.manual import FOLLOWED
 from amqpstore_tools.drill.observation import observe

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from amqpstore import Store
-from amqpstore.files import OsFiles
-from amqpstore.worker import InlineWorker
+from amqpstore.system.files import OsFiles
+from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.client.connection import Address, Connection
 from amqpstore_tools.client.errors import ConnectError, PeerError
 from amqpstore_tools.client.wire import TableItem

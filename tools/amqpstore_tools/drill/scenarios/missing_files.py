@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from amqpstore.filenames import CATALOG, INDEX, MARKER, SEGMENTS
+from amqpstore.system.filenames import CATALOG, INDEX, MARKER, SEGMENTS
 from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner
 from amqpstore_tools.drill.run import DrillRun

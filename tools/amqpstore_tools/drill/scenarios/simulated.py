@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqpstore import Options, Store
-from amqpstore.clock import Clock
-from amqpstore.filenames import MARKER
+from amqpstore.system.clock import Clock
+from amqpstore.system.filenames import MARKER
 from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.loading import load_store, save_store
 from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 
-from amqpstore.filenames import CATALOG
+from amqpstore.system.filenames import CATALOG
 from amqpstore_tools.drill.damaged import DamagedStore, Hit
 from amqpstore_tools.drill.examiner import Examiner
 from amqpstore_tools.drill.run import DrillRun

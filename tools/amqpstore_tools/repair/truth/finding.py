@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqpstore import tables
+from amqpstore.catalog import tables
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.homes import Homes
 from amqpstore_tools.repair.truth import holes, totals

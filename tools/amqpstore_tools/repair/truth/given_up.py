@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.runs import Run
-from amqpstore.tables import GivenUpRow
+from amqpstore.catalog.tables import GivenUpRow
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.runs import Run
 from amqpstore_tools.repair.homes import Homes
 from amqpstore_tools.repair.truth.trust import GivenUpPlace, Trust
 from amqpstore_tools.repair.truth.values import Placements, Truth

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import accumulate
 
-from amqpstore.runs import Run
+from amqpstore.format.runs import Run
 
 
 class Holders:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from amqpstore.checkpoint_state import enqueued
-from amqpstore.index import Bits
-from amqpstore.records import OperationKind
-from amqpstore.runs import Run
+from amqpstore.checkpoints.checkpoint_state import enqueued
+from amqpstore.format.index import Bits
+from amqpstore.format.records import OperationKind
+from amqpstore.format.runs import Run
 from amqpstore_tools.check.store import queue_name
 from amqpstore_tools.repair.facts import LogBatch
 from amqpstore_tools.repair.ranges import Ranges

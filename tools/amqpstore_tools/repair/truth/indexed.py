@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from amqpstore import tables
-from amqpstore.index import Bits, Entries, IndexState, live_runs, no_entries
-from amqpstore.records import Gap
+from amqpstore.catalog import tables
+from amqpstore.format.index import Bits, Entries, IndexState, live_runs, no_entries
+from amqpstore.format.records import Gap
 from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.truth.holders import Holders

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqpstore.checkpoint_state import enqueued
-from amqpstore.records import Operation, OperationKind
+from amqpstore.checkpoints.checkpoint_state import enqueued
+from amqpstore.format.records import Operation, OperationKind
 from amqpstore_tools.repair.facts import LogBatch
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.trust import Trust

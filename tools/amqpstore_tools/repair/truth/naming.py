@@ -8,10 +8,10 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from amqpstore import tables
-from amqpstore.definitions import DefinitionsCopy
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.tables import PreparedRow, StoreRows
+from amqpstore.catalog import tables
+from amqpstore.catalog.definitions import DefinitionsCopy
+from amqpstore.catalog.tables import PreparedRow, StoreRows
+from amqpstore.evidence.present_numbers import PresentNumbers
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.names import mend_definitions
 from amqpstore_tools.repair.truth.trust import Trust

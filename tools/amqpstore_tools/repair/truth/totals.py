@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amqpstore import tables
+from amqpstore.catalog import tables
+from amqpstore.catalog.tables import START, Position
 from amqpstore.evidence import ReadLog, Shortfall, find_shortfall
 from amqpstore.evidence.newer_segments import noted_newer
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.runs import ReadyList, Run
-from amqpstore.tables import START, Position
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.runs import ReadyList, Run
 from amqpstore_tools.repair.facts import Facts
 from amqpstore_tools.repair.names import DEFAULT_VHOST, LOST_AND_FOUND, definition_of
 from amqpstore_tools.repair.ranges import Ranges

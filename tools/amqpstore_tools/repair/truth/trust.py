@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from amqpstore import tables
+from amqpstore.catalog import tables
+from amqpstore.catalog.tables import START, Position, StoreRows
 from amqpstore.evidence.passed_over import PassedOver
-from amqpstore.present_numbers import PresentNumbers
-from amqpstore.runs import Run
-from amqpstore.tables import START, Position, StoreRows
+from amqpstore.evidence.present_numbers import PresentNumbers
+from amqpstore.format.runs import Run
 from amqpstore_tools.repair.evidence import Accounted
 from amqpstore_tools.repair.facts import Facts, LogBatch, SegmentFacts
 from amqpstore_tools.repair.losses import Place, last_loss

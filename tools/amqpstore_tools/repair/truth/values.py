@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from amqpstore.catalog.tables import GivenUpRow, PreparedRow
 from amqpstore.evidence import Shortfall
-from amqpstore.index import Bits
-from amqpstore.runs import ReadyList, Run
-from amqpstore.tables import GivenUpRow, PreparedRow
+from amqpstore.format.index import Bits
+from amqpstore.format.runs import ReadyList, Run
 from amqpstore_tools.repair.evidence import Accounted
 from amqpstore_tools.repair.homes import Homes
 from amqpstore_tools.repair.ranges import Ranges

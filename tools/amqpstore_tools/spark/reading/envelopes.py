@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from amqpstore.message import HEAD
+from amqpstore.format.message import HEAD
 from amqpstore_tools.offline.contents import properties_of
 from amqpstore_tools.spark.reading.schemas import PROPERTIES
 

@@ -34,8 +34,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from amqpstore.errors import StoreError
-from amqpstore.expected_segments import log_segments
-from amqpstore.filenames import segment_name, segment_numbers
+from amqpstore.identity.expected_segments import log_segments
+from amqpstore.system.filenames import segment_name, segment_numbers
 from amqpstore_tools.offline.pinning import CANNOT_LINK
 from amqpstore_tools.offline.reading import ReadOnlyFile
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from amqpstore.index import Entries, contiguous
+from amqpstore.format.index import Entries, contiguous
 
 _COLUMNS = "QQQQQQB"
 

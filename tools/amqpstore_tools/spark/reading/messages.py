@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from amqpstore.filenames import is_compacted
-from amqpstore.records import OperationKind
+from amqpstore.format.records import OperationKind
+from amqpstore.system.filenames import is_compacted
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns
 from amqpstore_tools.spark.reading.live import LiveRun, LiveRuns
 from amqpstore_tools.spark.reading.scanning import BatchColumns, ColumnScanner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amqpstore.records import OperationKind
+from amqpstore.format.records import OperationKind
 from amqpstore_tools.offline.contents import operation_name
 from amqpstore_tools.spark.reading.messages import QueueIdentity
 from amqpstore_tools.spark.reading.scanning import BatchColumns

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from amqpstore import tables
-from amqpstore.identity import SegmentHeader
+from amqpstore.catalog import tables
+from amqpstore.identity.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
 from amqpstore_tools.offline.reading import ReadOnlyFile
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from amqpstore.errors import StoreError
-from amqpstore.files import NotAFileError
+from amqpstore.system.files import NotAFileError
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import batches_of
 from amqpstore_tools.spark.reading.leases import renew

@@ -16,11 +16,9 @@ from types import MappingProxyType
 
 from crc32c import crc32c
 
-from amqpstore.batches import is_whole
-from amqpstore.compression import Decompressor, body_size
-from amqpstore.filenames import is_compacted
-from amqpstore.files import File
-from amqpstore.records import (
+from amqpstore.format.batches import is_whole
+from amqpstore.format.compression import Decompressor, body_size
+from amqpstore.format.records import (
     COMPRESSED,
     Gap,
     Kind,
@@ -28,7 +26,9 @@ from amqpstore.records import (
     Record,
     head_size,
 )
-from amqpstore.windows import read_around
+from amqpstore.format.windows import read_around
+from amqpstore.system.filenames import is_compacted
+from amqpstore.system.files import File
 from amqpstore_tools.offline.scanning import BATCH_BITS, LEADS, PLAIN_MESSAGE, RecordScanner
 
 NO_DICTIONARIES: Mapping[int, bytes] = MappingProxyType({})

@@ -17,7 +17,7 @@ import pika
 import pyarrow as pa
 
 from amqpstore.errors import PicklableError
-from amqpstore.message import encode_head
+from amqpstore.format.message import encode_head
 from amqpstore_tools.pika import Outgoing
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns, array_of
 from amqpstore_tools.spark.streams.broker import Delivered
@@ -39,7 +39,7 @@ class StagedError(PicklableError):
 
 
 class StagedMessage(NamedTuple):
-    """A message as it was delivered; `head` as `amqpstore.message.encode_head` makes it."""
+    """A message as it was delivered; `head` as `amqpstore.format.message.encode_head` makes it."""
 
     queue: str
     delivery_tag: int

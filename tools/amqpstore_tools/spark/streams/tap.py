@@ -29,18 +29,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from amqpstore import marker, tables
-from amqpstore.batches import written_end
+from amqpstore.catalog import tables
 from amqpstore.errors import StoreError
-from amqpstore.expected_segments import log_segments
-from amqpstore.filenames import (
+from amqpstore.format.batches import written_end
+from amqpstore.format.limits import PAGE_BYTES
+from amqpstore.format.records import OperationKind
+from amqpstore.identity import marker
+from amqpstore.identity.expected_segments import log_segments
+from amqpstore.system.filenames import (
     SEGMENTS,
     segment_name,
     segment_numbers,
     segment_path,
 )
-from amqpstore.limits import PAGE_BYTES
-from amqpstore.records import OperationKind
 from amqpstore_tools.offline.catalog import current_catalog
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns, batches_of

@@ -1,0 +1,10 @@
+"""What clients and operators define: how it is checked, stored, changed and deleted.
+
+- `accepted`: which arguments, policy keys and limits act, are taken with a note, or are refused.
+- `rows`, `stored`: definitions in the catalog, and the check of what is found there.
+- `policy_settings`: what queues and exchanges get from policies; `byte_limits`: limits of queues
+  whose bytes are not counted yet.
+- `predeclared`: the exchanges of each virtual host; `owned_queues`: queues that go with a
+  connection, or with their last consumer.
+- `deletion`: what goes together; `removals`: what is left of deleted queues and exchanges.
+"""

@@ -1,0 +1,101 @@
+"""Queues that go with a connection: exclusive ones, which belong to it, and those that are deleted
+with their last consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+
+from amqpstore_server.broker.monitoring.faults import called
+from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.limits import DELETE_COST
+
+_AT_ONCE = 48
+"""Queues of a connection that ended which are deleted before others have their turn."""
+
+
+class OwnedQueues:
+    """The exclusive queues of a virtual host, by the connections that own them; and the unused
+    ones, whose last consumer has left.
+
+    Args: delete, which deletes a queue, and then calls `remove`.
+    """
+
+    def __init__(self, context: BrokerContext, delete: Callable[[Queue], object]) -> None:
+        self._context = context
+        self._delete = delete
+        self._of: dict[object, dict[Queue, None]] = {}
+        self._ended: set[object] = set()
+        """Connections that have ended, and whose queues are not all deleted yet."""
+        self._unused: dict[Queue, None] = {}
+        """Queues that lost their last consumer and are not deleted yet."""
+
+    def add(self, queue: Queue) -> None:
+        """Add a queue, unless it belongs to nobody."""
+        if queue.owner is not None:
+            self._of.setdefault(queue.owner, {})[queue] = None
+
+    def remove(self, queue: Queue) -> None:
+        """Remove a queue that was deleted."""
+        self._unused.pop(queue, None)
+        if queue.owner is not None:
+            self._of.get(queue.owner, {}).pop(queue, None)
+
+    def is_over(self, queue: Queue) -> bool:
+        """Whether the connection of a queue, or its last consumer, has gone, and the queue is as
+        good as deleted.
+        """
+        return queue in self._unused or (queue.owner in self._ended and not queue.is_internal)
+
+    def end_unused(self, queue: Queue) -> None:
+        """Delete a queue that has lost its last consumer: if many queues have in this turn, in a
+        later one. Until then it is as good as deleted.
+        """
+        context = self._context
+        if not context.is_turn_spent:
+            context.spent += DELETE_COST
+            self._delete(queue)
+            return
+        if not self._unused:
+            context.background.append(self._deleting_unused())
+        self._unused[queue] = None
+
+    def _deleting_unused(self) -> Iterator[None]:
+        """Delete queues that have lost their last consumer, in steps of one commit each."""
+        store = self._context.store
+        while self._unused:
+            self._context.work["unused queues"] = None
+            store.group_definitions()
+            try:
+                for queue in list(islice(self._unused, _AT_ONCE)):
+                    del self._unused[queue]
+                    if not queue.is_deleted:
+                        called(partial(self._delete, queue))
+            finally:
+                store.commit_definitions()
+            yield
+
+    def end(self, connection: object) -> None:
+        """Delete the queues of a connection that ended: of hundreds most in later turns. Until then
+        they are as good as deleted.
+        """
+        deleting = self._deleting(connection)
+        for _ in deleting:
+            self._ended.add(connection)
+            self._context.background.append(deleting)
+            return
+
+    def _deleting(self, connection: object) -> Iterator[None]:
+        """Delete the queues of a connection, in steps."""
+        queues = list(self._of.get(connection, ()))
+        for number, queue in enumerate(queues, 1):
+            if not (queue.is_internal or queue.is_deleted):
+                called(partial(self._delete, queue))
+            if not number % _AT_ONCE and number < len(queues):
+                self._context.work["exclusive queues"] = None
+                yield
+        self._of.pop(connection, None)
+        self._ended.discard(connection)

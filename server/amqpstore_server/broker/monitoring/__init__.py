@@ -1,0 +1,6 @@
+"""What the broker counts and tells of its work.
+
+- `counters`: messages in and out; `departures`: how messages have left queues, and why.
+- `audit`: the audit log; `log_limit`: how many lines anybody can cause.
+- `faults`: internal errors, and how they are contained.
+"""

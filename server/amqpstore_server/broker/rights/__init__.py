@@ -1,0 +1,5 @@
+"""What users may do.
+
+- `permissions`: by the names of queues and exchanges; `scopes`: by a token.
+- `quotas`: how many connections, channels and queues users and virtual hosts may have.
+"""

@@ -1,0 +1,275 @@
+"""The publishes of one round of reads, of all clients, which are put in their queues together.
+
+Where many clients send little each, what has to be done for each publish costs much more than its
+bytes. So publishes that need no decision of their own are only noted while sockets are read, and
+then placed as one column: one look at the disk's space, one run for each queue, one call once all
+of it is durable.
+
+Whatever else a client sends in the same round may depend on them, except acks: so it has them
+placed first. Outside a round of reads none is waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from amqpstore import DiskFullError, Message, Queue, Store
+from amqpstore.provenance.client_trails import ClientTrails
+from amqpstore_server.broker.errors import ResourceExhaustedError
+from amqpstore_server.broker.monitoring.counters import ExchangeCounters
+from amqpstore_server.broker.monitoring.faults import FATAL, called
+
+_MAX_BYTES = 64 << 10
+"""Bytes from which on they do not wait for the end of the round: a column of so many costs little
+more for each message than a longer one, and what waits is not counted against the limit of bytes
+that wait for the disk.
+"""
+
+_COPY_BYTES = 64
+"""What a message counts as in each of its queues, besides its body."""
+
+_MAX_COPIES = 64
+"""As many messages of one client, or one message for as many queues, do not wait either: it takes
+time to place them, which should count as that of their read.
+"""
+
+_log = logging.getLogger(__name__)
+
+
+class SimpleRoute(Protocol):
+    """What the column needs of a route."""
+
+    touches: dict[Any, None]
+    stored: list[Queue]
+    counters: ExchangeCounters
+    copies: int
+
+
+class ColumnContext(Protocol):
+    """What it needs of the broker's context."""
+
+    store: Store
+    arrivals: dict[Any, None]
+    read_s: float
+    confirm_s: Any
+    probes: Any
+    trails: ClientTrails | None
+
+
+ONE = range(1)
+"""The indexes of a message that is alone."""
+
+Routed = Sequence[tuple[SimpleRoute, Sequence[int]]]
+"""Simple routes, each with the indexes of its messages, ascending."""
+
+WaitingConfirm = tuple["ColumnPublisher", int, int]
+"""A publisher, and the first and the last tag to confirm."""
+
+
+class ColumnPublisher(Protocol):
+    """The publishing half of a channel."""
+
+    @property
+    def origin(self) -> tuple[str, int, str]:
+        """Who publishes: the name of the connection, the number of the channel, and the user."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the channel is open, or its client is still to be told of what was refused."""
+
+    def placed(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
+        """Note that its next messages are in the queues of their routes.
+
+        Args: waiting, to which it adds what is to be confirmed once they are durable; None if they
+        can be confirmed now.
+        """
+
+    def confirm_durable(self, first: int, last: int) -> None:
+        """Confirm tags: their messages are durable."""
+
+    def refuse(self, error: ResourceExhaustedError) -> None:
+        """Tell the client that its messages cannot be stored."""
+
+    def fail(self) -> None:
+        """End the client's connection, after an internal error."""
+
+
+_Entry = tuple[ColumnPublisher, Routed, list[Message], int]
+"""Consecutive messages of one channel, with the bytes of their bodies."""
+
+
+class PublishColumn:
+    """The publishes that wait to be placed, in `entries`: all have simple routes, and are safe at
+    the same time.
+    """
+
+    def __init__(self, context: ColumnContext) -> None:
+        self.entries: list[_Entry] = []
+        self.copies = 0
+        """How many messages have come since it was set to 0; one for two queues counts as two."""
+        self._context = context
+        self._kind: object = None
+        self._byte_count = 0
+
+    def add(
+        self,
+        publisher: ColumnPublisher,
+        kind: object,
+        routes: Routed,
+        messages: list[Message],
+        body_bytes: int,
+        copies: int,
+    ) -> None:
+        """Add messages of one channel.
+
+        Args: kind, equal for messages that can be placed together: delivery mode, priority, and
+        whether their queues are durable; body_bytes, of all of them; copies, how many they are in
+        all their queues.
+        """
+        if self._kind != kind:
+            self.place()
+            self._kind = kind
+        self.entries.append((publisher, routes, messages, body_bytes))
+        self.copies += copies
+        self._byte_count += body_bytes + _COPY_BYTES * copies
+        if self._byte_count >= _MAX_BYTES or copies >= _MAX_COPIES:
+            self.place()
+
+    def place(self) -> None:
+        """Put all of them in their queues, and confirm them: now, or once they are durable."""
+        entries = self.entries
+        if not entries:
+            return
+        self.entries = []
+        self._byte_count = 0
+        try:
+            is_logged = self._put(entries)
+        except FATAL:
+            raise
+        except DiskFullError as error:
+            self._refuse(entries, error)
+            return
+        except Exception:  # noqa: BLE001
+            # It costs these clients their connections, and affects nobody else.
+            _log.exception("publishes cannot be placed")
+            for entry in entries:
+                called(entry[0].fail)
+            return
+        waiting: list[WaitingConfirm] | None = [] if is_logged else None
+        for publisher, routes, messages, _ in entries:
+            try:
+                publisher.placed(routes, len(messages), waiting)
+            except FATAL:
+                raise
+            except Exception:  # noqa: BLE001
+                _cannot_confirm(publisher)
+        if waiting:
+            confirm = partial(self._confirm, waiting, self._context.read_s)
+            self._context.store.log.when_durable(confirm)
+
+    def _put(self, entries: list[_Entry]) -> bool:
+        """Put messages in their queues. Returns whether they entered the log.
+
+        Raises: DiskFullError; nothing is done then.
+        """
+        arrivals = self._context.arrivals
+        messages: list[Message] = []
+        body_bytes = 0
+        places: dict[Queue, list[int]] = {}
+        last: SimpleRoute | None = None
+        is_mixed = False
+        for _, routes, its_messages, its_bytes in entries:
+            first = len(messages)
+            messages += its_messages
+            body_bytes += its_bytes
+            for route, indexes in routes:
+                if route is not last:
+                    arrivals.update(route.touches)
+                    last = route
+                at: Sequence[int]
+                if indexes is ONE:
+                    at = (first,)
+                else:
+                    at = [first + index for index in indexes] if first else indexes
+                for queue in route.stored:
+                    if queue in places:
+                        places[queue] += at
+                    else:
+                        places[queue] = [*at]
+            is_mixed = is_mixed or len(routes) > 1
+        if is_mixed:
+            # Several routes of one entry may lead to the same queue.
+            for of_queue in places.values():
+                of_queue.sort()
+        envelope: Any = messages[0].envelope  # a ParsedEnvelope
+        is_logged = self._context.store.spread(
+            places, messages, priority=envelope.priority, whole_bytes=body_bytes
+        )
+        probes = self._context.probes
+        if probes.is_due:
+            probes.begin(next(iter(places)), self._context.read_s)
+        if is_logged and self._context.trails is not None:
+            _note(self._context.trails, entries, places, persistent=envelope.persistent)
+        return is_logged
+
+    def _refuse(self, entries: list[_Entry], error: DiskFullError) -> None:
+        """Place what still fits on the disk, client by client."""
+        if len(entries) == 1:
+            refused = ResourceExhaustedError(str(error))
+            called(partial(entries[0][0].refuse, refused))
+            return
+        for entry in entries:
+            # What a client sent after something that was refused is ignored, as it always is.
+            if entry[0].is_open:
+                self.entries = [entry]
+                self.place()
+
+    def _confirm(self, waiting: list[WaitingConfirm], read_s: float) -> None:
+        """Confirm what is durable; one that fails does not prevent the others."""
+        count = 0
+        for publisher, first, last in waiting:
+            count += last - first + 1
+            try:
+                publisher.confirm_durable(first, last)
+            except FATAL:
+                raise
+            except Exception:  # noqa: BLE001
+                _cannot_confirm(publisher)
+        context = self._context
+        context.confirm_s.observe(context.store.log.completed_s - read_s, count)
+
+
+def _note(
+    trails: ClientTrails,
+    entries: list[_Entry],
+    places: Mapping[Queue, Sequence[int]],
+    *,
+    persistent: bool,
+) -> None:
+    """Note who published what was just put in queues."""
+    first_origin = entries[0][0].origin
+    if len(entries) == 1 or len({id(entry[0].origin) for entry in entries}) == 1:
+        for queue, indexes in places.items():
+            count = len(indexes)
+            first = queue.next_sequence - count
+            trails.published(first_origin, queue, first, count, persistent=persistent)
+        return
+    origins: list[tuple[str, int, str]] = []
+    for publisher, _, messages, _ in entries:
+        if len(messages) == 1:
+            origins.append(publisher.origin)
+        else:
+            origins += [publisher.origin] * len(messages)
+    for queue, indexes in places.items():
+        first = queue.next_sequence - len(indexes)
+        clients = list(map(origins.__getitem__, indexes))
+        trails.published_by(clients, queue, first, persistent=persistent)
+
+
+def _cannot_confirm(publisher: ColumnPublisher) -> None:
+    """End the connection of a client that would wait in vain, because of the current error."""
+    _log.exception("a publish cannot be confirmed")
+    called(publisher.fail)

@@ -1,0 +1,408 @@
+"""All clients' sockets in one selector: those that are ready are read together, without tasks.
+
+A task that waits for its own socket costs two system calls and a round of the scheduler for each
+read, which is a third of the price of a client that waits for each confirm. So trio waits for the
+selector alone, and while there is traffic not even that: `wait` waits for it in trio's place, up to
+a millisecond at a time. What a client does rarely (log in, be held back, leave) stays with its own
+task, see `socket_connection`. The end of a batch is signalled through the selector too.
+
+All that the broker does for what a client has sent is done here, in reads: one that would take long
+is continued in the next rounds. So one rule says whose turn it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import time
+from collections import deque
+from itertools import islice
+from typing import Protocol
+
+import trio
+
+from amqpstore_server.loop.read_size import SUSPECT_S
+from amqpstore_server.loop.share import Share
+
+_READING_S = 0.005
+"""How long one round reads before the messages are delivered and their batch is started."""
+
+_COSTLY_READING_S = 0.002
+"""And how long from clients that are costly."""
+
+_SHORT_ROUND_S = 0.0002
+"""A round that read from one socket in less than this time ends: hardly any other client can have
+written meanwhile, and its batch can be started."""
+
+_LINGER_S = 0.001
+"""How long trio does not hear of its own timers and sockets, at most, when nothing happens here. A
+sync ends sooner, and so does the answer of a client that waits for it."""
+
+_ALONE_S = 0.005
+"""And how long while something happens."""
+
+
+_HURRIED_S = 0.3
+"""For how long at most other tasks run after each round, for one of them that is in a hurry."""
+
+_HURRIED_READING_S = 0.001
+"""And how long a round reads then."""
+
+_REST = 9.0
+"""Clients that are costly wait that many times as long as the last read of one of them took, while
+others are at work: so they have a tenth of the time.
+"""
+
+_LEAVE_AT_ONCE = 8
+"""From how many clients that have closed their side a round reads. What follows from the end of a
+connection takes about as long as twenty messages: of thousands that leave at once, the others
+should notice little.
+"""
+
+_LEFT = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+class SocketReader(Protocol):
+    """A client whose socket is in the selector."""
+
+    is_costly: bool
+    """Whether others are read first: it takes much longer than they do for as much."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last read is to be continued, before anything else is read."""
+
+    def read_ready(self, now: float) -> None:
+        """Read once from the socket and handle what came, or continue the last read."""
+
+    def took_long(self) -> None:
+        """Note that the last read took so long that it may have been a costly one."""
+
+
+class SocketAcceptor(Protocol):
+    """Accepts those who connect to a listener."""
+
+    def has_arrived(self, now: float) -> bool:
+        """Accept those that have connected. Returns whether none is left."""
+
+
+class HasDescriptor(Protocol):
+    """A socket, for the selector."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+
+
+class Sockets:
+    """The sockets that are read from, each with its reader."""
+
+    def __init__(self) -> None:
+        self._selector = select.epoll()
+        self._readers: dict[int, SocketReader] = {}
+        self.signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """What is written to this eventfd does the same as `wake`."""
+        # Reports each write to it once, so nobody has to read it.
+        self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
+        self._listeners: dict[int, SocketAcceptor] = {}
+        self._arrived: list[SocketAcceptor] = []
+        """Of listeners to which somebody has connected."""
+        self._ready: deque[tuple[int, SocketReader, int]] = deque()
+        """Readable, but left over by the last round: the selector would begin with the same ones
+        again."""
+        self._unwatched: set[int] = set()
+        """Not in the selector, which would find them again and again: those of the next three."""
+        self._continuing: dict[int, SocketReader] = {}
+        """Their last read is to be continued."""
+        self._costly: dict[int, SocketReader] = {}
+        """Readable, or to be continued, but costly: they wait for the others."""
+        self._leaving: dict[int, SocketReader] = {}
+        """Their clients have closed their side: they wait for the others too."""
+        self._share = Share(_REST)
+        """Decides whether those who are costly have had their part of the time."""
+        self._costly_was_read = False
+        """In this round."""
+        self.read_at = 0.0
+        """When something was read from a client that is not costly."""
+        self._has_looked = False
+        """`wait` has just asked the selector."""
+        self._is_reading = False
+        self._others_run_at = 0.0
+        self._hurried: dict[object, float] = {}
+        """Until when each is in a hurry."""
+        self._return_at = math.inf
+        """When the next `wait` returns at the latest."""
+
+    def let_accept(self, listener: HasDescriptor, arrivals: SocketAcceptor) -> None:
+        """Have those accepted who connect to a listener, until it is closed, before anything is
+        read from clients; other tasks run after that if somebody is left.
+        """
+        self._listeners[listener.fileno()] = arrivals
+        self._selector.register(listener.fileno(), select.EPOLLIN | select.EPOLLET)
+
+    def add(self, sock: HasDescriptor, reader: SocketReader) -> None:
+        """Start reading from a socket: whenever it is readable, and at once if the reader has
+        more.
+        """
+        descriptor = sock.fileno()
+        self._readers[descriptor] = reader
+        self._unwatched.add(descriptor)
+        self._sort(descriptor, reader)
+        if reader.has_more and not self._is_reading:
+            self.wake()
+
+    def remove(self, sock: HasDescriptor) -> None:
+        """Stop reading from a socket. To be called before it is closed."""
+        descriptor = sock.fileno()
+        del self._readers[descriptor]
+        for waiting in (self._continuing, self._costly, self._leaving):
+            waiting.pop(descriptor, None)
+        if descriptor in self._unwatched:
+            self._unwatched.remove(descriptor)
+        else:
+            self._selector.unregister(descriptor)
+
+    def _sort(self, descriptor: int, reader: SocketReader) -> None:
+        """Decide what a reader waits for, after a read, or when it is new."""
+        if self._readers.get(descriptor) is not reader:
+            return  # the read has ended its connection, or has stopped reading
+        if not reader.has_more:
+            if descriptor in self._unwatched:
+                self._unwatched.remove(descriptor)
+                self._selector.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+            return
+        self._unwatch(descriptor)
+        self._continuing[descriptor] = reader
+
+    def _unwatch(self, descriptor: int) -> None:
+        if descriptor not in self._unwatched:
+            self._unwatched.add(descriptor)
+            self._selector.unregister(descriptor)
+
+    def charge(self, seconds: float) -> None:
+        """Count the time of work that the reads of this round have led to, for those who are costly
+        if one of them was read.
+        """
+        if self._costly_was_read:
+            self._share.took(time.perf_counter(), seconds)
+
+    def wake(self) -> None:
+        """Make the current `wait`, or the next one, return. Any thread may call it."""
+        # Full, so that it is woken already; or closed, after a failure.
+        with contextlib.suppress(OSError, ValueError):
+            os.eventfd_write(self.signal, 1)
+
+    def let_others_run(self) -> None:
+        """Have the next `wait` let other tasks run: one of them has something to do."""
+        self._others_run_at = 0.0
+
+    def hurry(self, whom: object) -> None:
+        """Keep rounds short for a moment, and let other tasks run after each of them, until `rest`
+        is called: a request has come whose answer takes many turns of other tasks, and each of them
+        would wait for some milliseconds.
+        """
+        self._hurried[whom] = time.perf_counter() + _HURRIED_S
+        self.let_others_run()
+
+    def rest(self, whom: object) -> None:
+        """Note that somebody is no longer in a hurry."""
+        self._hurried.pop(whom, None)
+
+    def return_in(self, seconds: float) -> None:
+        """Have the next `wait` return in that time at the latest, after other tasks have run."""
+        at = time.perf_counter() + seconds
+        if at < self._return_at:
+            self._return_at = at
+        self.let_others_run()
+
+    async def wait(self) -> None:
+        """Return when a client can be read, when `wake` was called, or when it was asked to.
+
+        Other tasks run before that, unless they did some milliseconds ago.
+        """
+        if self._costly and not self._rest_s():
+            self.let_others_run()  # what they are about to do may take long
+        now = time.perf_counter()
+        wait_s = self._wait_s(now)
+        self._return_at = math.inf
+        if self._others_run_at > now and (not wait_s or self._look(min(wait_s, _LINGER_S))):
+            return
+        self._others_run_at = math.inf
+        if not wait_s:
+            await trio.lowlevel.checkpoint()
+        elif wait_s < math.inf:
+            # Two milliseconds at most: not worth a timeout of trio's.
+            self._look(min(wait_s, _LINGER_S))
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.wait_readable(self._selector.fileno())
+        self._note_run()
+
+    def _note_run(self) -> None:
+        """Decide when other tasks run again: they just did."""
+        now = time.perf_counter()
+        self._hurried = {whom: until for whom, until in self._hurried.items() if until > now}
+        if self._others_run_at == math.inf:
+            # Nobody has asked for another turn of theirs meanwhile.
+            self._others_run_at = now + (0.0 if self._hurried else _ALONE_S)
+
+    def _wait_s(self, now: float) -> float:
+        """Return how long to wait, unless anything happens: 0 if there is something to do."""
+        if self._ready or self._continuing or self._leaving or self._arrived:
+            return 0.0
+        wait_s = max(0.0, self._return_at - now)
+        return min(wait_s, self._rest_s()) if self._costly else wait_s
+
+    def _rest_s(self) -> float:
+        """Return how long those who are costly have to wait, unless others are read meanwhile."""
+        return self._share.wait_s(time.perf_counter(), self.read_at)
+
+    def _look(self, timeout_s: float) -> bool:
+        """Wait for the selector, and note which sockets are readable. Returns whether any is, or
+        `wake` was called.
+        """
+        if found := self._selector.poll(timeout_s):
+            readers, ready = self._readers, self._ready
+            for descriptor, events in found:
+                if reader := readers.get(descriptor):
+                    ready.append((descriptor, reader, events))
+                elif arrivals := self._listeners.get(descriptor):
+                    self._arrived.append(arrivals)
+            self._has_looked = True
+            return True
+        return False
+
+    def read(self, now: float) -> bool:
+        """Read once from each readable socket, until none is left or some milliseconds are over.
+
+        Sockets that become readable meanwhile are read too: their acks make room for deliveries,
+        and their publishes share this batch. But a client that sends without a break is read once,
+        so that deliveries keep up with it. Reads of earlier rounds are continued after that, one at
+        least. One that is costly is read last, and only if the others have had their time; of those
+        that have closed their side a few are read in each round.
+        Returns whether the time was over.
+        """
+        self._is_reading = True
+        if self._arrived:
+            self._accept(now)
+        began = time.perf_counter()
+        self._costly_was_read = False
+        count = len(self._continuing) if self._continuing else 0
+        is_busy = self._read_ordinary(now, began)
+        if count:
+            self._continue(count, now, began)
+        if self._costly:
+            self._read_costly(now)
+        if self._leaving:
+            self._read_leaving(now)
+        self._is_reading = False
+        return is_busy
+
+    def _accept(self, now: float) -> None:
+        """Have those accepted who have connected."""
+        arrived, self._arrived = self._arrived, []
+        for arrivals in arrived:
+            if not arrivals.has_arrived(now):
+                self.let_others_run()
+
+    def _read_ordinary(self, now: float, began: float) -> bool:
+        """Read from those that are readable and not costly. Returns as `read`."""
+        ready = self._ready
+        readers = self._readers
+        reading_s = _HURRIED_READING_S if self._hurried else _READING_S
+        seen: set[int] = set()
+        last_s = began
+        while True:
+            if not ready:
+                if self._has_looked:
+                    self._has_looked = False
+                    return False
+                if not self._look_again(seen):
+                    return False
+            self._has_looked = False
+            descriptor, reader, events = ready.popleft()
+            # An earlier read of this round may have ended this connection.
+            if readers.get(descriptor) is not reader:
+                continue
+            if reader.is_costly or events & _LEFT:
+                self._unwatch(descriptor)
+                (self._costly if reader.is_costly else self._leaving)[descriptor] = reader
+                continue
+            seen.add(descriptor)
+            reader.read_ready(now)
+            if reader.has_more:
+                self._sort(descriptor, reader)
+            self.read_at = now_s = time.perf_counter()
+            if now_s - last_s > SUSPECT_S:
+                reader.took_long()
+            last_s = now_s
+            spent = now_s - began
+            if spent > reading_s:
+                return True
+            if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:
+                return False
+
+    def _look_again(self, seen: set[int]) -> bool:
+        """Note which other sockets have become readable meanwhile. Returns whether any has."""
+        readers, ready = self._readers, self._ready
+        for descriptor, events in self._selector.poll(0):
+            if reader := readers.get(descriptor):
+                if descriptor not in seen:
+                    ready.append((descriptor, reader, events))
+            elif arrivals := self._listeners.get(descriptor):
+                self._arrived.append(arrivals)
+        return bool(ready)
+
+    def _continue(self, count: int, now: float, began: float) -> None:
+        """Continue the reads of those who have waited longest, one at least, until the time is
+        over.
+        """
+        for _ in range(min(count, len(self._continuing))):
+            descriptor = next(iter(self._continuing))
+            reader = self._continuing.pop(descriptor)
+            if reader.is_costly:
+                self._costly[descriptor] = reader
+                continue
+            reader.read_ready(now)
+            self._sort(descriptor, reader)
+            self.read_at = now_s = time.perf_counter()
+            if now_s - began > _READING_S or not self._continuing:
+                return
+
+    def _read_costly(self, now: float) -> None:
+        """Read from those that have waited longest, unless the others have to be read first. While
+        no others are at work their publishes share this batch, as those of others do.
+        """
+        began = time.perf_counter()
+        until = began + _COSTLY_READING_S
+        for _ in range(len(self._costly)):
+            # An earlier read may have ended this connection.
+            if not self._costly or self._rest_s():
+                return
+            self._costly_was_read = True
+            descriptor = next(iter(self._costly))
+            reader = self._costly.pop(descriptor)
+            reader.read_ready(now)
+            self._sort(descriptor, reader)
+            ended = time.perf_counter()
+            self._share.took(ended, ended - began)
+            if ended > until:
+                return
+            began = ended
+
+    def _read_leaving(self, now: float) -> None:
+        """Read once from some clients that have closed their side: what they sent before, or the
+        end.
+        """
+        leaving = self._leaving
+        for descriptor in list(islice(leaving, _LEAVE_AT_ONCE)):
+            reader = leaving.pop(descriptor)
+            leaving[descriptor] = reader  # behind all others, unless this is the end
+            reader.read_ready(now)
+
+    def close(self) -> None:
+        """Close the selector. No socket may be left in it."""
+        self._selector.close()
+        signal, self.signal = self.signal, -1
+        os.close(signal)  # another thread may still call `wake`

@@ -1,0 +1,225 @@
+"""The turn: reads from the sockets that are ready, then does once the work that those reads left.
+
+After the reads the queues hand out new messages, the open batch goes to the committer, and each
+connection with output is written to once. Events outside a read (a timer is due, a login was
+checked) wake the turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from amqpstore_server.broker.broker import Broker
+from amqpstore_server.loop.committer import Committer
+from amqpstore_server.loop.share import Share
+from amqpstore_server.loop.sockets import Sockets
+from amqpstore_server.loop.switching import SwitchInterval
+from amqpstore_server.terms.serving_term import ServingTerm
+
+_COLLECTING_S = 0.015
+"""How long a queue collects messages while the broker is busy."""
+
+_GOES = range(4)
+"""A round hands out as many messages as have come, in so many goes at most: a read of 512 KiB can
+have 3,000 small ones, and queues that get more than they hand out end up on the disk.
+"""
+
+_REST = 4.0
+"""Moving and dropping messages has a fifth of the time."""
+
+_PROBING_S = 0.01
+"""How often it is measured how long a message waits for its delivery."""
+
+_ASKING_AGAIN_S = 0.05
+"""How often a leader that may send nothing asks whether it may."""
+
+
+class Sender(Protocol):
+    """A connection that has something to send."""
+
+    def send_now(self, now: float) -> None:
+        """Send what the socket accepts at once, and make sure that the rest follows."""
+
+
+class Definer(Protocol):
+    """A connection whose client has changed definitions."""
+
+    def charge(self, seconds: float) -> None:
+        """Count the time of what the last read has led to."""
+
+    def withhold(self) -> Callable[[], None]:
+        """Send nothing to the client until the result is called."""
+
+
+class Turn:
+    """Reads, deliveries, the batch, and writes, in this order.
+
+    Args: term, what answers wait for, and whether anything may be sent still.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        sockets: Sockets,
+        term: ServingTerm,
+    ) -> None:
+        self._term = term
+        self.when_defined = term.when_defined
+        self._broker = broker
+        self._sockets = sockets
+        self._senders: dict[Sender, None] = {}
+        self._definers: list[Definer] = []
+        self._is_running = False
+        self._held_back: list[trio.Event] = []
+        self._collect_until = 0.0
+        self._probe_at_s = 0.0
+        self._switch_interval = SwitchInterval()
+        self._share = Share(_REST)
+        """Decides whether moving and dropping messages has had its part of the time."""
+
+    def wake(self) -> None:
+        """Run a turn soon: there is work."""
+        if not self._is_running:  # it does the work anyway
+            self._sockets.wake()
+            self._sockets.let_others_run()
+
+    def has_output(self, sender: Sender) -> None:
+        """Note that a connection's outbox is no longer empty."""
+        self._senders[sender] = None
+        if not self._is_running:
+            self.wake()
+
+    def has_defined(self, definer: Definer) -> None:
+        """Note that a client has changed definitions in this round."""
+        self._definers.append(definer)
+
+    async def wait_for_room(self) -> None:
+        """Return once the disk has caught up with what is published. To be called while the
+        committer has no room.
+        """
+        caught_up = trio.Event()
+        self._held_back.append(caught_up)
+        await caught_up.wait()
+
+    async def run(self, committer: Committer) -> None:
+        """Run a turn whenever clients write, or `wake` asks for one. Never returns.
+
+        What a turn leaves is done in the next turn of trio's loop, however that came about: twice
+        in one of them would hold up the other tasks for twice as long.
+        """
+        while True:
+            await self._sockets.wait()
+            self.round(committer, trio.current_time())
+
+    def round(self, committer: Committer, now: float) -> None:
+        """Read from the sockets that are readable, and do what follows from that."""
+        self._is_running = True
+        context = self._broker.context
+        context.read_s = began_s = time.perf_counter()
+        context.spent = 0
+        if began_s >= self._probe_at_s:
+            self._probe_at_s = began_s + _PROBING_S
+            context.probes.is_due = True
+        try:
+            context.joins_reads = True
+            try:
+                is_busy = self._sockets.read(now)
+                context.column.place()
+            finally:
+                context.joins_reads = False
+            if context.has_definitions:
+                context.has_definitions = False
+                self._commit_definitions()
+            if is_busy or self._switch_interval.is_long:
+                self._switch_interval.after_round(now, is_busy=is_busy)
+            # After the reads, which consume the wake-up: a batch written since would otherwise
+            # wait for the next one.
+            committer.complete_written()
+            if not is_busy:
+                # What clients wait for goes to the disk before anything else is done.
+                committer.commit(promised_only=True)
+        finally:
+            self._is_running = False
+        # While clients send more than a round reads, queues collect what some rounds bring: to hand
+        # out, take and ack a few messages costs nearly as much as many.
+        collects = is_busy and now < self._collect_until
+        if not collects:
+            self._collect_until = now + _COLLECTING_S
+        self._end(committer, now, collects=collects)
+
+    def _commit_definitions(self) -> None:
+        """Commit what clients have defined in this round, together: before that nobody is
+        answered, as what is in the outboxes is sent at the end of the turn. Nobody else is served
+        meanwhile either, so it counts as part of their reads.
+        """
+        began_s = time.perf_counter()
+        self._broker.context.store.commit_definitions()
+        took_s = time.perf_counter() - began_s
+        self._sockets.charge(took_s)
+        definers, self._definers = self._definers, []
+        for definer in definers:
+            definer.charge(took_s / len(definers))
+            # Answers wait until followers have it, too.
+            self.when_defined(definer.withhold())
+
+    def _end(self, committer: Committer, now: float, *, collects: bool = False) -> None:
+        """Hand out messages, start a batch, and send."""
+        if self._broker.has_work:
+            context = self._broker.context
+            most = context.limits.max_handed_out
+            column = context.column
+            for _ in _GOES:
+                self._pump(collects=collects)
+                column.copies -= context.handed_out
+                is_all = context.handed_out < most or not context.touched
+                if column.copies <= 0 or (is_all and not collects):
+                    column.copies = 0
+                if is_all or not column.copies:
+                    break
+        committer.commit(promised_only=True)
+        if self._broker.context.store.free_memory():
+            self._sockets.return_in(0.0)
+        if self._senders:
+            self._send(now)
+        if self._held_back and committer.has_room:
+            self._release()
+
+    def _pump(self, *, collects: bool) -> None:
+        """Have the queues do their work."""
+        wait_s = self._share.wait_s(time.perf_counter(), self._sockets.read_at)
+        rests = wait_s > 0
+        self._is_running = True
+        try:
+            spent = self._broker.pump(collects=collects, rests=rests)
+        finally:
+            self._is_running = False
+        if spent:
+            self._share.took(time.perf_counter(), spent / 1e6)
+        if not self._broker.has_more:
+            return
+        # Queues that got messages from another queue on the way have their turn next.
+        self._sockets.return_in(wait_s if rests and self._broker.only_rests else 0.0)
+
+    def _release(self) -> None:
+        """Let those go on who waited for room."""
+        held_back, self._held_back = self._held_back, []
+        for caught_up in held_back:
+            caught_up.set()
+        self._sockets.let_others_run()
+
+    def _send(self, now: float) -> None:
+        # A separate function, so that no local variable keeps a connection alive until the next
+        # turn.
+        if self._term.has_followers and not self._term.may_send():
+            # Clients may be served elsewhere, and this leadership is about to end. Or it goes on: a
+            # process that was paused hears of its followers' promises a moment later, when nothing
+            # else asks for a round.
+            self._sockets.return_in(_ASKING_AGAIN_S)
+            return
+        senders, self._senders = self._senders, {}
+        for sender in senders:
+            sender.send_now(now)
