@@ -80,6 +80,7 @@ def test_who_drains_a_queue_knows_what_is_in_the_log(broker: BrokerProcess) -> N
     """
     connection = connect(broker.url)
     channel = connection.channel()
+    channel.confirm_delivery()
     for name in (QUEUES[0], MARKS):
         channel.queue_declare(name, durable=True)
     for number in range(3):
