@@ -21,7 +21,7 @@ from amqpstore.system.filenames import segment_path
 from amqpstore.system.files import Files
 
 _SIZES_READ = 1024
-"""Of how many segments the sizes are read: those of 16 GiB by default, in some milliseconds."""
+"""How many segments have their sizes read: those of 16 GiB by default, in some milliseconds."""
 
 
 class AbsentMessages(NamedTuple):

@@ -23,18 +23,19 @@ class Departure(enum.IntEnum):
     REJECTED = 2
     """A consumer rejected it, without having it requeued."""
     DELIVERY_LIMIT = 3
-    """It was requeued, and had been delivered as often as its queue allows."""
+    """The message was requeued, and had been delivered as often as its queue allows."""
     EXPIRED = 4
     """Its time, or that of its queue, was over."""
     MAXLEN = 5
-    """It was at the head of a queue that was too long, or had too many bytes."""
+    """The message was at the head of a queue that was too long, or had too many bytes."""
     PUBLISH_REJECTED = 6
     """The queue was full and refuses then, or has failed: it never entered the queue."""
     CYCLE = 7
-    """It was a dead letter that only queues would have got in which it had been before."""
+    """The message was a dead letter that only queues would have got in which it had been before."""
     NO_ROUTE = 8
-    """It was a dead letter, or a delayed message at its time, and no queue was bound for it, or
-    there was no such exchange."""
+    """The message was a dead letter, or a delayed message at its time, and no queue was bound for
+    it, or there was no such exchange.
+    """
     PURGED = 9
     """Its queue was purged."""
     QUEUE_DELETED = 10
@@ -51,13 +52,13 @@ class Departure(enum.IntEnum):
     REPLAYED = 15
     """An operator sent it back to where it had died."""
     RELEASED = 16
-    """It was delayed, its time has come, and it is in the queues that it was for."""
+    """The message was delayed, its time has come, and it is in the queues that it was for."""
     LOST_AT_RESTART = 17
-    """It was transient, or its queue was, and the broker stopped."""
+    """The message was transient, or its queue was, and the broker stopped."""
     UNROUTABLE = 18
     """No queue was bound for it when it was published: it never entered one."""
     RETURNED = 19
-    """The same, and its publisher got it back, as it had asked for."""
+    """No queue was bound, and its publisher got it back, as it had asked for."""
 
     @property
     def label(self) -> str:

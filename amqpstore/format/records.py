@@ -118,7 +118,7 @@ class SpreadEnqueue(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """That of an ENQUEUE."""
+        """The kind of an ENQUEUE."""
         return OperationKind.ENQUEUE
 
     @property

@@ -62,7 +62,7 @@ NOTE_BYTES = struct.calcsize(">" + COLUMNS)
 _REST_MS = 60_000
 
 _NEWEST_BYTES = 1 << 20
-"""Of the newest notes: to decode them takes about 0.2 s."""
+"""How much of the newest notes is read: to decode them takes about 0.2 s."""
 
 
 class What(enum.IntEnum):

@@ -40,7 +40,7 @@ class Unacked:
         self._transient: OrderedDict[Run, Queue] = OrderedDict()
         self.memory_bytes = 0
         self.suspects: deque[Run] = deque()
-        """Those whose queues are yet to be looked at since one was deleted."""
+        """Runs whose queues are yet to be looked at since one was deleted."""
         self._look_at_ms = 0
         self.has_deleted = False
         """Whether a queue was deleted that may have runs here. They are not listed by queue, which

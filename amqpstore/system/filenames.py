@@ -37,7 +37,7 @@ KEPT = "kept"
 """Segments that a member of a group keeps for others that are away."""
 
 TRAILS = "trails"
-"""Who published messages and who got them."""
+"""The directory with notes of who published messages and who got them."""
 
 FIRST_COMPACTED = 1 << 31
 """Numbers from here on are those of compacted segments."""

@@ -15,7 +15,7 @@ SOCKET = "admin.sock"
 LENGTH = struct.Struct(">I")
 
 MAX_BYTES = 64 << 20
-"""As much as a definitions file may have."""
+"""The size of the largest definitions file."""
 
 
 def framed(content: bytes) -> bytes:

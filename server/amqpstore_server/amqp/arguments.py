@@ -14,7 +14,7 @@ from amqpstore_server.protocol.field_table import Timestamp
 from amqpstore_server.protocol.methods import BasicGet
 
 _PLAIN_TYPES = frozenset({str, int, bool, float, bytes, type(None)})
-"""Those whose values stay as they are."""
+"""The types whose values stay as they are."""
 
 
 def plain(table: dict[str, Any]) -> dict[str, Any]:

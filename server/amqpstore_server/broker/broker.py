@@ -70,7 +70,9 @@ class Broker:
         self.context = context
         self.vhosts: dict[str, VirtualHost] = {}
         self.deleted: dict[str, VirtualHost] = {}
-        """Those that are being deleted: nobody can open them, `deleting_vhost` empties them."""
+        """Virtual hosts that are being deleted: nobody can open them, `deleting_vhost` empties
+        them.
+        """
         self._past = ChannelCounters()
         self._past_departures = Departures()
         """What the virtual hosts that were deleted had counted."""

@@ -55,9 +55,9 @@ class Electing:
         self._request = ""
         self._lease = 0
         self._revision = 0
-        """That of a won election."""
+        """The term of a won election."""
         self._until = -inf
-        """Until when the lease is there for certain."""
+        """The time until which the lease is there for certain."""
         self._dead_at = inf
         """When the lease of a doubtful candidacy is gone, and with it the request."""
 

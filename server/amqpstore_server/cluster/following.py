@@ -97,7 +97,7 @@ class Following:
         self.term = term
         self.state = Stream.NONE
         self.promised_until = -inf
-        """Until then this member does not stand for election."""
+        """The time until which this member does not stand for election."""
         self.has_resigned = False
         """Whether the leader has given up, and asked to be followed."""
         self.received_bytes = self.copy_bytes = 0
@@ -123,7 +123,7 @@ class Following:
         self._dialled = ""
         """The request that made the leader that was dialled last the leader."""
         self._dial_at = -inf
-        """Not before that the same leader is dialled again."""
+        """The time before which the same leader is not dialled again."""
         self._heard_at = -inf
 
     def _go(self, state: Stream) -> None:

@@ -214,8 +214,8 @@ class View(NamedTuple):
 
 
 class MemberIdentity(NamedTuple):
-    """Who a member is. `incarnation` is another one in each process; the others are kept beside the
-    store and never copied.
+    """The identity of a member. `incarnation` is another one in each process; the others are kept
+    beside the store and never copied.
     """
 
     member: str

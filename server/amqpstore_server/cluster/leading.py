@@ -180,7 +180,7 @@ class Leader:
 
     @property
     def lease_until(self) -> float:
-        """Until when the key in etcd is there for certain."""
+        """The time until which the key in etcd is there for certain."""
         return self._tenure.until
 
     @property

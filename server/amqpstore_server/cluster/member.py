@@ -114,7 +114,7 @@ class GroupMember:
         self._etcd_says = ""
         self._objections = 0
         self._stand_at = now
-        """Not before that it stands for election."""
+        """The time before which it does not stand for election."""
         self.following = Following(identity, term, log, self._timing, self.effects)
         self.electing = Electing(identity, self._timing, self.effects, make_request)
         self.registering = Registering(identity, self.notes.generation, self.effects, make_request)

@@ -21,7 +21,7 @@ class Notes(NamedTuple):
     group: str = ""
     """The group's id; empty if it has none, or was not seen yet."""
     revision: int = 0
-    """Of the last change in etcd that mattered."""
+    """The revision of the last change in etcd that mattered."""
     term: int = 0
     floor: ReplicaPosition = START
     generation: int = 0

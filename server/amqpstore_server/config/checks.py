@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 _NO_URL = r"(?![A-Za-z][A-Za-z0-9+.-]*://)"
 A_PATH_OR_EMPTY = rf"^{_NO_URL}[^\x00]*$"
 A_PATH = rf"^{_NO_URL}[^\x00]+$"
-"""Of a file or a directory. An address on the web is none, though a file could have such a name:
-nothing is fetched from there.
+"""The path of a file or a directory. An address on the web is none, though a file could have such a
+name: nothing is fetched from there.
 """
 SERVED_PATHS = frozenset(
     [

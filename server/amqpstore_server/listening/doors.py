@@ -108,7 +108,7 @@ class Doors:
         self.strangers: set[Visitor] = set()
         self._silent: dict[str, dict[Visitor, None]] = {}
         self._expected: dict[Visitor, None] = {}
-        """Those who are about to send a login, in the order in which they came."""
+        """Clients that are about to send a login, in the order in which they came."""
         self._moment_s = _LONGEST_MOMENT_S
         self.log_limit = LogLimit()
         """Limits how many clients are logged before they have logged in."""

@@ -27,7 +27,7 @@ small machine; with it they have a fifth while clients have work for the rest, a
 
 
 class _Line:
-    """Those who wait: the peers, below each peer its users, below each user its logins.
+    """Logins that wait: the peers, below each peer its users, below each user its logins.
 
     The members of a line take turns. Every second turn is that of the newest of those that had none
     yet: who comes behind many others does not wait for all of them.
@@ -39,7 +39,7 @@ class _Line:
         self._members: dict[Hashable, _Line] = {}
         """In the order of their turns."""
         self._new: dict[Hashable, None] = {}
-        """Those that had no turn yet, as they came."""
+        """Members that had no turn yet, as they came."""
         # Of each line by itself: by turns of all together, an even number of them would always
         # have the same end of each served.
         self._is_newest_next = True

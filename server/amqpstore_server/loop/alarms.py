@@ -133,7 +133,7 @@ class Alarms:
         self.is_blocking = False
         """Whether publishers have to wait, as of the last `look`."""
         self.blocked: dict[Blocked, None] = {}
-        """Who is to be told, once, that publishers may go on."""
+        """Clients that are to be told, once, that publishers may go on."""
 
     @property
     def is_raised(self) -> bool:

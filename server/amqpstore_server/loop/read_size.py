@@ -24,7 +24,7 @@ once, and so not much more than the others in the same time.
 """
 
 _COSTLY_LONG_S = 0.0005
-"""The same for a client that is costly: others hardly notice such a read."""
+"""How long a read of a costly client may take: others hardly notice such a read."""
 
 _MESSAGE_S = 20e-6
 _BYTE_S = 2.5e-9

@@ -30,7 +30,7 @@ _READING_S = 0.005
 """How long one round reads before the messages are delivered and their batch is started."""
 
 _COSTLY_READING_S = 0.002
-"""And how long from clients that are costly."""
+"""How long one round reads from clients that are costly."""
 
 _SHORT_ROUND_S = 0.0002
 """A round that read from one socket in less than this time ends: hardly any other client can have
@@ -41,14 +41,14 @@ _LINGER_S = 0.001
 sync ends sooner, and so does the answer of a client that waits for it."""
 
 _ALONE_S = 0.005
-"""And how long while something happens."""
+"""How long trio does not hear of them while something happens here."""
 
 
 _HURRIED_S = 0.3
 """For how long at most other tasks run after each round, for one of them that is in a hurry."""
 
 _HURRIED_READING_S = 0.001
-"""And how long a round reads then."""
+"""How long a round reads while a task is in a hurry."""
 
 _REST = 9.0
 """Clients that are costly wait that many times as long as the last read of one of them took, while
@@ -107,12 +107,13 @@ class Sockets:
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
         self._listeners: dict[int, SocketAcceptor] = {}
         self._arrived: list[SocketAcceptor] = []
-        """Of listeners to which somebody has connected."""
+        """The acceptors of listeners to which somebody has connected."""
         self._ready: deque[tuple[int, SocketReader, int]] = deque()
         """Readable, but left over by the last round: the selector would begin with the same ones
         again."""
         self._unwatched: set[int] = set()
-        """Not in the selector, which would find them again and again: those of the next three."""
+        """Sockets that are not in the selector, which would find them again and again: those of the
+        next three."""
         self._continuing: dict[int, SocketReader] = {}
         """Their last read is to be continued."""
         self._costly: dict[int, SocketReader] = {}
@@ -130,7 +131,7 @@ class Sockets:
         self._is_reading = False
         self._others_run_at = 0.0
         self._hurried: dict[object, float] = {}
-        """Until when each is in a hurry."""
+        """The time until which each is in a hurry."""
         self._return_at = math.inf
         """When the next `wait` returns at the latest."""
 

@@ -24,7 +24,7 @@ _FORM = "multipart/form-data"
 _SMALL_BYTES = 256 << 10
 _MAX_PARTS = 8
 _MAX_HEAD_BYTES = 1 << 10
-"""Of a form."""
+"""The longest head of a part of a form."""
 
 BodyT = TypeVar("BodyT")
 

@@ -96,7 +96,7 @@ class Call:
 
     @property
     def by(self) -> By:
-        """Who asks, for the audit log."""
+        """The user who asks, for the audit log."""
         return By(self.identity.user, DOOR)
 
     @property

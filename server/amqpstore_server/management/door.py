@@ -212,7 +212,7 @@ class ManagementDoor:
 
 
 class _Names(NamedTuple):
-    """Who a connection is between, as a server asks a socket: a follower may be in between."""
+    """The two ends of a connection, as a server asks a socket: a follower may be in between."""
 
     family: int
     peer: Any

@@ -19,8 +19,8 @@ PARAMETER = re.compile(r"\{([a-z_]+)\}")
 
 
 class Needs(enum.Enum):
-    """Who may call a route. With `{vhost}` in its path, the virtual host has to exist, too, and the
-    user needs permissions in it, unless it is an administrator.
+    """The users who may call a route. With `{vhost}` in its path, the virtual host has to exist,
+    too, and the user needs permissions in it, unless it is an administrator.
     """
 
     NOTHING = "no login"

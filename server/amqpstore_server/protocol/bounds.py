@@ -17,7 +17,7 @@ MAX_DEPTH = 128
 """How deeply tables and arrays may be nested, the outermost included."""
 
 MAX_ARGUMENTS_DEPTH = MAX_DEPTH - 2
-"""The same for tables of arguments: a row of the catalog has them two levels down."""
+"""The depth of tables of arguments: a row of the catalog has them two levels down."""
 
 MAX_ENTRIES = 16384
 """Entries of a table and of everything inside it, taken together, but for the broker's own."""

@@ -666,7 +666,7 @@ class DtxPrepare(Method):
 
 @_method(100, 41)
 class DtxPrepareOk(Method):
-    """It can be, or it is over, as the status says."""
+    """The branch can be prepared, or it is over, as the status says."""
 
     status: Short
 

@@ -118,7 +118,8 @@ class Controller:
         self.is_disk_low = False
         """Whether the disk of a leader is nearly full."""
         self.serves_until = 0.0
-        """Until when no other member can lead, by the monotonic clock, if this one does."""
+        """The time until which no other member can lead, by the monotonic clock, if this one does.
+        """
         self.member = GroupMember(
             *(identity, store.term, log, time.monotonic(), _make_request, settings.timing),
             file.notes,
@@ -129,8 +130,8 @@ class Controller:
         self._directory = store.directory
         self._lock = threading.Lock()
         self._looking_up = threading.Lock()
-        """Whoever looks for a follower's batches in the log: it reads whole segments, and two at a
-        time would take twice the processor from those who serve clients.
+        """Held while a follower's batches are looked up in the log: that reads whole segments, and
+        two at a time would take twice the processor from those who serve clients.
         """
         self._secret: bytes | None = None
         self._links: dict[int, Link] = {}

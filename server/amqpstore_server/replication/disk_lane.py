@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 _IDLE_S = 0.5
 """How often a follower that is told nothing looks for housekeeping that is due."""
 _HOUSEKEEP_S = 0.02
-"""And at most while batches come: each look asks the disk how much is free."""
+"""How often it looks, at most, while batches come: each look asks the disk how much is free."""
 _TOLD_S = 0.2
 """How often a leader is told that something is on disk while a follower catches up."""
 _MAX_WAITING_BYTES = 4 << 20

@@ -31,7 +31,7 @@ class KeptSegments:
         self._directory = directory
         self._max_bytes = max_bytes
         self._held: dict[int, float] = {}
-        """Until when all from a number on are held, by the monotonic clock."""
+        """The time until which all from a number on are held, by the monotonic clock."""
         shutil.rmtree(os.path.join(directory, KEPT, _COPIES), ignore_errors=True)
         self.ends: dict[int, int] = {}
         """Where each ends, by number."""

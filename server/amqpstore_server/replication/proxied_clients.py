@@ -11,8 +11,8 @@ from amqpstore_server.replication.handshake import DEADLINE_S
 from amqpstore_server.replication.proxy_header import ClientAddress, Door, read_header
 
 UNREAD_MS = 300_000
-"""Who takes nothing for this long is disconnected, on either side of a follower. Until then, a side
-that does not read only holds the other one back.
+"""A client that takes nothing for this long is disconnected, on either side of a follower. Until
+then, a side that does not read only holds the other one back.
 """
 
 

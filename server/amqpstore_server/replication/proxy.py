@@ -38,7 +38,7 @@ _LIVE, _READY = b"/health/live", b"/health/ready"
 
 
 class KnownLeader(NamedTuple):
-    """Who leads, as far as this member knows, and where it replicates."""
+    """The leader, as far as this member knows, and where it replicates."""
 
     address: str
     incarnation: str

@@ -230,7 +230,7 @@ class Sampler:
         self.vhosts: dict[str, CounterSeries] = {}
         self.figures = QueueSums()
         self.volatile: VolatileCounts = {}
-        """As of the last pass over the totals."""
+        """The counts of the last pass over the totals."""
         self._broker = broker
         self._connections = connections
         self._clock = broker.context.clock

@@ -21,7 +21,7 @@ _LEADING = ("opening", "leading")
 
 
 class Switched(NamedTuple):
-    """Who leads now, since which term, and how long that took."""
+    """The member that leads now, since which term, and how long that took."""
 
     member: str
     term: int

@@ -14,7 +14,7 @@ from amqpstore.upkeep.worker import InlineWorker
 
 QUEUES = ("left", "right")
 MESSAGES = 3
-"""Of each batch, in each queue."""
+"""How many messages a batch has, in each queue."""
 
 ACKED = 3
 """One batch out of this many is acked in the first queue."""

@@ -25,12 +25,12 @@ from amqpstore.format.records import (
 )
 
 LEADS = struct.Struct(">QQIIII")
-"""As `records.HEADER`, with everything before the number as one integer."""
+"""The layout of `records.HEADER`, with everything before the number as one integer."""
 
 BATCH_BITS = 0xFFFF
 
 PLAIN_MESSAGE = int.from_bytes(MAGIC + bytes([Kind.MESSAGE, 0, 0, 0]), "big")
-"""That integer, for an uncompressed MESSAGE of batch 0."""
+"""The integer before the number, for an uncompressed MESSAGE of batch 0."""
 
 WINDOW_BYTES = 512 << 10
 """Read at a time: content that fits in the processor's cache is checked twice as fast."""

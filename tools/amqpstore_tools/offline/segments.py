@@ -30,7 +30,7 @@ class SegmentState(enum.Enum):
     QUARANTINED = "quarantined"
     """In `quarantine/`."""
     MISSING = "missing"
-    """It is in the catalog, and there is no file."""
+    """The segment is in the catalog, and there is no file."""
 
 
 @dataclass

@@ -48,8 +48,8 @@ _MAX_HEADERS_BYTES = 48 << 10
 
 
 class Origin(NamedTuple):
-    """Who publishes or gets: the name of the connection, the number of the channel (0: none), and
-    the user.
+    """The client that publishes or gets: the name of the connection, the number of the channel (0:
+    none), and the user.
     """
 
     connection: str = ""

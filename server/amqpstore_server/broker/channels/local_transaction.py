@@ -135,7 +135,7 @@ class LocalTransaction:
         self._byte_count = 0
         self._sent: list[_Sent] = []
         self._open: dict[Route, _Sent] = {}
-        """Those to which messages of the same route may be added: nothing later is in their
+        """Messages to which others of the same route may be added: nothing later is in their
         queues.
         """
         self._last_of: dict[Queue, _Sent] = {}
@@ -194,7 +194,7 @@ class LocalTransaction:
 
     @property
     def waiting(self) -> Sequence[Delivery]:
-        """The same, as long as no commit has begun."""
+        """The settled deliveries, as long as no commit has begun."""
         return () if self._is_adding else self._settled
 
     @property

@@ -22,7 +22,7 @@ _PREDECLARED = {
     TRACE_EXCHANGE: "topic",
 }
 _INTERNAL = (TRACE_EXCHANGE, EVENT_EXCHANGE)
-"""Those that clients cannot publish to."""
+"""The exchanges that clients cannot publish to."""
 
 
 def predeclared_exchanges(vhost: str) -> Iterator[dict[str, Any]]:

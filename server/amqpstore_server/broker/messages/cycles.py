@@ -29,7 +29,7 @@ LANDMARK = "x-death-landmark"
 """The name of the header."""
 
 LANDMARK_FIELD = encode_name(LANDMARK)
-"""The same, encoded."""
+"""The name of the landmark, encoded."""
 
 _MARK = "BCC"
 """The field with the store's mark: its name has what is looked for in properties that are not shown

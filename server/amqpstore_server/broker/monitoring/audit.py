@@ -16,8 +16,8 @@ LOGGER = "amqpstore_server.audit"
 
 
 class By(NamedTuple):
-    """Who does something, and the door through which; of a client also the fields that say who it
-    is.
+    """The one who does something, and the door through which; of a client also the fields that say
+    who it is.
     """
 
     who: str

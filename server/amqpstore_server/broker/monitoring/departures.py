@@ -70,7 +70,7 @@ class Departures:
 
 
 class QueueDepartures(Departures):
-    """The same of one queue. Whatever is noted is added to the totals, and to the log.
+    """The departures from one queue. Whatever is noted is added to the totals, and to the log.
 
     Args: totals, of the virtual host; log, None if nothing is to be told: it has only copies.
     """
@@ -125,7 +125,7 @@ class DepartureLog:
     def __init__(self) -> None:
         self.waiting: dict[QueueDepartures, None] = {}
         self._gone: list[tuple[str, int]] = []
-        """Of queues that are gone, what a line would name, the most first."""
+        """Queues that are gone, as a line would name them, the most first."""
         self._gone_reasons: Counter[str] = Counter()
         self._unroutable: Counter[tuple[str, str]] = Counter()
 

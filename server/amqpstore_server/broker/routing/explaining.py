@@ -30,7 +30,7 @@ MAX_QUEUES = 1000
 """How many matches and queues an explanation has. What is left out is counted."""
 
 Explanation = dict[str, Any]
-"""As JSON. `steps` are the exchanges on the way, each after the one that led to it:
+"""An explanation as JSON. `steps` are the exchanges on the way, each after the one that led to it:
 
 - `exchange`, `type`; `from` is the number of the step that led here and `by` is "binding",
   "alternate" or, for the first one, "publish";

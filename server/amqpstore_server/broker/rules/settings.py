@@ -263,10 +263,11 @@ or an empty text.
 ALTERNATE_EXCHANGE = "alternate-exchange"
 
 POLICY_KEYS: dict[str, Callable[[Any], str]] = {**_CHECKS, ALTERNATE_EXCHANGE: _name}
-"""The same for each key of a policy's definition."""
+"""The checks of each key of a policy's definition."""
 
 OPERATOR_POLICY_KEYS = {key: POLICY_KEYS[key] for key in (*_NUMBERS, "overflow")}
-"""The same for operator policies: they limit what queues take, not where messages go."""
+"""The checks of the keys of operator policies: they limit what queues take, not where messages go.
+"""
 
 
 def _valid(key: str, value: Any) -> Any:

@@ -177,7 +177,7 @@ class Transaction:
         self._context = context
         self._columns: list[Column] = []
         self._open: dict[_Places, Column] = {}
-        """Those to which messages may be added: nothing later goes to their queues."""
+        """Columns to which messages may be added: nothing later goes to their queues."""
         self._last_of: dict[Queue, _Places] = {}
         self._store_transaction = context.store.transaction()
         self._left: set[int] = set()

@@ -86,7 +86,7 @@ Planner = Callable[[Queue, Message, "DeathNote", dict[Queue, None]], Plan | str]
 
 
 class DeathNote(NamedTuple):
-    """Of what a letter has died, and when, in seconds since 1970."""
+    """The reason of which a letter has died, and when, in seconds since 1970."""
 
     reason: Reason
     time_s: int

@@ -74,7 +74,7 @@ class ColumnPublisher(Protocol):
 
     @property
     def origin(self) -> tuple[str, int, str]:
-        """Who publishes: the name of the connection, the number of the channel, and the user."""
+        """The publisher: the name of the connection, the number of the channel, and the user."""
 
     @property
     def is_open(self) -> bool:

@@ -166,7 +166,7 @@ def _routes(needs: Needs) -> tuple[ApiRoute, ...]:
 
 
 ROUTES = _routes(Needs.MONITORING)
-"""Those of the management API's addresses."""
+"""The routes of the management API's addresses."""
 
 OPEN_ROUTES = _routes(Needs.NOTHING)
-"""Those of the addresses in `metrics_listen`, which ask for no login."""
+"""The routes of the addresses in `metrics_listen`, which ask for no login."""

@@ -34,7 +34,7 @@ class AttackResult:
 
     @property
     def cpu_ratio(self) -> float:
-        """The same, counted in the broker's processor time for each message: what other processes
+        """The ratio, counted in the broker's processor time for each message: what other processes
         take is not in it. 0 if the process is unknown.
         """
         rounds = zip(self.attacked, self.alone, strict=True)

@@ -72,14 +72,14 @@ class TransientFanout(Disturbance):
 
 
 class DurableFanout(TransientFanout):
-    """The same, and everything goes to disk."""
+    """A fan-out whose messages all go to disk."""
 
     about = f"queues that each of {_FANOUT_PUBLISHES} persistent publishes in one write goes to"
     persistent = True
 
 
 class LimitedFanout(DurableFanout):
-    """The same to full queues, of which each drops a message for each that comes, and no two
+    """A fan-out to full queues, of which each drops a message for each that comes, and no two
     messages have the same routing key.
     """
 
@@ -180,7 +180,7 @@ class RejectAll(Requeue):
 
     @property
     def arguments(self) -> dict[str, wire.TableItem]:
-        """Those of the queue."""
+        """The arguments of the queue."""
         return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{self.name}-dead"}
 
     def prepare(self) -> None:
@@ -211,7 +211,7 @@ class HistoryAcks(RejectAll):
 
     @property
     def arguments(self) -> dict[str, wire.TableItem]:
-        """Those of the queue."""
+        """The arguments of the queue."""
         return {"x-history-length": self.times}
 
     def disturb(self) -> None:

@@ -36,7 +36,7 @@ class ScatteredAcks(Requeue):
 
 
 class ScatteredTx(ScatteredAcks):
-    """The same, in a transaction."""
+    """Scattered acks in a transaction."""
 
     about = "messages acked in no order in one tx, and its commit"
     end = wire.TX_COMMIT, wire.TX_COMMIT_OK
@@ -53,7 +53,7 @@ class ScatteredTx(ScatteredAcks):
 
 
 class ScatteredRollback(ScatteredTx):
-    """The same, and it is rolled back."""
+    """Scattered acks in a transaction that is rolled back."""
 
     about = "messages acked in no order in one tx, and its rollback"
     end = wire.TX_ROLLBACK, wire.TX_ROLLBACK_OK

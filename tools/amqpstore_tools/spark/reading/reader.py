@@ -105,7 +105,7 @@ class StoreReader(DataSourceReader):
 
 
 class PushedReader(StoreReader):
-    """Also uses a query's filters. Spark refuses it if its own setting is off."""
+    """A reader that also uses a query's filters. Spark refuses it if its own setting is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         time_column = "time" if self._options.view == "transactions" else "publish_time"
