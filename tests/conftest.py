@@ -143,7 +143,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
 
 
-pytest_plugins = ["tests.sampling"]
+pytest_plugins = ["tests.call_baselines", "tests.sampling"]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import amqpstore_server.loop.turn
 from amqpstore_server.app import App
 from amqpstore_server.loop.read_size import LEAST_BYTES, SMALLEST_BYTES
 from amqpstore_tools.client import frames, wire
+from tests.call_baselines import Baselines, Calls
 from tests.calls import Counts
 from tests.committers import LaterDatasyncs
 from tests.one_client import messages, one_client, still_clock, wait_for_reads
@@ -24,9 +25,6 @@ from tests.waiting import wait_readable
 WARM_UP = 10
 PUBLISHES = 20
 LONG_S = 0.008
-CEILING = (143.0, 146.0)
-"""Calls a publish: of Python functions, and of built-in ones. Lower them when the broker needs
-less."""
 
 
 async def counted(counts: Counts) -> None:
@@ -100,10 +98,10 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     return found
 
 
-def test_a_publish_that_is_alone_costs_no_more_calls_than_it_did(counts: Counts) -> None:
-    calls = (counts.python.total() / PUBLISHES, counts.built_in.total() / PUBLISHES)
-    assert calls[0] <= CEILING[0], counts.python.most_common(200)
-    assert calls[1] <= CEILING[1], counts.built_in.most_common(40)
+def test_a_publish_that_is_alone_costs_no_more_calls_than_it_did(
+    counts: Counts, call_baselines: Baselines
+) -> None:
+    call_baselines.check("a lone publish", Calls.of(counts, PUBLISHES), counts)
 
 
 def test_a_client_whose_small_reads_take_long_is_read_in_smaller_pieces() -> None:
