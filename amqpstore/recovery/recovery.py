@@ -57,7 +57,7 @@ from amqpstore.evidence.passed_over import (
     passed_over,
 )
 from amqpstore.evidence.present_numbers import PresentNumbers
-from amqpstore.evidence.put_back import IS_PUT_BACK, find_put_back
+from amqpstore.evidence.put_back import find_put_back
 from amqpstore.evidence.shortfall import ReadLog, find_shortfall
 from amqpstore.evidence.wrong_kinds import only_files, replaced_segments
 from amqpstore.format.batches import StoredBatch, in_segment, take_torn_tail, torn_bytes
@@ -523,7 +523,7 @@ class _Recovery:
         where = self._files, self._directory
         for one in find_put_back(*where, segments, self._seed, given_up):
             self._is_old = True
-            self._damage(one.path, Gap(one.offset, one.offset, IS_PUT_BACK))
+            self._damage(one.path, Gap(one.offset, one.offset, one.reason))
 
     def _find_strays(self, numbers: Iterable[int]) -> None:
         """Find files of the store under other names: none of them is read, but each is reported,

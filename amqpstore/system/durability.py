@@ -28,17 +28,24 @@ def is_of_failed_disk(error: BaseException) -> bool:
     )
 
 
+def text_of(error: BaseException) -> str:
+    """Return the message of an error; an `OSError` says which file it is about, and why."""
+    if not isinstance(error, OSError) or not error.strerror or error.filename2 is not None:
+        return str(error)
+    path = error.filename
+    if isinstance(path, bytes):
+        path = path.decode(errors="replace")
+    return f"{path}: {error.strerror}" if isinstance(path, str) else str(error)
+
+
 def reason_of(error: BaseException) -> str:
     """Say why something failed, for an operator: of an error of the system which file it is about,
     and what to do.
     """
     if not isinstance(error, OSError) or not error.strerror or error.filename2 is not None:
         return str(error) or type(error).__name__
-    path = error.filename
-    if isinstance(path, bytes):
-        path = path.decode(errors="replace")
-    is_named = isinstance(path, str)
-    text = f"{path}: {error.strerror}" if is_named else error.strerror
+    is_named = isinstance(error.filename, str | bytes)
+    text = text_of(error) if is_named else error.strerror
     if error.errno in _OF_FAILED_DISKS:
         where = "that disk" if is_named else "the disk of the data directory"
         return f"{text}: {where} may have failed, see the log of the kernel (dmesg)"

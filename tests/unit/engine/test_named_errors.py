@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from amqpstore.system.durability import reason_of
+from amqpstore.system.durability import reason_of, text_of
 from amqpstore.system.files import OsFile, OsFiles, name_file
 from amqpstore_server.config.small_files import read_small
 from amqpstore_tools.verbs import serve
@@ -99,6 +99,21 @@ def test_an_error_of_our_own_keeps_its_text() -> None:
 )
 def test_what_an_operator_is_told(error: Exception, told: str) -> None:
     assert reason_of(error) == told
+
+
+@pytest.mark.parametrize("path", ["/not/there", b"/not/there"])
+def test_a_message_names_its_file_without_a_number(path: str | bytes) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        os.stat(path)
+    assert text_of(raised.value) == "/not/there: No such file or directory"
+
+
+def test_a_message_without_the_name_of_a_file_keeps_its_text() -> None:
+    """Two names, a descriptor instead of a name, a text alone, another error."""
+    with pytest.raises(FileNotFoundError) as two:
+        os.rename("/not/there", "/not/here")
+    for error in (two.value, OSError(5, "failed", 3), OSError("it failed"), ValueError("7")):
+        assert text_of(error) == str(error)
 
 
 def test_a_broker_that_cannot_start_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 """Files that are put back after a repair has given up what was in them: nothing of it is lost."""
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from amqpstore.catalog.catalog import LmdbCatalog
 from amqpstore.catalog.tables import GivenUpRow
 from amqpstore.evidence.passed_over import PassedOver
 from amqpstore.system.filenames import CATALOG, SEGMENTS, segment_name
+from amqpstore.system.files import OsFile
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.repair.plan import RepairPlan
 from amqpstore_tools.repair.truth import finding
@@ -140,6 +143,29 @@ def test_a_segment_is_put_back_under_another_name(directory: Path, name: str) ->
     assert kept(plan) == 21
     assert not check(str(directory)).is_damaged
     assert start(directory, 1).recovery_report.is_clean
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_a_segment_that_is_put_back_and_cannot_be_read_is_kept(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    aside = taken_away(directory, 3)
+    mend(str(directory))
+    shutil.move(aside, segment(directory, 3))
+    read = OsFile.read
+
+    def fails(file: OsFile, offset: int, size: int) -> bytes:
+        if file.path == str(segment(directory, 3)):
+            raise OSError(number, os.strerror(number), file.path)
+        return read(file, offset, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFile, "read", fails)
+        assert "segment-put-back" in codes(directory)
+        report = start(directory, 1).recovery_report
+        assert any("cannot be read" in reason for *_, reason in report.damage)
+    plan, _ = mend(str(directory))
+    assert kept(plan) == 21
 
 
 def test_another_repair_remembers_what_is_still_missing(directory: Path) -> None:

@@ -21,7 +21,7 @@ from amqpstore.evidence.newer_entries import find_newer_entries
 from amqpstore.evidence.newer_segments import IS_NEWER, find_newer, newer_in, noted_newer
 from amqpstore.evidence.passed_over import PassedOver
 from amqpstore.evidence.present_numbers import PresentNumbers
-from amqpstore.evidence.put_back import IS_PUT_BACK, PutBack, find_put_back
+from amqpstore.evidence.put_back import PutBack, find_put_back
 from amqpstore.format.compression import Decompressor, body_size
 from amqpstore.format.records import FORMAT_VERSION, HEADER, checksum_seed
 from amqpstore.identity import identity, marker
@@ -369,7 +369,7 @@ class PreparedStore:
             (number, f"{self._directory}/{segment_name(number)}")
             for number in self._expected.left_over
         ]
-        put_back = {one.number: one.offset for one in self._put_back(rows, left_over)}
+        put_back = {one.number: one for one in self._put_back(rows, left_over)}
         for number in self._expected.left_over:
             if tables.SEGMENTS.key(number) in self._damaged_accounts:
                 continue
@@ -382,8 +382,7 @@ class PreparedStore:
                 self._findings.add("catalog-old", segment_name(number), IS_NEWER)
                 continue
             if number in put_back:
-                where_in_it = segment_name(number), IS_PUT_BACK, put_back[number]
-                self._findings.add("segment-put-back", *where_in_it)
+                self._add_put_back(segment_name(number), put_back[number])
                 continue
             does = "moves it to quarantine" if number in quarantined else "removes it"
             text = f"nothing in it is live: {self._what_a_start_does(does)}"
@@ -421,12 +420,15 @@ class PreparedStore:
                 continue  # A start has noted it: see `_check_quarantine`.
             elif newer_in(self._files, one, self._seed, next_id):
                 self._findings.add("catalog-old", name, IS_NEWER)
-            for found in self._put_back(rows, [(one.number, one.path)]):
-                self._findings.add("segment-put-back", name, IS_PUT_BACK, found.offset)
+            for segment in self._put_back(rows, [(one.number, one.path)]):
+                self._add_put_back(name, segment)
 
     def _put_back(self, rows: Rows, segments: Iterable[tuple[int, str]]) -> Iterator[PutBack]:
         given_up = PassedOver.given_up(rows.__getitem__)
         return find_put_back(self._files, self._directory, segments, self._seed, given_up)
+
+    def _add_put_back(self, name: str, segment: PutBack) -> None:
+        self._findings.add("segment-put-back", name, segment.reason, segment.offset)
 
     def _check_newer(self, name: str, key: IndexKey, start: int, known: PresentNumbers) -> bool:
         """Report what an index file has behind `start` that nothing else has seen."""

@@ -18,6 +18,7 @@ from types import FrameType
 from amqpstore import NotAStoreError, StoreError, StoreLockedError
 from amqpstore.errors import DamageError
 from amqpstore.log.space import is_no_space
+from amqpstore.system.durability import text_of
 from amqpstore.system.files import NotAFileError
 from amqpstore_tools.offline.json_output import write_line
 from amqpstore_tools.offline.terminal import shown_lines
@@ -159,14 +160,6 @@ def _next_step(error: Exception, no_space: str) -> str:
     if is_no_space(error):
         return no_space
     return _NEXT_STEPS.get(error.errno or 0, "")
-
-
-def text_of(error: Exception) -> str:
-    """Return the message of an error; an `OSError` says which file it is about, and why."""
-    if not isinstance(error, OSError) or not error.strerror or error.filename2:
-        return str(error)
-    is_name = isinstance(error.filename, str | bytes)
-    return f"{os.fsdecode(error.filename)}: {error.strerror}" if is_name else str(error)
 
 
 def _interrupt(_number: int, _stack: FrameType | None) -> None:
