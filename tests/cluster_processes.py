@@ -267,7 +267,7 @@ class GroupProcesses:
 
     def forget_etcd(self) -> None:
         """Take whatever etcd answers from now on for the right one."""
-        self.client = self._stack.enter_context(self.client.stranger())
+        self.client = self._stack.enter_context(self.client.without_identity())
 
     def leader(self) -> MemberProcess | None:
         """The member that etcd names, if it serves clients."""

@@ -9,7 +9,7 @@ class NamedGuest:
         self._name = name
         self._turned_away = [] if turned_away is None else turned_away
 
-    def turn_away(self) -> None:
+    def evict(self) -> None:
         self._turned_away.append(self._name)
 
     def has_unread(self) -> bool:

@@ -40,7 +40,7 @@ and all, while what they know of is missing and no checkpoint has noted that.
 """
 
 _PAUSE_MS = 1000
-_REST_MS = 60_000
+_RETRY_MS = 60_000
 
 
 class DurablePosition(NamedTuple):
@@ -114,7 +114,7 @@ class PositionNotes:
             _log.warning(
                 "how far the log is durable is not noted for a minute: %s", reason_of(error)
             )
-            self.due_ms = now_ms + _REST_MS
+            self.due_ms = now_ms + _RETRY_MS
             # It is unknown how much was written: nothing is written behind it.
             self.close()
             return

@@ -57,7 +57,7 @@ _WITHOUT_ROOM = 64
 class RunAccount(Protocol):
     """Counts runs that were taken: those in memory, or those whose messages have left it."""
 
-    def was_split(self, run: Run, head: Run) -> None:
+    def note_split(self, run: Run, head: Run) -> None:
         """Note that a counted run was split; the new run counts as well."""
 
     def remove(self, run: Run) -> None:
@@ -185,7 +185,7 @@ class Run:
         else:
             self.body_bytes = 0  # unknown, as that of the other part
         if self.account is not None:
-            self.account.was_split(self, head)
+            self.account.note_split(self, head)
         return head
 
     def _share_memory(self, head: Run) -> None:

@@ -59,7 +59,7 @@ consumer tag, what happened: a column each, in order.
 
 NOTE_BYTES = struct.calcsize(">" + COLUMNS)
 
-_REST_MS = 60_000
+_RETRY_MS = 60_000
 
 _NEWEST_BYTES = 1 << 20
 """How much of the newest notes is read: to decode them takes about 0.2 s."""
@@ -135,7 +135,7 @@ class ClientTrails:
         self._waiting_blocks = 0
         self._file: File | None = None
         self._number = 0
-        self._rests_until_ms = 0
+        self._retry_at_ms = 0
         files.make_directory(self._directory)
 
     def note(
@@ -216,7 +216,7 @@ class ClientTrails:
     def _write(self, noted: list[_Noted]) -> None:
         self._waiting_blocks -= 1
         now_ms = self._clock.monotonic_ms()
-        if now_ms < self._rests_until_ms or not self._may_write():
+        if now_ms < self._retry_at_ms or not self._may_write():
             return
         try:
             file = self._file or self._begin_file()
@@ -226,7 +226,7 @@ class ClientTrails:
                 "who published and received messages is not noted for a minute: %s",
                 reason_of(error),
             )
-            self._rests_until_ms = now_ms + _REST_MS
+            self._retry_at_ms = now_ms + _RETRY_MS
             # It is unknown how much of the block was written: nothing is written behind it.
             self._end_file()
             return

@@ -2,7 +2,7 @@
 
 The log would only notice a wrong message when it encodes the batch. A batch contains messages of
 many publishers, and one that cannot be encoded stops the store for all of them. So does an error in
-the midst of a change. So each value of a caller is checked here, by whichever door it comes.
+the midst of a change. So each value of a caller is checked here, whichever way it comes.
 """
 
 from __future__ import annotations

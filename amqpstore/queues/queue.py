@@ -53,7 +53,7 @@ class Unloaded:
         self.count -= run.count
         self.body_bytes -= run.body_bytes
 
-    def was_split(self, run: Run, head: Run) -> None:  # noqa: ARG002 - as the other account
+    def note_split(self, run: Run, head: Run) -> None:  # noqa: ARG002 - as the other account
         """Note that a part of a run is a run of its own."""
         head.account = self
 

@@ -132,7 +132,7 @@ class Rereading:
             queue, place = next(iter(self._places.items()))
             run = None if queue.deleted else queue.quarantined.at_or_after(place)
             if run is None:
-                self._is_through(queue)
+                self._move_on(queue)
                 continue
             sequence = max(place, run.first_sequence)
             skipped = sequence - run.first_sequence
@@ -159,7 +159,7 @@ class Rereading:
             queue.unread.append(file)
             yield queue, file
 
-    def _is_through(self, queue: Queue) -> None:
+    def _move_on(self, queue: Queue) -> None:
         """Continue with another queue; come back to this one if anything is left."""
         del self._places[queue]
         if not queue.deleted and (queue.quarantined.count or queue.unread):

@@ -59,7 +59,7 @@ class Unacked:
         del (self._logged if run.first_id else self._transient)[run]
         self.memory_bytes -= run.memory_bytes
 
-    def was_split(self, run: Run, head: Run) -> None:
+    def note_split(self, run: Run, head: Run) -> None:
         """Note that a part of a run is a run of its own: both together have what the run had."""
         head.account = self
         runs = self._logged if run.first_id else self._transient

@@ -5,7 +5,7 @@ waits for the interpreter before and after the call, and it has to wake the thre
 batch. Linux can do without it: its asynchronous I/O (`io_submit(2)`) has an operation for
 fdatasync, and signals its end through an eventfd, which a selector can wait for with the sockets.
 
-This is a second door to the operating system besides `files`, for this one call. Files that have no
+This is a second way to the operating system besides `files`, for this one call. Files that have no
 descriptor, such as simulated ones, are synced by their own `datasync`.
 """
 

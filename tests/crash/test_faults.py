@@ -30,8 +30,8 @@ from amqpstore_tools.drill.invariants import Fault, broken_promises, touched_fil
 from amqpstore_tools.drill.outside import Outside
 from amqpstore_tools.drill.promises import Promises
 from amqpstore_tools.drill.prover import Prover
-from amqpstore_tools.drill.strangers import STRANGERS
 from amqpstore_tools.drill.trace import Asked, Promised, StoreOpened, Trace
+from amqpstore_tools.drill.unknown_files import UNKNOWN_FILES
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.faulty_files import NO_SPACE, FaultKind, Faults
 from amqpstore_tools.simulation.memory_files import MemoryFile
@@ -143,7 +143,7 @@ def check_what_came_of_it(
         assert call.startswith("commit"), f"{call} failed, and something was refused for it"
     elif verb in ("datasync", "sync_directory", "commit") and outside.is_open:
         assert isinstance(error, DurabilityError), f"{call} failed, and the store went on"
-    elif verb in ("open", "read") or path.removeprefix(f"{DIRECTORY}/") in STRANGERS:
+    elif verb in ("open", "read") or path.removeprefix(f"{DIRECTORY}/") in UNKNOWN_FILES:
         # A start has looked whether strangers are files of the store, and they are not. A store
         # lives on with that: it says which message it could not read, or puts off what it
         # wanted to do; or it was being opened, and what could not be read was read in pieces.

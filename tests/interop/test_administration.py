@@ -16,7 +16,7 @@ import pika
 import pytest
 
 from amqpstore_tools.__main__ import main
-from amqpstore_tools.administration.door import asked
+from amqpstore_tools.administration.client import asked
 from tests import waiting
 from tests.broker_process import BrokerProcess
 from tests.interop.pika_client import wait_until

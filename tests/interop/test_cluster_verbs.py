@@ -28,7 +28,7 @@ from amqpstore_server.cluster.keys import (
 from amqpstore_server.etcd.client import EtcdClient
 from amqpstore_server.etcd.settings import EtcdSettings
 from amqpstore_tools.__main__ import main
-from amqpstore_tools.administration.door import asked
+from amqpstore_tools.administration.client import asked
 from amqpstore_tools.offline.exits import ToolError
 from tests.etcd_process import PATIENT_S, EtcdCluster
 from tests.interop.relay import Relay

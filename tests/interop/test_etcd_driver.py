@@ -43,7 +43,7 @@ class Heard:
     def viewed(self, view: View) -> None:
         self.views.append(view)
 
-    def is_another(self, reason: str) -> None:
+    def etcd_is_another(self, reason: str) -> None:
         self.objections.append(reason)
 
     def granted(self, lease: int) -> None:

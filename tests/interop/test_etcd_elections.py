@@ -98,7 +98,7 @@ class _Way:
     def viewed(self, view: View) -> None:
         self._hand_in(lambda: self.reader(view._replace(cluster=CLUSTER)))
 
-    def is_another(self, reason: str) -> None:
+    def etcd_is_another(self, reason: str) -> None:
         raise AssertionError(reason)
 
     def granted(self, lease: int) -> None:

@@ -14,7 +14,7 @@ from amqpstore_server.protocol.content import (
 )
 from amqpstore_server.protocol.frames import header_frame, method_frame
 from amqpstore_server.protocol.methods import Method, decode_method
-from amqpstore_tools.administration.door import asked
+from amqpstore_tools.administration.client import asked
 from tests.broker_process import BrokerProcess
 from tests.conformance.wire_client import WireClient
 from tests.content_header import encode_content_header

@@ -180,8 +180,8 @@ def a_death_is_not_counted_twice(patch: Patch) -> None:
 
 
 def the_last_come_is_active(patch: Patch) -> None:
-    def pump(self: Dispatch, *, in_turns: bool) -> None:
-        self._serve(list(self.consumers)[-1:], in_turns=in_turns)
+    def pump(self: Dispatch, *, yields: bool) -> None:
+        self._serve(list(self.consumers)[-1:], yields=yields)
 
     patch.setattr(Dispatch, "pump", pump)
 
@@ -242,7 +242,7 @@ def one_without_acks_waits_for_nobody(patch: Patch) -> None:
 
 def what_would_be_dropped_waits_for_another_turn(patch: Patch) -> None:
     pump = Dispatch.pump
-    patch.setattr(Dispatch, "pump", lambda self, *, in_turns: pump(self, in_turns=True))
+    patch.setattr(Dispatch, "pump", lambda self, *, yields: pump(self, yields=True))
 
 
 def a_moved_message_comes_when_it_wants(patch: Patch) -> None:

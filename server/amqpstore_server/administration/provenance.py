@@ -38,27 +38,30 @@ MAX_READ_S = 20.0
 """How long the log is read for one answer."""
 
 _WORK_S = 0.004
-_REST_S = 0.002
-"""A reader takes the interpreter from the event loop: it works that long, and rests that long."""
+_PAUSE_S = 0.002
+"""A reader takes the interpreter from the event loop: it works that long, and pauses that long."""
 
 _MAX_NUMBER = 1 << 62
 
 
 class ReadingPace:
-    """Says whether a reader goes on, and lets it rest. Args: max_s, from the first question on."""
+    """Says whether a reader goes on, and makes it pause.
+
+    Args: max_s, from the first question on.
+    """
 
     def __init__(self, max_s: float = MAX_READ_S) -> None:
         self._max_s = max_s
-        self._ends_at = self._rests_at = 0.0
+        self._ends_at = self._pauses_at = 0.0
 
     def __call__(self) -> bool:
         """Return whether there is time left."""
         now = time.perf_counter()
         if not self._ends_at:
-            self._ends_at, self._rests_at = now + self._max_s, now + _WORK_S
-        if now >= self._rests_at:
-            time.sleep(_REST_S)
-            self._rests_at = time.perf_counter() + _WORK_S
+            self._ends_at, self._pauses_at = now + self._max_s, now + _WORK_S
+        if now >= self._pauses_at:
+            time.sleep(_PAUSE_S)
+            self._pauses_at = time.perf_counter() + _WORK_S
         return now < self._ends_at
 
 

@@ -10,7 +10,7 @@ from amqpstore_server.amqp.arguments import wait_ms
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
-from amqpstore_server.amqp.publishing import PublishedPart, in_turn
+from amqpstore_server.amqp.publishing import PublishedPart, in_order
 from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
@@ -78,11 +78,11 @@ class AmqpChannel:
         self._context = context
         self._outbox = context.outbox
         origin = Origin(context.name, number, context.access.user)
-        self._broker = Channel(context.vhost, context, self, context.transacted, origin)
-        self._broker.max_prefetch = context.max_prefetch
-        self._gets = Gets(self._broker, self._answer_get)
+        self._channel = Channel(context.vhost, context, self, context.transacted, origin)
+        self._channel.max_prefetch = context.max_prefetch
+        self._gets = Gets(self._channel, self._answer_get)
         self._topology = Topology(context.vhost, context.access, context, context.log, self._send)
-        self._distributed = Distributed(self._broker, context.access, self._send_late)
+        self._distributed = Distributed(self._channel, context.access, self._send_late)
         self._check_consumers = check_consumers
         self._consumer_tags = 0
 
@@ -113,10 +113,10 @@ class AmqpChannel:
         channel: it takes several turns, for replays, or for messages that each go to many queues.
         Raises: AmqpError, BrokerError.
         """
-        self._broker.place_column()
+        self._channel.place_column()
         parts: Sequence[tuple[PublishedPart | Publishes, Target]]
         if publishes.is_mixed:
-            parts = [(part, part.target) for part in in_turn(publishes)]
+            parts = [(part, part.target) for part in in_order(publishes)]
         else:
             parts = [(publishes, publishes.targets[0])]
         steps = self._publish(parts)
@@ -127,8 +127,8 @@ class AmqpChannel:
     def _publish(self, parts: Iterable[tuple[PublishedPart | Publishes, Target]]) -> Iterator[None]:
         """Publish messages, in steps: others may have their turn after each."""
         access, rights = self._context.access, self._topology.publish_rights
-        broker = self._broker
-        context = broker.vhost.context
+        channel = self._channel
+        context = channel.vhost.context
         for part, target in parts:
             publish = target.publish
             is_replay = publish.exchange == REPLAY_EXCHANGE
@@ -137,19 +137,19 @@ class AmqpChannel:
                 self._topology.check_history(publish.routing_key)
             flags = _FLAGS[publish.mandatory, publish.immediate]
             for envelope, messages in self._context.envelopes.messages(
-                part, target, broker.reply_to
+                part, target, channel.reply_to
             ):
                 if is_replay:
-                    yield from broker.replay(messages, flags)
+                    yield from channel.replay(messages, flags)
                     continue
                 if access.has_topics:
                     rights.check_keys(*envelope.address)
                 if len(envelope.address[1]) > _FEW_KEYS:
-                    yield from broker.vhost.router.finding(envelope)
-                broker.publish(envelope, messages, flags)
+                    yield from channel.vhost.router.finding(envelope)
+                channel.publish(envelope, messages, flags)
                 if context.is_turn_spent:
                     yield
-                while broker.publisher.must_wait:
+                while channel.publisher.must_wait:
                     yield
 
     def ack(self, acks: Acks) -> Iterator[None] | None:
@@ -159,42 +159,42 @@ class AmqpChannel:
         channel: there are very many. Raises: BrokerError.
         """
         if acks.multiple:
-            return self._broker.settling_until(acks.last, requeue=None)
-        self._broker.ack(acks.first, acks.last)
+            return self._channel.settling_until(acks.last, requeue=None)
+        self._channel.ack(acks.first, acks.last)
         return None
 
     def confirm_published(self) -> None:
         """Confirm what was published during this read."""
-        self._broker.confirm_published()
+        self._channel.confirm_published()
 
     def resume(self) -> None:
         """Continue deliveries: the connection is writable again."""
         if self.state is not _OPEN:
             return
-        self._broker.resume()
+        self._channel.resume()
         self._gets.resume()
 
     @property
-    def core(self) -> Channel:
+    def broker_channel(self) -> Channel:
         """The channel of the broker that carries out its methods."""
-        return self._broker
+        return self._channel
 
     @property
     def counters(self) -> ChannelCounters:
         """What has passed through the channel."""
-        return self._broker.counters
+        return self._channel.counters
 
     @property
     def has_unacked(self) -> bool:
         """Whether the client has deliveries that it may still ack."""
-        return self.state is _OPEN and self._broker.has_unacked
+        return self.state is _OPEN and self._channel.has_unacked
 
     def recheck_permissions(self) -> None:
         """End consumers and waiting gets that the user's changed permissions no longer allow."""
         if self.state is not _OPEN:
             return
         access = self._context.access
-        self._broker.end_consumers(access)
+        self._channel.end_consumers(access)
         self._gets.end_waits(access)
 
     def fail(self, close: methods.ChannelClose) -> None:
@@ -202,16 +202,16 @@ class AmqpChannel:
 
         The confirms of what it published before are sent first.
         """
-        self._broker.confirm_published()
+        self._channel.confirm_published()
         self._move(ChannelEvent.FAULT)
         self._fault = close
 
         def say_so() -> None:
             self.tell_fault()
             self._move(ChannelEvent.KEPT)
-            self._broker.forget_outlet()
+            self._channel.forget_outlet()
 
-        self._broker.when_durable(say_so)
+        self._channel.when_durable(say_so)
 
     def tell_fault(self) -> None:
         """Tell the client of the error that closes the channel, unless it was told before.
@@ -226,7 +226,7 @@ class AmqpChannel:
     def end(self, event: ChannelEvent) -> None:
         """End the channel: the client closes it, or the connection is over."""
         self._move(event)
-        self._broker.forget_outlet()
+        self._channel.forget_outlet()
 
     def _move(self, event: ChannelEvent) -> None:
         """Move to the next state of the table. When the channel leaves OPEN, unacked messages are
@@ -235,7 +235,7 @@ class AmqpChannel:
         before, self.state = self.state, CHANNEL[self.state][event]
         if before is _OPEN:
             self._gets.close()
-            self._broker.close()
+            self._channel.close()
             # These refer back to this channel: clearing them frees it at once, not at the next
             # garbage collection.
             del self._gets, self._topology, self._distributed
@@ -313,23 +313,23 @@ class AmqpChannel:
             self._send(method)
 
     def on_channel_flow(self, method: methods.ChannelFlow) -> None:
-        self._broker.pause(paused=not method.active)
+        self._channel.pause(paused=not method.active)
         self._send(methods.ChannelFlowOk(active=method.active))
 
     def on_basic_qos(self, method: methods.BasicQos) -> None:
-        broker = self._broker
+        channel = self._channel
         if method.global_ or self._context.shares_prefetch:
-            broker.window.messages = method.prefetch_count
-            broker.window.size = method.prefetch_size
-            broker.resume_soon()
+            channel.window.messages = method.prefetch_count
+            channel.window.size = method.prefetch_size
+            channel.resume_soon()
         else:
-            broker.consumer_window = method.prefetch_count, method.prefetch_size
+            channel.consumer_window = method.prefetch_count, method.prefetch_size
         self._send(methods.BasicQosOk())
 
     def on_basic_consume(self, method: methods.BasicConsume) -> None:
         self._check_consumers()
         tag = method.consumer_tag
-        while not tag or (not method.consumer_tag and tag in self._broker.consumers):
+        while not tag or (not method.consumer_tag and tag in self._channel.consumers):
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
         check_arguments(Place.CONSUMER, method.arguments, f"consumer '{tag}'")
@@ -339,10 +339,10 @@ class AmqpChannel:
         )
         # Deliveries are sent at the end of the turn, so consume-ok goes out before them.
         if method.queue == REPLY_TO:
-            self._broker.consume_replies(tag, options)
+            self._channel.consume_replies(tag, options)
         else:
             queue = self._readable_queue(method.queue)
-            self._broker.consume(queue, tag, options, method.arguments)
+            self._channel.consume(queue, tag, options, method.arguments)
         if method.arguments or method.no_local:
             self._context.vhost.note_consumer(
                 method.queue, tag, method.arguments, no_local=method.no_local
@@ -357,7 +357,7 @@ class AmqpChannel:
         return queue
 
     def on_basic_cancel(self, method: methods.BasicCancel) -> None:
-        self._broker.cancel(method.consumer_tag)
+        self._channel.cancel(method.consumer_tag)
         if not method.no_wait:
             self._send(methods.BasicCancelOk(consumer_tag=method.consumer_tag))
 
@@ -367,7 +367,7 @@ class AmqpChannel:
     def on_basic_get(self, method: methods.BasicGet) -> Iterator[None] | None:
         queue = self._readable_queue(method.queue)
         most = self._context.max_prefetch
-        if most and not method.no_ack and self._broker.unacked_count >= most:
+        if most and not method.no_ack and self._channel.unacked_count >= most:
             raise PreconditionFailed(
                 f"the channel has {most} unacked messages, and may get no more: ack some before"
             )
@@ -385,7 +385,7 @@ class AmqpChannel:
 
     def _answer_get(self, queue: Queue, fetched: Fetched) -> None:
         if fetched is None:
-            self._broker.found_nothing(queue)
+            self._channel.found_nothing(queue)
             self._send(methods.BasicGetEmpty())
             return
         tag, run = fetched
@@ -401,40 +401,40 @@ class AmqpChannel:
         add_content(self._outbox, self.number, answer.encode(), message, self._context.frame_max)
 
     def on_basic_reject(self, method: methods.BasicReject) -> None:
-        self._broker.reject(method.delivery_tag, requeue=method.requeue)
+        self._channel.reject(method.delivery_tag, requeue=method.requeue)
 
     def on_basic_nack(self, method: methods.BasicNack) -> Iterator[None] | None:
         tag, requeue = method.delivery_tag, method.requeue
         if method.multiple:
-            return self._broker.settling_until(tag, requeue=requeue)
-        self._broker.reject(tag, requeue=requeue)
+            return self._channel.settling_until(tag, requeue=requeue)
+        self._channel.reject(tag, requeue=requeue)
         return None
 
     def on_basic_recover(self, method: methods.BasicRecover) -> Iterator[None] | None:
         # Redelivered messages are sent at once, so the answer has to go out before them.
         self._send(methods.BasicRecoverOk())
-        return self._broker.recovering(requeue=method.requeue)
+        return self._channel.recovering(requeue=method.requeue)
 
     def on_basic_recover_async(self, method: methods.BasicRecoverAsync) -> Iterator[None] | None:
-        return self._broker.recovering(requeue=method.requeue)
+        return self._channel.recovering(requeue=method.requeue)
 
     def on_confirm_select(self, method: methods.ConfirmSelect) -> None:
-        self._broker.select_confirms()
+        self._channel.select_confirms()
         if not method.no_wait:
             self._send(methods.ConfirmSelectOk())
 
     def on_tx_select(self, _method: methods.TxSelect) -> None:
-        self._broker.select_transactions()
+        self._channel.select_transactions()
         self._send(methods.TxSelectOk())
 
     def on_tx_commit(self, _method: methods.TxCommit) -> Iterator[None] | None:
-        return _begun(self._broker.committing())
+        return _begun(self._channel.committing())
 
     def on_tx_rollback(self, _method: methods.TxRollback) -> Iterator[None] | None:
         return _begun(self._roll_back())
 
     def _roll_back(self) -> Iterator[None]:
-        yield from self._broker.rolling_back()
+        yield from self._channel.rolling_back()
         self._send(methods.TxRollbackOk())
 
     def misplaced(self, method: methods.Method) -> None:

@@ -65,7 +65,7 @@ def _by_route(
     return indexes
 
 
-def in_turn(publishes: Publishes) -> list[PublishedPart]:
+def in_order(publishes: Publishes) -> list[PublishedPart]:
     """Return the messages in their order: a part is what follows each other with one target."""
     parts: list[PublishedPart] = []
     last: Target | None = None

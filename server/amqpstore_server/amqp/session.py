@@ -89,7 +89,7 @@ class Session:
         elif channel.state is _OPEN:
             if type(event) is Publishes:
                 self._note_sizes(event.headers)
-                if self._simple_targets.leave(event, channel.core):
+                if self._simple_targets.leave(event, channel.broker_channel):
                     return None
                 published.add(channel)
                 if (rest := channel.publish(event)) is not None:
@@ -167,7 +167,7 @@ class Session:
         if not limit or self._most_consumers <= limit:
             return
         # Those that were cancelled since are not subtracted.
-        count = sum(len(channel.core.consumers) for channel in self._channels.values())
+        count = sum(len(channel.broker_channel.consumers) for channel in self._channels.values())
         if count >= limit:
             raise NotAllowed(f"number of consumers is limited: max_consumers is {limit}")
         self._most_consumers = count + 1
@@ -244,7 +244,7 @@ class Session:
     def is_consuming(self) -> bool:
         """Whether the client has consumers, or deliveries that it may still ack."""
         return self.has_unacked or any(
-            channel.core.consumers for channel in self._channels.values()
+            channel.broker_channel.consumers for channel in self._channels.values()
         )
 
     def resume(self) -> None:

@@ -293,17 +293,17 @@ class Broker:
         )
 
     @property
-    def only_rests(self) -> bool:
+    def only_moves_are_left(self) -> bool:
         """Whether nothing is left but to move and drop messages that may wait."""
         context = self.context
         return not (context.touched or context.late_drops or context.background)
 
-    def pump(self, *, collects: bool = False, rests: bool = False) -> float:
+    def pump(self, *, collects: bool = False, must_moves_wait: bool = False) -> float:
         """Have every queue that was touched hand out what it can, and do a step of the work in the
         background. Returns what it has spent of the budget of the turn.
 
-        Args: collects, whether those that only got messages wait for more of them; rests, whether
-        no messages are moved or dropped.
+        Args: collects, whether queues that only got messages wait for more of them;
+        must_moves_wait, whether no messages are moved or dropped.
         """
         context = self.context
         context.column.place()
@@ -313,10 +313,10 @@ class Broker:
             context.touched.update(context.arrivals)
             context.arrivals.clear()
         context.handed_out = context.spent = 0
-        context.is_resting = rests
+        context.are_moves_paused = must_moves_wait
         if context.late_drops:
             self._drop_late()
-        if context.unfinished and not rests:
+        if context.unfinished and not must_moves_wait:
             self._go_on()
         if context.freed:
             context.touch_freed()
@@ -331,7 +331,7 @@ class Broker:
                 # everybody else waits. The remaining queues come first in the next turn.
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
                 break
-            queue.pump(in_turns=True)
+            queue.pump(yields=True)
         spent, context.spent = context.spent, 0
         return spent
 
@@ -345,7 +345,7 @@ class Broker:
             queue, _ = context.unfinished.popitem(last=False)
             context.touched.pop(queue, None)
             context.spent += LOOK_COST
-            queue.pump(in_turns=True)
+            queue.pump(yields=True)
 
     def _drop_late(self) -> None:
         """Let queues drop what is too much since publishes to many queues: with half of the budget,

@@ -116,7 +116,7 @@ class EtcdClient:
         """Why the etcd that answers is not the one that is known; empty if it is, or none does."""
         return self._identity.objection
 
-    def stranger(self) -> EtcdClient:
+    def without_identity(self) -> EtcdClient:
         """Return another client, that knows nothing of this etcd and takes any."""
         return EtcdClient(
             self._settings, self._prefix, timeout_s=self._timeout_s, clock=self._clock
@@ -164,7 +164,7 @@ class EtcdClient:
         """
         request = messages.lease_request(lease)
         problems = []
-        for endpoint in self._in_turn():
+        for endpoint in self._in_order():
             asked_at = self._clock()
             if not is_fit():
                 raise NotFitError
@@ -193,7 +193,7 @@ class EtcdClient:
         """Carry out a transaction, once."""
         request = messages.transaction_request(transaction, self._prefix)
         problems = []
-        for endpoint in self._in_turn():
+        for endpoint in self._in_order():
             try:
                 return self._exchange(
                     endpoint, "/v3/kv/txn", request, messages.TransactionAnswer, _attempted
@@ -215,7 +215,7 @@ class EtcdClient:
         """
         request = messages.watch_request(self._prefix, revision)
         problems = []
-        for endpoint in self._in_turn():
+        for endpoint in self._in_order():
             self._identity.begin()
             try:
                 lines = endpoint.lines("/v3/watch", request, SILENCE_S)
@@ -228,7 +228,7 @@ class EtcdClient:
 
     # Endpoints.
 
-    def _in_turn(self) -> list[Endpoint]:
+    def _in_order(self) -> list[Endpoint]:
         first = self._first
         return self._endpoints[first:] + self._endpoints[:first]
 
@@ -241,7 +241,7 @@ class EtcdClient:
     ) -> _Result:
         """Return what the first endpoint says whose answer can be understood."""
         problems = []
-        for endpoint in self._in_turn():
+        for endpoint in self._in_order():
             try:
                 return self._exchange(endpoint, path, request, shape, understand)
             except LeaseGoneError:

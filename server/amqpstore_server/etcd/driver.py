@@ -33,7 +33,7 @@ class EtcdAnswers(Protocol):
 
     def viewed(self, view: View) -> None: ...
 
-    def is_another(self, reason: str) -> None:
+    def etcd_is_another(self, reason: str) -> None:
         """Another etcd answers than the one that is known."""
 
     def granted(self, lease: int) -> None: ...
@@ -69,8 +69,10 @@ class EtcdDriver:
         self._was_fit = True
         self._requests = Lane("etcd requests", self._request, _is_same_read, _is_waited_for)
         self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
-        self._stranger = client.stranger()
-        self._showing = Lane("etcd presence", Presence(self._stranger).show, lambda _, __: True)
+        self._presence_client = client.without_identity()
+        self._showing = Lane(
+            "etcd presence", Presence(self._presence_client).show, lambda _, __: True
+        )
         self._watching = Watching(client, answers.viewed)
 
     def carry_out(self, effect: EtcdEffect) -> None:
@@ -88,7 +90,7 @@ class EtcdDriver:
         self._renewals.close()
         self._showing.close()
         self._requests.close()
-        self._stranger.close()
+        self._presence_client.close()
 
     def _request(self, effect: ReadKeys | Grant | Attempt | Revoke) -> None:
         match effect:
@@ -114,7 +116,7 @@ class EtcdDriver:
             view = self._client.read()
         except EtcdError:
             if reason := self._client.objection:
-                self._answers.is_another(reason)
+                self._answers.etcd_is_another(reason)
             return
         self._answers.viewed(view)
 

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class Guest(Protocol):
     """The connection of a client."""
 
-    def turn_away(self) -> None:
+    def evict(self) -> None:
         """End the connection at once: its place is needed for another."""
 
     def has_unread(self) -> bool:
@@ -56,10 +56,10 @@ class Visitor:
         """Whether it has had the time to send something, and all that it has sent was read."""
         return now >= self._since + moment_s and not self._guest.has_unread()
 
-    def turn_away(self) -> None:
+    def evict(self) -> None:
         """End its connection: its place is needed for another."""
         self.leave()
-        self._guest.turn_away()
+        self._guest.evict()
 
     @property
     def is_in_the_way(self) -> bool:
@@ -182,7 +182,7 @@ class Doors:
     def _make_room(silent: dict[Visitor, None]) -> None:
         """Turn the oldest of these away."""
         if oldest := next(iter(silent), None):
-            oldest.turn_away()
+            oldest.evict()
 
     def _max_waiting(self) -> int:
         """How many may wait to be let in."""

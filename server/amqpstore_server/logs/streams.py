@@ -22,7 +22,7 @@ from collections.abc import Callable
 _MAX_QUEUED_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 16
 _PAUSE_S = 0.01
-"""How long the thread rests after it has written. Each time it runs it takes the interpreter from
+"""How long the thread pauses after it has written. Each time it runs it takes the interpreter from
 the one that serves clients, and while these come and go, each of them has several lines.
 """
 _FLUSH_S = 1.0
@@ -121,14 +121,14 @@ class DecoupledStream(io.TextIOBase):
             self._thread.start()
 
     def _run(self) -> None:
-        rest_until = 0.0
+        paused_until = 0.0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._texts)
-                self._changed.wait_for(self._is_urgent, rest_until - time.monotonic())
+                self._changed.wait_for(self._is_urgent, paused_until - time.monotonic())
                 chunk = self._next_chunk()
             is_written = self._write(chunk)
-            rest_until = time.monotonic() + _PAUSE_S
+            paused_until = time.monotonic() + _PAUSE_S
             with self._changed:
                 self._queued_bytes -= len(chunk)
                 if not is_written:

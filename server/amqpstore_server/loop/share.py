@@ -8,8 +8,8 @@ _OTHERS_S = 0.002
 """Others are at work if something was read from a client in that time."""
 
 _MOST_ADDED_S = 0.1
-"""Work in many pieces owes the others no longer a rest than this, or than one of the pieces asks
-for: while they are at work it rests after each round, and what it did when they were not took
+"""Work in many pieces owes the others no a longer pause than this, or than one of the pieces asks
+for: while they are at work it pauses after each round, and what it did when they were not took
 nothing from them.
 """
 
@@ -17,24 +17,25 @@ nothing from them.
 class Share:
     """A part of the time while others are at work, and all of it otherwise.
 
-    Args: rest, how many times as long as it last took the work waits, while others are at work.
+    Args: pause_ratio, the pause after work divided by the time that the work took, while others
+    are at work.
     """
 
-    __slots__ = ("_rest", "_rests_until")
+    __slots__ = ("_pause_ratio", "_paused_until")
 
-    def __init__(self, rest: float) -> None:
-        self._rest = rest
-        self._rests_until = -math.inf
+    def __init__(self, pause_ratio: float) -> None:
+        self._pause_ratio = pause_ratio
+        self._paused_until = -math.inf
 
     def took(self, now: float, seconds: float) -> None:
         """Note that the work has taken so long, until now. What follows without a break adds up."""
-        rest_s = seconds * self._rest
-        most = max(self._rests_until, now + max(rest_s, _MOST_ADDED_S))
-        self._rests_until = min(max(self._rests_until, now) + rest_s, most)
+        pause_s = seconds * self._pause_ratio
+        most = max(self._paused_until, now + max(pause_s, _MOST_ADDED_S))
+        self._paused_until = min(max(self._paused_until, now) + pause_s, most)
 
     def wait_s(self, now: float, others_at: float) -> float:
         """Return how long the work has to wait, unless others go on: 0 if it may be done now.
 
         Args: others_at, when others were last at work.
         """
-        return max(0.0, min(self._rests_until, others_at + _OTHERS_S) - now)
+        return max(0.0, min(self._paused_until, others_at + _OTHERS_S) - now)

@@ -141,7 +141,7 @@ class SocketConnection:
             peer=peer,
             product=product,
             may_impersonate=logins.may_impersonate,
-            on_output=partial(turn.has_output, self),
+            on_output=partial(turn.note_output, self),
             now=self._accepted_at,
             name=self.name,
             has_tls=tls_context is not None,
@@ -199,7 +199,7 @@ class SocketConnection:
         and `run` has its first turn after that.
         """
         self._visitor = visitor
-        self.amqp.on_secret = self._has_secret
+        self.amqp.on_secret = self._take_secret
         if self._tls is not None:
             self._sockets.let_others_run()
             return
@@ -344,7 +344,7 @@ class SocketConnection:
         except OSError:
             return False
 
-    def turn_away(self) -> None:
+    def evict(self) -> None:
         """End the connection at once: its place is needed for another."""
         self.amqp.abandon()
         self.end()
@@ -401,7 +401,7 @@ class SocketConnection:
         self._is_drained = False
         self._update_reading()
         self._let_go()
-        self._turn.has_output(self)
+        self._turn.note_output(self)
 
     def read_ready(self, now: float) -> None:
         """Read once from the socket and handle the bytes, or go on with those of the last read."""
@@ -409,7 +409,7 @@ class SocketConnection:
             self._read(now)
             if self.amqp.has_defined:
                 self.amqp.has_defined = False
-                self._turn.has_defined(self)
+                self._turn.note_definer(self)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
@@ -590,7 +590,7 @@ class SocketConnection:
             nursery.cancel_scope.cancel()
         return found
 
-    def _has_secret(self, token: str) -> None:
+    def _take_secret(self, token: str) -> None:
         self._start(partial(self._renew, token))
 
     def _start(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -628,7 +628,7 @@ class SocketConnection:
         def release() -> None:
             self._is_withheld -= 1
             if not self._is_withheld and self.amqp.outbox.byte_count:
-                self._turn.has_output(self)
+                self._turn.note_output(self)
 
         return release
 

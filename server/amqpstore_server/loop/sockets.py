@@ -50,7 +50,7 @@ _HURRIED_S = 0.3
 _HURRIED_READING_S = 0.001
 """How long a round reads while a task is in a hurry."""
 
-_REST = 9.0
+_PAUSE_RATIO = 9.0
 """Clients that are costly wait that many times as long as the last read of one of them took, while
 others are at work: so they have a tenth of the time.
 """
@@ -120,7 +120,7 @@ class Sockets:
         """Readable, or to be continued, but costly: they wait for the others."""
         self._leaving: dict[int, SocketReader] = {}
         """Their clients have closed their side: they wait for the others too."""
-        self._share = Share(_REST)
+        self._share = Share(_PAUSE_RATIO)
         """Decides whether those who are costly have had their part of the time."""
         self._costly_was_read = False
         """In this round."""
@@ -222,7 +222,7 @@ class Sockets:
 
         Other tasks run before that, unless they did some milliseconds ago.
         """
-        if self._costly and not self._rest_s():
+        if self._costly and not self._pause_s():
             self.let_others_run()  # what they are about to do may take long
         now = time.perf_counter()
         wait_s = self._wait_s(now)
@@ -253,9 +253,9 @@ class Sockets:
         if self._ready or self._continuing or self._leaving or self._arrived:
             return 0.0
         wait_s = max(0.0, self._return_at - now)
-        return min(wait_s, self._rest_s()) if self._costly else wait_s
+        return min(wait_s, self._pause_s()) if self._costly else wait_s
 
-    def _rest_s(self) -> float:
+    def _pause_s(self) -> float:
         """Return how long those who are costly have to wait, unless others are read meanwhile."""
         return self._share.wait_s(time.perf_counter(), self.read_at)
 
@@ -379,7 +379,7 @@ class Sockets:
         until = began + _COSTLY_READING_S
         for _ in range(len(self._costly)):
             # An earlier read may have ended this connection.
-            if not self._costly or self._rest_s():
+            if not self._costly or self._pause_s():
                 return
             self._costly_was_read = True
             descriptor = next(iter(self._costly))

@@ -28,7 +28,7 @@ _GOES = range(4)
 have 3,000 small ones, and queues that get more than they hand out end up on the disk.
 """
 
-_REST = 4.0
+_PAUSE_RATIO = 4.0
 """Moving and dropping messages has a fifth of the time."""
 
 _PROBING_S = 0.01
@@ -78,7 +78,7 @@ class Turn:
         self._collect_until = 0.0
         self._probe_at_s = 0.0
         self._switch_interval = SwitchInterval()
-        self._share = Share(_REST)
+        self._share = Share(_PAUSE_RATIO)
         """Decides whether moving and dropping messages has had its part of the time."""
 
     def wake(self) -> None:
@@ -87,13 +87,13 @@ class Turn:
             self._sockets.wake()
             self._sockets.let_others_run()
 
-    def has_output(self, sender: Sender) -> None:
+    def note_output(self, sender: Sender) -> None:
         """Note that a connection's outbox is no longer empty."""
         self._senders[sender] = None
         if not self._is_running:
             self.wake()
 
-    def has_defined(self, definer: Definer) -> None:
+    def note_definer(self, definer: Definer) -> None:
         """Note that a client has changed definitions in this round."""
         self._definers.append(definer)
 
@@ -191,10 +191,10 @@ class Turn:
     def _pump(self, *, collects: bool) -> None:
         """Have the queues do their work."""
         wait_s = self._share.wait_s(time.perf_counter(), self._sockets.read_at)
-        rests = wait_s > 0
+        must_moves_wait = wait_s > 0
         self._is_running = True
         try:
-            spent = self._broker.pump(collects=collects, rests=rests)
+            spent = self._broker.pump(collects=collects, must_moves_wait=must_moves_wait)
         finally:
             self._is_running = False
         if spent:
@@ -202,7 +202,9 @@ class Turn:
         if not self._broker.has_more:
             return
         # Queues that got messages from another queue on the way have their turn next.
-        self._sockets.return_in(wait_s if rests and self._broker.only_rests else 0.0)
+        self._sockets.return_in(
+            wait_s if must_moves_wait and self._broker.only_moves_are_left else 0.0
+        )
 
     def _release(self) -> None:
         """Let those go on who waited for room."""

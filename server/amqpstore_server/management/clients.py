@@ -59,7 +59,7 @@ def open_consumers(context: ManagementContext) -> Iterator[OpenConsumer]:
     """Yield the consumers of all queues: addresses of direct replies are none."""
     for connection in list(context.connections()):
         for channel in connection.amqp.channels:
-            for consumer in channel.core.consumers.values():
+            for consumer in channel.broker_channel.consumers.values():
                 if consumer.queue.is_listed:
                     yield OpenConsumer(connection, channel, consumer)
 
@@ -152,15 +152,15 @@ def channel_columns(context: ManagementContext, ranges: SampleRanges) -> Columns
             "node": lambda _: context.node,
             "state": _channel_state,
             "connection_details": lambda one: connection_details(one.connection),
-            "consumer_count": lambda one: len(one.channel.core.consumers),
-            "prefetch_count": lambda one: one.channel.core.consumer_window[0],
-            "global_prefetch_count": lambda one: one.channel.core.window.messages,
-            "messages_unacknowledged": lambda one: one.channel.core.unacked_count,
-            "messages_unconfirmed": lambda one: one.channel.core.unconfirmed_count,
-            "messages_uncommitted": lambda one: one.channel.core.uncommitted_counts[0],
-            "acks_uncommitted": lambda one: one.channel.core.uncommitted_counts[1],
-            "confirm": lambda one: one.channel.core.is_confirming,
-            "transactional": lambda one: one.channel.core.is_transactional,
+            "consumer_count": lambda one: len(one.channel.broker_channel.consumers),
+            "prefetch_count": lambda one: one.channel.broker_channel.consumer_window[0],
+            "global_prefetch_count": lambda one: one.channel.broker_channel.window.messages,
+            "messages_unacknowledged": lambda one: one.channel.broker_channel.unacked_count,
+            "messages_unconfirmed": lambda one: one.channel.broker_channel.unconfirmed_count,
+            "messages_uncommitted": lambda one: one.channel.broker_channel.uncommitted_counts[0],
+            "acks_uncommitted": lambda one: one.channel.broker_channel.uncommitted_counts[1],
+            "confirm": lambda one: one.channel.broker_channel.is_confirming,
+            "transactional": lambda one: one.channel.broker_channel.is_transactional,
         },
         lambda one: context.statistics.channel(one.channel, ranges),
         number,
@@ -168,7 +168,7 @@ def channel_columns(context: ManagementContext, ranges: SampleRanges) -> Columns
 
 
 def _channel_state(one: OpenChannel) -> str:
-    return "flow" if one.channel.core.is_paused else "running"
+    return "flow" if one.channel.broker_channel.is_paused else "running"
 
 
 def connection_details(connection: SocketConnection) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class ManagementDoor:
         peer = Counter(visitor.peer for _, visitor in strangers).most_common(1)[0][0]
         stream, visitor = next(found for found in strangers if found[1].peer == peer)
         del self._streams[stream]
-        visitor.turn_away()
+        visitor.evict()
 
     async def _serve(self, stream: _Stream, listener: _Listener, visitor: Visitor) -> None:
         serving = trio.CancelScope()
@@ -275,7 +275,7 @@ class _Stream(trio.abc.HalfCloseableStream):
         self.rest()
         self._client.close()
 
-    turn_away = close_now
+    evict = close_now
 
     def has_unread(self) -> bool:
         """Whether the client has sent what was not read yet: it is read as it comes."""

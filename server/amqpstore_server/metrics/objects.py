@@ -263,9 +263,13 @@ GROUPS: dict[str, _Group] = {
             "channel_prefetch": "Most unacked messages of a channel; 0 is any number",
         },
         lambda one: (
-            len(one.core.consumers),
-            *(one.core.unacked_count, one.core.unconfirmed_count, *one.core.uncommitted_counts),
-            *(one.core.consumer_window[0], one.core.window.messages),
+            len(one.broker_channel.consumers),
+            *(
+                one.broker_channel.unacked_count,
+                one.broker_channel.unconfirmed_count,
+                *one.broker_channel.uncommitted_counts,
+            ),
+            *(one.broker_channel.consumer_window[0], one.broker_channel.window.messages),
         ),
     ),
     "vhost_status": _Group(

@@ -427,7 +427,7 @@ class Controller:
 
         self._tell(take)
 
-    def is_another(self, reason: str) -> None:
+    def etcd_is_another(self, reason: str) -> None:
         self._tell(lambda member, _: member.etcd_is_another(reason))
 
     def granted(self, lease: int) -> None:

@@ -232,9 +232,9 @@ def test_a_turn_looks_at_some_of_many_queues(
     pumped = []
     pump = Queue.pump
 
-    def counted(queue: Queue, *, in_turns: bool = False) -> None:
+    def counted(queue: Queue, *, yields: bool = False) -> None:
         pumped.append(queue.name)
-        pump(queue, in_turns=in_turns)
+        pump(queue, yields=yields)
 
     monkeypatch.setattr(Queue, "pump", counted)
     client.channel.resume()

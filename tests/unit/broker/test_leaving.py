@@ -289,8 +289,8 @@ def test_nothing_leaves_while_it_is_the_turn_of_others(
     client.publish("", "dead", "to be fetched")
     for _ in range(3):
         simulated.vhost.queue("q").touch()
-        assert not simulated.broker.pump(rests=True)
-        assert simulated.broker.only_rests
+        assert not simulated.broker.pump(must_moves_wait=True)
+        assert simulated.broker.only_moves_are_left
     assert simulated.broker.has_more
     assert set(moved(simulated, kind)) - {"to be fetched"} == set(gone)
     simulated.broker.pump()
@@ -312,7 +312,7 @@ def test_what_has_expired_is_not_delivered_while_it_is_the_turn_of_others(
     for _ in range(3):
         simulated.context.run_timers()
         client.channel.pause(paused=False)
-        simulated.broker.pump(rests=True)
+        simulated.broker.pump(must_moves_wait=True)
     assert client.bodies("tag") == moved(simulated, "dead letters") == []
     assert not simulated.context.run_timers(), "a timer that is due again at once keeps it busy"
     assert client.get("q") is None

@@ -332,7 +332,7 @@ def test_each_publish_counts_as_one_that_is_to_be_confirmed() -> None:
         for client in some:
             receive(client, publish(b"1") + publish(b"2"))
         server.work()
-        channels = [client.connection.channels[0].core for client in some]
+        channels = [client.connection.channels[0].broker_channel for client in some]
         assert [channel.unconfirmed_count for channel in channels] == [2] * len(some)
         server.settle()
         assert [channel.unconfirmed_count for channel in channels] == [0] * len(some)

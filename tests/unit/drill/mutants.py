@@ -20,7 +20,7 @@ from amqpstore_tools.drill import manual, own_disk
 from amqpstore_tools.drill.client import MOVES, key_of
 from amqpstore_tools.drill.damaged import DamagedStore
 from amqpstore_tools.drill.examiner import Examined, Examiner, examine_here
-from amqpstore_tools.drill.strangers import STRANGERS
+from amqpstore_tools.drill.unknown_files import UNKNOWN_FILES
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.plan import RepairPlan
 from amqpstore_tools.simulation.memory_files import MemoryFile, MemoryFiles
@@ -140,7 +140,7 @@ def reports_damage(store: Store) -> None:
 
 def removes_unknown_files(store: Store) -> None:
     files = store._backing.files
-    for name in STRANGERS:
+    for name in UNKNOWN_FILES:
         if files.exists(path := f"{store.directory}/{name}"):
             files.remove(path)
 

@@ -66,8 +66,8 @@ class Leads:
         self.turn = Turn(broker, sockets, term)
 
     def round(self, connection: Connection) -> None:
-        self.turn.has_defined(connection)
-        self.turn.has_output(connection)
+        self.turn.note_definer(connection)
+        self.turn.note_output(connection)
         self.context.has_definitions = True
         self.turn.round(self.committer, 1.0)
 
@@ -78,7 +78,7 @@ def test_an_answer_is_withheld_until_followers_have_what_it_answers() -> None:
     assert connection.sent == [True]
     (release,) = leads.waiting
     release()
-    leads.turn.has_output(connection)
+    leads.turn.note_output(connection)
     leads.turn.round(leads.committer, 2.0)
     assert connection.sent == [True, False]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from amqpstore_server.administration.framing import address_in, framed
-from amqpstore_tools.administration import door
-from amqpstore_tools.administration.door import asked
+from amqpstore_tools.administration import client
+from amqpstore_tools.administration.client import asked
 from amqpstore_tools.offline.exits import ToolError
 
 
 @pytest.fixture
 def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     (tmp_path / "STORE").touch()
-    monkeypatch.setattr(door, "_PATIENCE_S", 0.01)
-    monkeypatch.setattr(door, "_CONNECT_S", 0.05)
+    monkeypatch.setattr(client, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(client, "_CONNECT_S", 0.05)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with address_in(str(tmp_path)) as address:
         listener.bind(address)

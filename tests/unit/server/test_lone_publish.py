@@ -60,7 +60,7 @@ async def read_sizes(reads: int) -> list[int]:
                 wait_for_reads(app, 1)
                 done = client.amqp.octets.recv_cnt + 1
                 while client.amqp.octets.recv_cnt < done:
-                    # As it takes long, it has to rest first, and the selector does not see it.
+                    # As it takes long, it has to pause first, and the selector does not see it.
                     app.sockets._look(0)
                     app._turn.round(app.committer, 0.0)
                     clock.advance(LONG_S)

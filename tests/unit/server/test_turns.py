@@ -37,8 +37,8 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
     pumped: list[int] = []
     pump = Broker.pump
 
-    def noted(broker: Broker, *, collects: bool = False, rests: bool = False) -> float:
-        spent = pump(broker, collects=collects, rests=rests)
+    def noted(broker: Broker, *, collects: bool = False, must_moves_wait: bool = False) -> float:
+        spent = pump(broker, collects=collects, must_moves_wait=must_moves_wait)
         pumped.extend([turns.count] * broker.context.handed_out)
         return spent
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.config.sources import ConfigSources
-from amqpstore_tools.administration.door import asked
+from amqpstore_tools.administration.client import asked
 from amqpstore_tools.offline.exits import UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.terminal import console, say, shown, table

@@ -21,7 +21,7 @@ SETUP_LIMIT_S = 60.0  # for all workers to have connected
 _READY = "ready"
 
 
-class Member:
+class WorkerProcess:
     """One worker process as its parent sees it."""
 
     def __init__(self, role: str, process: BaseProcess, pipe: Pipe) -> None:
@@ -52,7 +52,7 @@ class Fleet:
 
     def __init__(self, settings: BenchSettings, tasks: Sequence[Task]) -> None:
         self.board = Board(len(tasks))
-        self.members: list[Member] = []
+        self.workers: list[WorkerProcess] = []
         context = multiprocessing.get_context("fork")
         for index, task in enumerate(tasks):
             ours, theirs = context.Pipe()
@@ -61,18 +61,18 @@ class Fleet:
             )
             process.start()
             theirs.close()
-            self.members.append(Member(task.role, process, ours))
+            self.workers.append(WorkerProcess(task.role, process, ours))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        for member in self.members:
-            if member.outcome is None:
-                member.process.terminate()
-        for member in self.members:
-            end_process(member.process)
-            member.pipe.close()
+        for worker in self.workers:
+            if worker.outcome is None:
+                worker.process.terminate()
+        for worker in self.workers:
+            end_process(worker.process)
+            worker.pipe.close()
 
     def wait_until_ready(self) -> None:
         """Returns when every worker has connected and waits for the start.
@@ -80,19 +80,19 @@ class Fleet:
         Raises:
             BenchError: one failed, or they did not all connect within `SETUP_LIMIT_S`.
         """
-        for member in self.members:
-            if not member.pipe.poll(SETUP_LIMIT_S):
+        for worker in self.workers:
+            if not worker.pipe.poll(SETUP_LIMIT_S):
                 raise BenchError(
-                    f"a {member.role} was not ready within {SETUP_LIMIT_S:.0f} s: check whether "
+                    f"a {worker.role} was not ready within {SETUP_LIMIT_S:.0f} s: check whether "
                     f"the broker answers"
                 )
-            member.receive()
+            worker.receive()
 
     def start(self, schedule: Schedule) -> None:
         """Give every worker the common start signal."""
-        for member in self.members:
+        for worker in self.workers:
             with contextlib.suppress(BrokenPipeError):  # its own report says why it is gone
-                member.pipe.send(schedule)
+                worker.pipe.send(schedule)
 
     def collect(self, timeout_s: float) -> None:
         """Take the outcomes that come within the time, and returns at once after some did.
@@ -100,17 +100,17 @@ class Fleet:
         Raises:
             BenchError: a worker failed.
         """
-        waiting = {member.pipe: member for member in self.members if member.outcome is None}
+        waiting = {worker.pipe: worker for worker in self.workers if worker.outcome is None}
         for pipe in wait(list(waiting), timeout_s):
-            member = next(member for known, member in waiting.items() if known is pipe)
-            report = member.receive()
+            worker = next(worker for known, worker in waiting.items() if known is pipe)
+            report = worker.receive()
             if not isinstance(report, WorkerReport):
-                raise BenchError(f"a {member.role} process reported {report!r}")
-            member.outcome = report
+                raise BenchError(f"a {worker.role} process reported {report!r}")
+            worker.outcome = report
 
     def finished(self, *, but: str = "") -> bool:
         """Tell whether all workers are done, not counting those with the role `but`."""
-        return all(member.outcome is not None for member in self.members if member.role != but)
+        return all(worker.outcome is not None for worker in self.workers if worker.role != but)
 
 
 def end_process(process: BaseProcess) -> None:

@@ -74,7 +74,7 @@ def measure(
     last_ns, last = watch.closed or (overall.last_ns, overall)
     cpu = {"bench": cpu_s(resource.RUSAGE_SELF) - own_cpu_s}
     merged: dict[str, Histogram] = {}
-    outcomes = [(member.role, member.outcome) for member in fleet.members]
+    outcomes = [(worker.role, worker.outcome) for worker in fleet.workers]
     for role, outcome in outcomes:
         if outcome is None:
             continue

@@ -13,9 +13,9 @@ On a simulated disk:
 
 On real files:
 
-- `copying`, `damaged`, `strangers`: copies of a data directory, their damage, and unknown files in
-  them; `examiner`: opens a damaged copy in a process of its own; `manual`: what the manual says to
-  do with it, and what comes out of that.
+- `copying`, `damaged`, `unknown_files`: copies of a data directory, their damage, and unknown files
+  in them; `examiner`: opens a damaged copy in a process of its own; `manual`: what the manual says
+  to do with it, and what comes out of that.
 - `own_disk`, `loop_disk`, `syncing`: whether a sync is one, a file system whose power is cut, and
   the program that relies on it.
 - `broker`, `client`: the real process and its clients; `group`: three of them, and an etcd;

@@ -20,7 +20,7 @@ from amqpstore_tools.drill.copying import link_store
 from amqpstore_tools.drill.examiner import Examined, Examiner, TakenMessages
 from amqpstore_tools.drill.invariants import Fault
 from amqpstore_tools.drill.manual import DOING, FOLLOWED, Manual
-from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
+from amqpstore_tools.drill.unknown_files import changed_unknown_files, put_unknown_files
 from amqpstore_tools.drill.verdict import NAMED, Step
 
 _CHECKED_IF_REFUSED = ("I9", "I11")
@@ -71,7 +71,7 @@ class DamagedStore:
             make_store(self._whole, random.Random(run.settings.seed))  # noqa: S311 (no secret)
         # This resolves everything a crash has left: from then on all of it is promised.
         Store.open(self._whole, options=_OPTIONS, worker=InlineWorker()).abandon()
-        put_strangers(self._whole)
+        put_unknown_files(self._whole)
         link_store(self._whole, self.directory)
         self.before = examiner.examine(self.directory)
         self._manual: Manual | None = None
@@ -136,7 +136,7 @@ class DamagedStore:
         if run.follows_manual:
             self._follow_manual(hit)
         after = self._examiner.examine(self.directory)
-        faults = [*_faults(self.before, after, hit), *touched_strangers(self.directory)]
+        faults = [*_faults(self.before, after, hit), *changed_unknown_files(self.directory)]
         run.saw(_CHECKED_IF_REFUSED if after.error else _CHECKED_IF_SERVED)
         if not after.error and _has_all_acks(after, hit):
             run.account.checked(_CHECKED_OF_ACKS)

@@ -76,7 +76,7 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
             refuse_short_log(directory, store)
             imported = _Import(store, create=create).run(lines)
         keep_mode(new, directory)
-        _link_strangers(directory, new)
+        _link_unknown_files(directory, new)
         kept = take_place(new, directory, "before-import")
         # Everything that was in it is in the new one too.
         shutil.rmtree(kept)
@@ -201,7 +201,7 @@ def _key(definition: Any) -> QueueKey:
     )
 
 
-def _link_strangers(directory: str, new: str) -> None:
+def _link_unknown_files(directory: str, new: str) -> None:
     """Link files that the store does not know into the new directory."""
     for name in sorted(set(os.listdir(directory)) - _OWN):
         _link(os.path.join(directory, name), os.path.join(new, name))

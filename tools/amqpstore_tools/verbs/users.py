@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from amqpstore_tools.administration.door import asked
+from amqpstore_tools.administration.client import asked
 from amqpstore_tools.administration.options import (
     add_action,
     add_actions,

@@ -361,7 +361,7 @@ class Channel:
             else:
                 left_out = True
                 if consumer.is_apart:
-                    delivery.queue.consumers.has_room(consumer)
+                    delivery.queue.consumers.readmit(consumer)
         if left_out:
             self.touch_queues()
 
@@ -469,7 +469,7 @@ class Channel:
         is_limited = self.window.messages or self.window.size
         for consumer in self.consumers.values():
             if consumer.is_apart:
-                consumer.queue.consumers.has_room(consumer)
+                consumer.queue.consumers.readmit(consumer)
             if is_limited:
                 self.vhost.context.touched.pop(consumer.queue, None)
             consumer.queue.touch()
@@ -615,7 +615,7 @@ class Channel:
             shared.unacked -= count
             shared.unacked_bytes -= body_bytes
             if consumer.is_apart:
-                queue.consumers.has_room(consumer)
+                queue.consumers.readmit(consumer)
             if shared.messages or shared.size:
                 self.vhost.context.freed[self] = None
             elif was_full or self.is_paused or not self.outlet.is_writable:

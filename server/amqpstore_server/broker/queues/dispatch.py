@@ -42,7 +42,7 @@ class Dispatch:
         self._queue = weakly(queue)
         self._backlog = queue.backlog
         self._priorities = queue.backlog.priorities
-        self._turns: dict[int, OrderedDict[Consumer, None]] = {}
+        self._lines: dict[int, OrderedDict[Consumer, None]] = {}
         """By priority, those that are looked at: the next in line first."""
         self._falling: list[int] = []
         """The priorities, negated and ascending."""
@@ -99,7 +99,7 @@ class Dispatch:
 
     def _elect(self) -> None:
         """Make the first in line the single active consumer."""
-        line = self._turns[-self._falling[0]] if self._falling else self.consumers
+        line = self._lines[-self._falling[0]] if self._falling else self.consumers
         self._single = next(iter(line), None)
         self._is_challenged = False
 
@@ -107,7 +107,7 @@ class Dispatch:
         """Have a challenger take over if it can. Returns False while it has to wait."""
         active = self._single
         if active is not None and active.window.unacked:
-            # So that `has_room` is called when it settles something.
+            # So that `readmit` is called when it settles something.
             active.is_apart = True
             self._leave_line([active])
             return False
@@ -116,24 +116,24 @@ class Dispatch:
 
     def _line_up(self, consumer: Consumer) -> None:
         """Add a consumer at the end of the line of its priority."""
-        turn = self._turns.get(consumer.priority)
-        if turn is None:
-            turn = self._turns[consumer.priority] = OrderedDict()
+        line = self._lines.get(consumer.priority)
+        if line is None:
+            line = self._lines[consumer.priority] = OrderedDict()
             insort(self._falling, -consumer.priority)
-        turn[consumer] = None
+        line[consumer] = None
 
     def _leave_line(self, consumers: Iterable[Consumer]) -> None:
         """Remove consumers from the lines of their priorities."""
-        turns = self._turns
+        lines = self._lines
         for consumer in consumers:
             priority = consumer.priority
-            if (turn := turns.get(priority)) and consumer in turn:
-                del turn[consumer]
-                if not turn:
-                    del turns[priority]
+            if (line := lines.get(priority)) and consumer in line:
+                del line[consumer]
+                if not line:
+                    del lines[priority]
                     del self._falling[bisect_left(self._falling, -priority)]
 
-    def has_room(self, consumer: Consumer) -> None:
+    def readmit(self, consumer: Consumer) -> None:
         """Look at a consumer again that could take nothing: it is the last in line."""
         consumer.is_apart = False
         if consumer in self.consumers:
@@ -141,13 +141,13 @@ class Dispatch:
             if self._is_challenged:
                 self._queue().touch()
 
-    def _set_apart(self, turn: Iterable[Consumer]) -> None:
+    def _set_apart(self, line: Iterable[Consumer]) -> None:
         """Do not look at those of some consumers that can take nothing until they can: there may be
-        thousands. Their channel calls `has_room` then.
+        thousands. Their channel calls `readmit` then.
         """
         # What holds up a whole channel often lasts for one turn only.
         are_many = len(self.consumers) > _MANY
-        if apart := [one for one in turn if one.is_full or (are_many and one.capacity <= 0)]:
+        if apart := [one for one in line if one.is_full or (are_many and one.capacity <= 0)]:
             for consumer in apart:
                 consumer.is_apart = True
             self._leave_line(apart)
@@ -166,7 +166,7 @@ class Dispatch:
         """Remove and return all consumers."""
         consumers = list(self.consumers)
         self.consumers.clear()
-        self._turns.clear()
+        self._lines.clear()
         self._falling.clear()
         self._single = None
         self._is_challenged = False
@@ -210,69 +210,69 @@ class Dispatch:
                 total += _UNLIMITED
         return total
 
-    def pump(self, *, in_turns: bool) -> None:
+    def pump(self, *, yields: bool) -> None:
         """Hand out ready messages while consumers can take them.
 
         Each consumer gets its share as one run, so that a turn costs per run, not per message.
-        Args: in_turns, whether others have their turn before everything is handed out: after many
+        Args: yields, whether others have their turn before everything is handed out: after many
         messages, and where consumers share the limit of their channel, the other queues that they
         consume from after one share.
         """
         self._backlog.is_reading = False
         if self._single is not None:
             if not self._is_challenged or self._has_taken_over():
-                self._serve(self.active, in_turns=in_turns)
+                self._serve(self.active, yields=yields)
             return
         for negated in [*self._falling]:
             if not self._priorities.ready_count:
                 return
             # The queue may be deleted in the middle of a turn.
-            if not self._serve(self._turns.get(-negated, ()), in_turns=in_turns):
+            if not self._serve(self._lines.get(-negated, ()), yields=yields):
                 return
 
-    def _serve(self, turn: Collection[Consumer], *, in_turns: bool) -> bool:
+    def _serve(self, line: Collection[Consumer], *, yields: bool) -> bool:
         """Serve consumers. Returns False if the queue has to let others have their turn first."""
         queue = self._queue()
         context = self._context
         most = context.limits.max_handed_out
         while self._priorities.ready_count:
             ready = self._priorities.ready_count
-            count = len(turn)
+            count = len(line)
             if count <= ready:
-                able = [consumer for consumer in turn if consumer.capacity > 0]
+                able = [consumer for consumer in line if consumer.capacity > 0]
                 able_count = len(able)
                 if able_count < count:
-                    self._set_apart(turn)
+                    self._set_apart(line)
             else:
-                able = self._first_able(turn, ready)
+                able = self._first_able(line, ready)
                 able_count = len(able)
             if not able:
                 return True
             others = able_count == ready < count
-            if in_turns and ready > most:
+            if yields and ready > most:
                 ready = most  # a turn is about as long whether one consumer takes all or many do
             share = max(1, ready // able_count)
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
             if not given and others:
-                able = [one for one in turn if one.capacity > 0]
+                able = [one for one in line if one.capacity > 0]
                 given = sum([self._hand_out(consumer, share) for consumer in able])
             if not given:
                 return True
             context.handed_out += given
-            if in_turns and (
+            if yields and (
                 context.handed_out >= most or any(consumer.shares_limit for consumer in able)
             ):
                 queue.touch()
                 return False
         return True
 
-    def _first_able(self, turn: Iterable[Consumer], most: int) -> list[Consumer]:
+    def _first_able(self, line: Iterable[Consumer], most: int) -> list[Consumer]:
         """Return the first consumers that can take a message: of thousands no more are looked for
         than there are messages.
         """
         able, others = [], []
-        for consumer in turn:
+        for consumer in line:
             if consumer.capacity > 0:
                 able.append(consumer)
                 if len(able) == most:
@@ -309,7 +309,7 @@ class Dispatch:
                 break
             given += taken.run.count
             consumer.channel.deliver(consumer, taken)
-        turn = self._turns.get(consumer.priority)
-        if given and turn and len(turn) > 1 and consumer in turn:
-            turn.move_to_end(consumer)
+        line = self._lines.get(consumer.priority)
+        if given and line and len(line) > 1 and consumer in line:
+            line.move_to_end(consumer)
         return given

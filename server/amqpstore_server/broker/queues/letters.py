@@ -80,7 +80,7 @@ class LettersQueue(Queue):
         if self.forwarding is not None:
             self.forwarding.ended()
 
-    def _pump(self, *, in_turns: bool) -> None:  # noqa: ARG002 - nobody consumes from it
+    def _pump(self, *, yields: bool) -> None:  # noqa: ARG002 - nobody consumes from it
         if self.forwarding is not None:
             self.forwarding.pump()
 

@@ -250,7 +250,7 @@ class Queue:
         """Note that somebody is about to fetch a message: none that should have left before."""
         self.used()
         context = self._context
-        context.is_resting = False
+        context.are_moves_paused = False
         if self in context.late_drops:
             self.drop_late()
         self.backlog.expire()
@@ -275,28 +275,28 @@ class Queue:
         if any(self in line for line in waiting):
             context.touched.pop(self, None)
             context.arrivals.pop(self, None)
-            context.is_resting = False  # somebody asks what is in it
+            context.are_moves_paused = False  # somebody asks what is in it
             self.pump()
 
-    def pump(self, *, in_turns: bool = False) -> None:
+    def pump(self, *, yields: bool = False) -> None:
         """Hand out ready messages while consumers can take them.
 
-        Args: in_turns, whether consumers that share the limit of their channel leave part of it to
+        Args: yields, whether consumers that share the limit of their channel leave part of it to
         the other queues that they consume from: the rest follows in the next `pump`.
         """
         if self.is_deleted or self.is_set_aside:
             return
-        if not in_turns and self._context.freed:
+        if not yields and self._context.freed:
             self._context.touch_freed()
         # As `Contained` does it: this is the hot path.
         try:
-            self._pump(in_turns=in_turns)
+            self._pump(yields=yields)
         except FATAL:
             raise
         except Exception as error:  # noqa: BLE001
             self.set_aside(error)
 
-    def _pump(self, *, in_turns: bool) -> None:
+    def _pump(self, *, yields: bool) -> None:
         backlog = self.backlog
         if self._is_limited and self in self._context.late_drops:
             self.drop_late()
@@ -313,11 +313,11 @@ class Queue:
             settings.dead_letter_exchange is None and settings.max_length_bytes is None
         ) or not backlog.is_late:
             is_full = self._is_limited and backlog.excess > 0
-            self._hand_out(in_turns=in_turns and not is_full)
+            self._hand_out(yields=yields and not is_full)
         if self._is_limited:
             backlog.drop_excess()
 
-    def _hand_out(self, *, in_turns: bool = False) -> None:
+    def _hand_out(self, *, yields: bool = False) -> None:
         """Serve waiting gets first, then the consumers: each get takes one message."""
         if self.history is not None and not self._context.has_room:
             self._context.wait_for_room(self.touch)
@@ -331,7 +331,7 @@ class Queue:
             if self.backlog.is_reading:
                 return
         if self.consumers.consumers:
-            self.consumers.pump(in_turns=in_turns)
+            self.consumers.pump(yields=yields)
 
     # Arrival.
 

@@ -129,7 +129,7 @@ class Histories:
             else:
                 self._context.flush()
                 self._context.spent = 0
-                self._context.is_resting = False
+                self._context.are_moves_paused = False
                 queue.pump()
             yield
         if kept.is_expecting:

@@ -33,7 +33,7 @@ from amqpstore_server.broker.work.timers import Timers
 class Pumped(Protocol):
     """An object that gets turns: a queue."""
 
-    def pump(self, *, in_turns: bool = False) -> None:
+    def pump(self, *, yields: bool = False) -> None:
         """Hand out ready messages while consumers can take them."""
 
     def drop_late(self) -> None:
@@ -128,7 +128,7 @@ class BrokerContext:
     move_ratio: float = 1.0
     """How many times as long as expected moves have taken lately, at least 1: a dead letter may be
     routed through thousands of bindings."""
-    is_resting: bool = False
+    are_moves_paused: bool = False
     """Whether messages are not moved or dropped in this turn, which is for other work."""
     handed_out: int = 0
     """Messages that consumers were given in this turn."""
@@ -193,7 +193,7 @@ class BrokerContext:
     @property
     def must_moves_wait(self) -> bool:
         """Whether what moves or drops messages has to wait for another turn."""
-        return self.is_resting or self.spent >= self.limits.max_turn_cost
+        return self.are_moves_paused or self.spent >= self.limits.max_turn_cost
 
     def moved_in(self, took_us: float) -> None:
         """Note how much processor time the last move took."""
@@ -244,11 +244,11 @@ class BrokerContext:
             moved[one] += 1
         self.pending_moves += 1
 
-        def has_moved() -> None:
+        def end_move() -> None:
             self.pending_moves -= 1
             for one in ids:
                 moved[one] -= 1
                 if not moved[one]:
                     del moved[one]
 
-        return has_moved
+        return end_move

@@ -122,7 +122,7 @@ class Others:
 
     def _totals(self) -> Totals:
         self._fleet.collect(0)
-        if any(member.outcome for member in self._fleet.members):
+        if any(worker.outcome for worker in self._fleet.workers):
             raise BenchError("a client that was to be served has ended")
         return self._fleet.board.totals()
 

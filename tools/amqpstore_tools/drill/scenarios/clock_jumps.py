@@ -196,9 +196,9 @@ def _reopen(world: _World) -> Iterator[Fault]:
             yield "I1", f"queue {name}, which nobody used, has changed"
     yield from (*observation.faults, *reported_damage(observation.report))
     found = [seen.payload.body for seen in observation.queues[_QUEUE].ready]
-    if strangers := set(found) - world.expected.keys():
-        yield "I2", f"{len(strangers)} messages are there that had expired, or never existed"
+    if unexpected := set(found) - world.expected.keys():
+        yield "I2", f"{len(unexpected)} messages are there that had expired, or never existed"
     if lost := world.expected.keys() - set(found):
         yield "I1", f"{len(lost)} messages are missing"
-    if found != list(world.expected) and not (strangers or lost):
+    if found != list(world.expected) and not (unexpected or lost):
         yield "I6", "the queue is out of order"

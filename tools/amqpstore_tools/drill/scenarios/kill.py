@@ -48,7 +48,7 @@ from amqpstore_tools.drill.invariants import Fault, reported_damage
 from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash
 from amqpstore_tools.drill.observation import ObservedQueue, observe
 from amqpstore_tools.drill.run import DrillRun
-from amqpstore_tools.drill.strangers import put_strangers, touched_strangers
+from amqpstore_tools.drill.unknown_files import changed_unknown_files, put_unknown_files
 from amqpstore_tools.drill.verdict import Step
 
 ABOUT = "kill the real broker with kill -9, again and again, under client load"
@@ -103,7 +103,7 @@ def run(run: DrillRun) -> None:
         with DrilledBroker(directory) as broker:
             address = broker.start()
             if not known.sent:
-                put_strangers(directory)
+                put_unknown_files(directory)
             confirms = _work_and_kill(run, broker, address, known, rng)
         faults: list[Fault] = []
         if run.follows_manual:
@@ -209,7 +209,7 @@ def _look(run: DrillRun, directory: str, known: _Known) -> Iterator[Fault]:
     finally:
         store.abandon()
     faults = [*observation.faults, *reported_damage(observation.report), *misaccounts]
-    faults += [*touched_strangers(directory), *touched_strangers(copy)]
+    faults += [*changed_unknown_files(directory), *changed_unknown_files(copy)]
     promised = known.promised_count
     found: dict[str, list[Key]] = {}
     for name in _ALL:
@@ -317,8 +317,8 @@ def _untouched_faults(known: _Known, queues: dict[str, ObservedQueue]) -> Iterat
     for name, before in known.before.items():
         queue = queues.get(name)
         held = set(queue.ready) if queue else set()
-        if strangers := held - set(before.ready):
-            yield "I2", f"{name} has {len(strangers)} messages that were not there before"
+        if unexpected := held - set(before.ready):
+            yield "I2", f"{name} has {len(unexpected)} messages that were not there before"
         if not _expires(before) and (lost := set(before.ready) - held):
             yield "I1", f"{name}: {len(lost)} messages that nobody consumed are lost"
 

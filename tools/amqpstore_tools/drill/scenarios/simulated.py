@@ -19,8 +19,8 @@ from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash
 from amqpstore_tools.drill.observation import Observation, observe
 from amqpstore_tools.drill.outside import OpenStore, Outside
 from amqpstore_tools.drill.run import DrillRun, LeftOutError
-from amqpstore_tools.drill.strangers import STRANGERS
 from amqpstore_tools.drill.trace import Trace
+from amqpstore_tools.drill.unknown_files import UNKNOWN_FILES
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.faulty_files import Faults
 from amqpstore_tools.simulation.memory_files import MemoryFiles
@@ -98,7 +98,7 @@ def before_harm(run: DrillRun) -> Iterator[None]:
 def keep_unknown_files(outside: Outside) -> None:
     """Put files into the store that are not its own."""
     outside.open()
-    for name, content in STRANGERS.items():
+    for name, content in UNKNOWN_FILES.items():
         path = f"{DIRECTORY}/{name}"
         if not outside.files.exists(path):
             outside.keep_file(path, content)
