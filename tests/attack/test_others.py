@@ -1,17 +1,15 @@
-"""What others have beside each attack of `amqpstore bench attacks`: their rate, their logins, and
+"""What others have beside each attack of `tests.bench`: their rate, their logins, and
 memory that is given back.
 """
 
-import argparse
-
 import pytest
 
-from amqpstore_tools.bench.attacks import run as attacks_run
-from amqpstore_tools.bench.attacks.catalog import ATTACKS
-from amqpstore_tools.bench.attacks.report import AttackResult
-from amqpstore_tools.bench.attacks.settings import AttackSettings
-from amqpstore_tools.verbs import bench as command
 from tests.attack.attacker import MIB
+from tests.bench import command
+from tests.bench.attacks import run as attacks_run
+from tests.bench.attacks.catalog import ATTACKS
+from tests.bench.attacks.report import AttackResult
+from tests.bench.attacks.settings import AttackSettings
 from tests.broker_process import BrokerProcess
 
 LEAST = 0.8
@@ -45,9 +43,8 @@ STAYS_BYTES = 128 * MIB
 
 
 def attacked(broker: BrokerProcess, *arguments: str) -> dict[str, AttackResult]:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    args = parser.parse_args(["attacks", "--url", broker.url, "--pid", str(broker.pid), *arguments])
+    where = ("--url", broker.url, "--pid", str(broker.pid))
+    args = command.parser().parse_args(["attacks", *where, *arguments])
     outcomes = attacks_run.run(AttackSettings.of(args)).outcomes
     for name, outcome in outcomes.items():
         assert not outcome.failed, f"{name}: {outcome.failed}"

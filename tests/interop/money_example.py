@@ -1,4 +1,4 @@
-"""The example amqpstore_tools.pika.money_transfer as a process, and what must hold after it."""
+"""The example tests.money_transfer as a process, and what must hold after it."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from contextlib import closing
 from typing import Self
 
 from amqpstore_tools.pika import XaResource
-from amqpstore_tools.pika.money_ledger import Ledger
-from amqpstore_tools.pika.money_transfer import Order
 from tests.broker_process import REPOSITORY
 from tests.interop.pika_client import connect, drain, publish_confirmed, ready
+from tests.money_transfer.ledger import Ledger
+from tests.money_transfer.transfer import Order
 
 LINE_TIMEOUT_S = 40.0
 ACCOUNTS = {"alice": 10_000, "bob": 500}
@@ -28,7 +28,7 @@ class Example:
         with open(f"{money.ledger_path}.log", "ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "amqpstore_tools.pika.money_transfer"),
+                    *(sys.executable, "-m", "tests.money_transfer"),
                     *("--url", url, "--ledger", money.ledger_path),
                     *("--orders", money.orders, "--receipts", money.receipts),
                     *arguments,

@@ -9,21 +9,16 @@ from typing import Any
 
 import pytest
 
-from amqpstore_tools.bench.stalls.cases import DISTURBANCES
+from tests.bench.stalls.cases import DISTURBANCES
+from tests.broker_process import REPOSITORY
 
 
-def bench(url: str, *arguments: str) -> dict[str, Any]:
+def bench(
+    url: str, *arguments: str, program: tuple[str, ...] = ("amqpstore_tools", "bench")
+) -> dict[str, Any]:
     finished = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "amqpstore_tools",
-            "bench",
-            *arguments,
-            "--url",
-            url,
-            "--json",
-        ],
+        [sys.executable, "-m", *program, *arguments, "--url", url, "--json"],
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=90,
@@ -135,7 +130,7 @@ def test_stalls_are_measured_beside_each_disturbance(url: str) -> None:
 def check_stalls(url: str, *names: str) -> None:
     """Make each disturbance, small, and see that the quiet client was measured beside it."""
     options = ("--scale", "0.002", "--lead", "0.1")
-    stalls = bench(url, "stalls", *names, *options)
+    stalls = bench(url, "stalls", *names, *options, program=("tests.bench",))
     assert sorted(stalls) == sorted(names or DISTURBANCES)
     for name, stall in stalls.items():
         if "refused" in stall:
@@ -171,17 +166,8 @@ def test_brokers_are_compared_by_turns(url: str, tmp_path: Path) -> None:
 
 def test_store_needs_no_broker() -> None:
     finished = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "amqpstore_tools",
-            "bench",
-            "store",
-            "fill",
-            "--messages",
-            "2000",
-            "--json",
-        ],
+        [sys.executable, "-m", "tests.bench", "store", "fill", "--messages", "2000", "--json"],
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=90,

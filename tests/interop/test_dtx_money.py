@@ -10,10 +10,10 @@ import random
 
 import pytest
 
-from amqpstore_tools.pika.money_steps import STEPS
 from tests.broker_process import BrokerProcess
 from tests.interop.money_example import Example, Money
 from tests.interop.relay import Relay
+from tests.money_transfer.steps import STEPS
 
 REPLIES = {
     "select-ok": b"\x00\x64\x00\x0b",

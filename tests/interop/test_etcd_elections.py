@@ -26,18 +26,18 @@ from amqpstore_server.etcd.driver import EtcdDriver
 from amqpstore_server.etcd.errors import EtcdError
 from amqpstore_server.etcd.settings import EtcdSettings
 from amqpstore_server.etcd.watching import Watching
-from amqpstore_tools.simulation.cluster import history
-from amqpstore_tools.simulation.cluster.etcd import (
+from tests.etcd_process import EtcdCluster
+from tests.interop.relay import Relay
+from tests.simulated_group import history
+from tests.simulated_group.etcd import (
     CLUSTER,
     TIMEOUT_S,
     GroupEtcd,
     first_values,
 )
-from amqpstore_tools.simulation.cluster.events import Events
-from amqpstore_tools.simulation.cluster.machine import TIMING
-from amqpstore_tools.simulation.cluster.nemesis import Nemesis
-from tests.etcd_process import EtcdCluster
-from tests.interop.relay import Relay
+from tests.simulated_group.events import Events
+from tests.simulated_group.machine import TIMING
+from tests.simulated_group.nemesis import Nemesis
 
 NOBODY = "http://127.0.0.1:9"
 PREFIX = "/amqpstore/elections/main/"

@@ -86,10 +86,6 @@ FLOORS: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "check",
         "repair",
         "bench",
-        "bench.store",
-        "bench.interference",
-        "bench.stalls",
-        "bench.attacks",
         "drill",
         "drill.scenarios",
         "spark.reading",
@@ -355,9 +351,7 @@ def is_forbidden(module: str, imported: str) -> bool:
         return among("amqpstore_server", "amqpstore_tools", "trio", "socket", "asyncio")
     if is_within(module, "amqpstore_tools"):
         if is_within(module, "amqpstore_tools.bench"):
-            return among("amqpstore_server") or (
-                among("amqpstore") and not is_within(module, "amqpstore_tools.bench.store")
-            )
+            return among("amqpstore_server", "amqpstore")
         if is_within(module, "amqpstore_tools.pika"):
             ours = among("amqpstore_tools") and not among("amqpstore_tools.pika")
             return (ours and imported != "amqpstore_tools") or among(
@@ -365,7 +359,7 @@ def is_forbidden(module: str, imported: str) -> bool:
             )
         runs_it = module == "amqpstore_tools.verbs.serve" or any(
             is_within(module, f"amqpstore_tools.{name}")
-            for name in ("testing", "administration", "simulation.cluster", "cluster")
+            for name in ("testing", "administration", "cluster")
         )
         # A message's properties are shown, and nothing else of the broker is known.
         shows_it = is_within(module, "amqpstore_tools.offline") and among(*OFFLINE_MODULES)

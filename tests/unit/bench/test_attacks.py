@@ -6,22 +6,20 @@ import socket
 
 import pytest
 
-from amqpstore_tools.bench.attacks.attack import is_closed, push
-from amqpstore_tools.bench.attacks.attacker import Attacker
-from amqpstore_tools.bench.attacks.catalog import ATTACKS
-from amqpstore_tools.bench.attacks.others import Slice
-from amqpstore_tools.bench.attacks.report import AttackReport, AttackResult
-from amqpstore_tools.bench.attacks.settings import AttackSettings
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import Address
 from amqpstore_tools.client.errors import BenchError
-from amqpstore_tools.verbs import bench as command
+from tests.bench import command
+from tests.bench.attacks.attack import is_closed, push
+from tests.bench.attacks.attacker import Attacker
+from tests.bench.attacks.catalog import ATTACKS
+from tests.bench.attacks.others import Slice
+from tests.bench.attacks.report import AttackReport, AttackResult
+from tests.bench.attacks.settings import AttackSettings
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench")
-    command.add_arguments(parser)
-    return parser.parse_args(["attacks", *arguments])
+    return command.parser().parse_args(["attacks", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +35,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def test_wrong_usage_is_exit_code_2_with_its_reason(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.run(parsed(*arguments.split())) == 2
+    assert command.main(["attacks", *arguments.split()]) == 2
     assert message in capsys.readouterr().err
 
 

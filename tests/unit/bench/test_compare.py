@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from amqpstore_tools.bench.settings import BenchSettings
-from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.compare.page import page
 from amqpstore_tools.compare.report import ComparedBroker, CompareReport
 from amqpstore_tools.compare.settings import CompareSettings
@@ -40,7 +38,6 @@ def parsed(*arguments: str) -> argparse.Namespace:
         ((*TWO, "--", "through", "--odd"), "through --odd --seconds 5: unrecognized"),
         ((*TWO, "--", "sync", "--rate", "5"), "sync takes no --rate"),
         ((*TWO, "--", "nothing"), "invalid choice"),
-        ((*TWO, "--", "stalls", "nothing"), "no disturbance"),
         (("--url", "http://a", *TWO), "--url must look like"),
     ],
 )
@@ -52,18 +49,13 @@ def test_wrong_usage_is_exit_code_2_with_its_reason(
 
 
 def test_the_named_workloads_are_all_of_them_with_their_durations() -> None:
-    lengths = ("--seconds", "2", "--backlog", "1000", "--stalls-scale", "0.5")
+    lengths = ("--seconds", "2", "--backlog", "1000")
     settings = CompareSettings.of(parsed(*TWO, *lengths))
     assert list(settings.workloads) == list(WORKLOADS)
     one = settings.settings("one-queue", 1)
-    assert isinstance(one, BenchSettings)
     assert (one.seconds, one.address.port) == (2, 2)
     backlog = settings.settings("backlog", 0)
-    assert isinstance(backlog, BenchSettings)
     assert backlog.messages == 1000
-    stalls = settings.settings("stalls", 1)
-    assert isinstance(stalls, StallSettings)
-    assert (stalls.scale, stalls.address.port) == (0.5, 2)
 
 
 def test_a_workload_of_ones_own_follows_two_dashes() -> None:

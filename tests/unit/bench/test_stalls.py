@@ -9,21 +9,19 @@ import threading
 import pytest
 
 from amqpstore_tools.bench.histogram import Histogram
-from amqpstore_tools.bench.interference.dialogue import Dialogue
-from amqpstore_tools.bench.interference.quiet import histogram
-from amqpstore_tools.bench.stalls.cases import DISTURBANCES
-from amqpstore_tools.bench.stalls.report import Stall, StallReport
-from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.client import wire
 from amqpstore_tools.client.connection import Connection
 from amqpstore_tools.client.errors import BenchError, PeerError
-from amqpstore_tools.verbs import bench as command
+from tests.bench import command
+from tests.bench.interference.dialogue import Dialogue
+from tests.bench.interference.quiet import histogram
+from tests.bench.stalls.cases import DISTURBANCES
+from tests.bench.stalls.report import Stall, StallReport
+from tests.bench.stalls.settings import StallSettings
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench")
-    command.add_arguments(parser)
-    return parser.parse_args(["stalls", *arguments])
+    return command.parser().parse_args(["stalls", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def test_wrong_usage_is_exit_code_2_with_its_reason(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.run(parsed(*arguments.split())) == 2
+    assert command.main(["stalls", *arguments.split()]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore_tools.bench.store.report import StoreReport
-from amqpstore_tools.bench.store.settings import WORKLOADS, StoreSettings
-from amqpstore_tools.verbs import bench as command
+from tests.bench import command
+from tests.bench.store.report import StoreReport
+from tests.bench.store.settings import WORKLOADS, StoreSettings
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench")
-    command.add_arguments(parser)
-    return parser.parse_args(["store", *arguments])
+    return command.parser().parse_args(["store", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def test_wrong_usage_is_exit_code_2_with_its_reason(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.run(parsed(*arguments.split())) == 2
+    assert command.main(["store", *arguments.split()]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -48,7 +46,7 @@ def test_a_directory_that_is_in_use_is_refused_and_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "precious").write_text("mine")
-    assert command.run(parsed("fill", "--data", str(tmp_path))) == 2
+    assert command.main(["store", "fill", "--data", str(tmp_path)]) == 2
     assert "new or empty directory" in capsys.readouterr().err
     assert (tmp_path / "precious").read_text() == "mine"
 

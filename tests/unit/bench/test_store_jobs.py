@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
-from amqpstore_tools.bench.store.commits import Commits
-from amqpstore_tools.bench.store.job import Job
-from amqpstore_tools.bench.store.jobs import JOBS
-from amqpstore_tools.bench.store.watch import WatchedWorker, disk_bytes, used_bytes
+from tests.bench.store.commits import Commits
+from tests.bench.store.job import Job
+from tests.bench.store.jobs import JOBS
+from tests.bench.store.watch import WatchedWorker, disk_bytes, used_bytes
 
 
 def do(job: Job, tell: Callable[[int], None] = lambda _: None) -> Any:

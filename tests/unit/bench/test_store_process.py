@@ -1,6 +1,5 @@
 """Whole small runs of `bench store`, with their processes; and what happens when one fails."""
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -8,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from amqpstore_tools.bench.store import run as store_run
-from amqpstore_tools.bench.store.job import Job
-from amqpstore_tools.bench.store.process import StoreProcess
-from amqpstore_tools.bench.store.settings import StoreSettings
 from amqpstore_tools.client.errors import BenchError
-from amqpstore_tools.verbs import bench as command
+from tests.bench import command
+from tests.bench.store import run as store_run
+from tests.bench.store.job import Job
+from tests.bench.store.process import StoreProcess
+from tests.bench.store.settings import StoreSettings
 
 
 def run(*arguments: str) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(prog="bench")
-    command.add_arguments(parser)
-    return store_run.run(StoreSettings.of(parser.parse_args(["store", *arguments]))).sections
+    args = command.parser().parse_args(["store", *arguments])
+    return store_run.run(StoreSettings.of(args)).sections
 
 
 def test_fill_and_drain(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from amqpstore_server.cluster.leading import Leader
 from amqpstore_server.cluster.member import GroupMember
 from amqpstore_server.cluster.progress import FollowerProgress
 from amqpstore_server.cluster.timing import Health
-from amqpstore_tools.simulation.cluster.disk import ReplicaDisk
-from amqpstore_tools.simulation.cluster.nemesis import Story
+from tests.simulated_group.disk import ReplicaDisk
+from tests.simulated_group.nemesis import Story
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

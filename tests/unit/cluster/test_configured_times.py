@@ -5,9 +5,9 @@ import pytest
 from amqpstore_server.cluster.timing import Timing
 from amqpstore_server.config.config import Config
 from amqpstore_server.replication.settings import cluster_settings
-from amqpstore_tools.simulation.cluster import machine
-from amqpstore_tools.simulation.cluster.history import Group
-from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
+from tests.simulated_group import machine
+from tests.simulated_group.history import Group
+from tests.simulated_group.machine import SimulatedMachine
 
 
 def timing(**keys: float) -> Timing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_tools.simulation.cluster import drills
-from amqpstore_tools.simulation.cluster.drills import Fault, drill
+from tests.simulated_group import drills
+from tests.simulated_group.drills import Fault, drill
 from tests.unit.cluster import mutants
 from tests.unit.cluster.mutants import Mutant
 

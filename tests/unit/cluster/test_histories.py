@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_tools.simulation.cluster.drills import disk_hangs, drill, sees_etcd_only
-from amqpstore_tools.simulation.cluster.history import GroupOutcome, run
-from amqpstore_tools.simulation.cluster.nemesis import Story
+from tests.simulated_group.drills import disk_hangs, drill, sees_etcd_only
+from tests.simulated_group.history import GroupOutcome, run
+from tests.simulated_group.nemesis import Story
 
 
 def history(seed: int) -> GroupOutcome:

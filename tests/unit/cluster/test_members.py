@@ -15,10 +15,10 @@ from amqpstore_server.cluster.operations import forced_succession
 from amqpstore_server.cluster.progress import LeaveReason
 from amqpstore_tools.cluster.joining import _removal
 from amqpstore_tools.offline.exits import ToolError
-from amqpstore_tools.simulation.cluster.disk import LogEntry
-from amqpstore_tools.simulation.cluster.etcd import keep_none
-from amqpstore_tools.simulation.cluster.history import Group
-from amqpstore_tools.simulation.cluster.machine import SYNC_S, TIMING, SimulatedMachine
+from tests.simulated_group.disk import LogEntry
+from tests.simulated_group.etcd import keep_none
+from tests.simulated_group.history import Group
+from tests.simulated_group.machine import SYNC_S, TIMING, SimulatedMachine
 
 
 @pytest.fixture

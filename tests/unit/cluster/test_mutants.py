@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_tools.simulation.cluster.history import run
-from amqpstore_tools.simulation.cluster.nemesis import Story
+from tests.simulated_group.history import run
+from tests.simulated_group.nemesis import Story
 from tests.unit.cluster.mutants import MUTANTS, Mutant
 
 each_mutant = pytest.mark.parametrize(

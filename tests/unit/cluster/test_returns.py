@@ -13,11 +13,11 @@ from amqpstore_server.cluster.member import GroupMember
 from amqpstore_server.cluster.operations import forced_history
 from amqpstore_server.cluster.registering import NEXT, Registered, Registering
 from amqpstore_server.cluster.timing import Timing
-from amqpstore_tools.simulation.cluster import returns
-from amqpstore_tools.simulation.cluster.disk import ReplicaDisk
-from amqpstore_tools.simulation.cluster.history import Group
-from amqpstore_tools.simulation.cluster.machine import SimulatedMachine
-from amqpstore_tools.simulation.cluster.returns import Return, told
+from tests.simulated_group import returns
+from tests.simulated_group.disk import ReplicaDisk
+from tests.simulated_group.history import Group
+from tests.simulated_group.machine import SimulatedMachine
+from tests.simulated_group.returns import Return, told
 from tests.unit.cluster.mutants import Mutant, discards_what_is_confirmed
 
 CLAIM = Claim(3, ReplicaPosition(1, 9))

@@ -27,9 +27,9 @@ from amqpstore_server.cluster.keys import (
 )
 from amqpstore_server.cluster.tenure import Outcome
 from amqpstore_server.etcd.client import EtcdClient
-from amqpstore_tools.simulation.cluster.etcd import Etcd
-from amqpstore_tools.simulation.cluster.events import Events
 from tests.etcd_process import PATIENT_S, EtcdCluster
+from tests.simulated_group.etcd import Etcd
+from tests.simulated_group.events import Events
 from tests.waiting import wait_until
 
 Answer = TypeVar("Answer")

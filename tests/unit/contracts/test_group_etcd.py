@@ -2,10 +2,10 @@
 
 import pytest
 
-from amqpstore_tools.simulation.cluster.etcd import GroupEtcd
-from amqpstore_tools.simulation.cluster.invariants import Invariants
-from amqpstore_tools.simulation.cluster.machine import Witness
 from tests.interop.test_etcd_elections import RealEtcd
+from tests.simulated_group.etcd import GroupEtcd
+from tests.simulated_group.invariants import Invariants
+from tests.simulated_group.machine import Witness
 
 
 @pytest.mark.parametrize("interface", [GroupEtcd, Witness])

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from amqpstore_tools.pika.money_transfer import main
+from tests.money_transfer.transfer import main
 
 
 def test_a_directory_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

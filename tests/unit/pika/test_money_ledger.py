@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 
 from amqpstore_tools.pika import Xid
-from amqpstore_tools.pika.money_ledger import LARGEST_CENTS, XID_FORMAT, Ledger, LedgerError
-from amqpstore_tools.pika.money_transfer import Order
+from tests.money_transfer.ledger import LARGEST_CENTS, XID_FORMAT, Ledger, LedgerError
+from tests.money_transfer.transfer import Order
 
 
 @pytest.fixture

@@ -7,14 +7,9 @@ deliveries are counted by length, not parsed one by one.
 
 - `settings`, `options`: the options of each workload, checked; `routing`: what it declares on the
   broker; `workload`: its workers; `messages`: the publishes, encoded in advance.
-- `fleet`, `measure`, `board`: the worker processes, the measured window, and their counters;
-  `forked`: any other process.
+- `fleet`, `measure`, `board`: the worker processes, the measured window, and their counters.
 - `worker`: the task and the result of a worker; `producer`, `paced`, `batches`, `lockstep`,
   `connects`, `consumer`: the kinds of workers; `counting`: deliveries, counted without parsing.
 - `server_process`: CPU time and memory of the broker, if it runs on this machine.
 - `histogram`, `report`: percentiles, and the result.
-- `interference`: what one client has while another is at work; on it stand
-- `stalls`: how long a quiet client waits;
-- `attacks`: what others have while one client attacks the broker.
-- `store`: the benchmark of the engine alone.
 """

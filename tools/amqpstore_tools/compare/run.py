@@ -5,8 +5,6 @@ import sys
 from typing import Any
 
 from amqpstore_tools.bench import workload
-from amqpstore_tools.bench.stalls import run as stalls_run
-from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.client.connection import Address, Connection
 from amqpstore_tools.client.errors import BenchError
 from amqpstore_tools.compare.page import page
@@ -52,11 +50,8 @@ def _results(
     settings: CompareSettings, name: str, broker: int
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the results of one run, or why it failed."""
-    chosen = settings.settings(name, broker)
     try:
-        if isinstance(chosen, StallSettings):
-            return stalls_run.run(chosen).results(), ""
-        return workload.run(chosen).results(), ""
+        return workload.run(settings.settings(name, broker)).results(), ""
     except (BenchError, OSError) as error:
         _say(f"{name} failed: {error}")
         return None, str(error)

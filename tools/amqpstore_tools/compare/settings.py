@@ -4,12 +4,10 @@ import argparse
 import shlex
 from dataclasses import dataclass
 
-from amqpstore_tools.bench.options import OptionParser, parsed
+from amqpstore_tools.bench.options import parsed
 from amqpstore_tools.bench.settings import BenchSettings
-from amqpstore_tools.bench.stalls import settings as stall_settings
-from amqpstore_tools.bench.stalls.settings import StallSettings
 from amqpstore_tools.client.errors import CommandLineError
-from amqpstore_tools.compare.workloads import STALLS, WORKLOADS, NamedWorkload
+from amqpstore_tools.compare.workloads import WORKLOADS, NamedWorkload
 
 _TIMED = ("through", "fanout", "sync", "batches", "fill", "connect", "latency")
 
@@ -25,15 +23,11 @@ class CompareSettings:
     workloads: dict[str, NamedWorkload]
     page: str  # file; empty: none
 
-    def settings(self, name: str, broker: int) -> BenchSettings | StallSettings:
+    def settings(self, name: str, broker: int) -> BenchSettings:
         """Return the settings of one run of a workload. Raises: CommandLineError."""
         workload = self.workloads[name]
         target = ("--url", self.urls[broker], "--pid", str(self.pids[broker]))
         try:
-            if workload.kind == STALLS:
-                parser = OptionParser(add_help=False, allow_abbrev=False)
-                stall_settings.add_arguments(parser)
-                return StallSettings.of(parser.parse_args([*workload.arguments[1:], *target]))
             return parsed([*workload.arguments, *target])
         except CommandLineError as error:
             raise CommandLineError(f"{shlex.join(workload.arguments)}: {error}") from None
@@ -88,8 +82,6 @@ def _workloads(args: argparse.Namespace) -> dict[str, NamedWorkload]:
             line += ["--seconds", f"{args.seconds:g}"]
         elif line[0] == "backlog" and "--messages" not in line:
             line += ["--messages", str(args.backlog)]
-        elif line[0] == STALLS and "--scale" not in line:
-            line += ["--scale", f"{args.stalls_scale:g}"]
     return {
         name: NamedWorkload(workload.title, tuple(lines[name])) for name, workload in found.items()
     }
@@ -135,13 +127,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1_000_000,
         metavar="N",
         help="messages of the workload backlog (default: 1000000)",
-    )
-    parser.add_argument(
-        "--stalls-scale",
-        type=float,
-        default=0.1,
-        metavar="F",
-        help="factor for the counts of the workload stalls (default: 0.1)",
     )
     parser.add_argument(
         "--only",

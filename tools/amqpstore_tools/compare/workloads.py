@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from amqpstore_tools.bench.stalls.cases import DISTURBANCES
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -47,8 +45,6 @@ class NamedWorkload:
         return (*_ABOUT[self.kind], Figure(("server", "cpu_us"), "CPU", "s/million", 2), _MEMORY)
 
 
-STALLS = "stalls"
-
 _MEMORY = Figure(("server", "max_rss_mib"), "memory, at most", "MiB")
 _DELIVERED = Figure(("delivered_per_s",), "delivered", "/s")
 _CONFIRMED = Figure(("confirmed_per_s",), "confirmed", "/s")
@@ -71,11 +67,6 @@ _ABOUT: dict[str, tuple[Figure, ...]] = {
     ),
     "connect": (Figure(("connected_per_s",), "connections", "/s"),),
     "latency": _WAITS,
-    STALLS: tuple(
-        Figure((name, kind, "max"), f"{name}: worst {title}", "ms", 1)
-        for name in DISTURBANCES
-        for kind, title in (("answer_ms", "answer"), ("confirm_ms", "confirm"))
-    ),
 }
 
 
@@ -110,5 +101,4 @@ WORKLOADS: dict[str, NamedWorkload] = {
     "sync-1": named("1 connection that waits for each confirm", "sync --vary --connections 1"),
     "sparse": named("2,000 messages a second", "latency --vary --rate 2000"),
     "backlog": named("a backlog of 1 KiB messages, filled and drained", "backlog --vary"),
-    "stalls": named("a quiet client, while another makes the broker work", "stalls"),
 }

@@ -10,7 +10,6 @@ else of amqpstore.
 - `get`: a basic.get that waits.
 - `methods`, `inside`: the methods of class dtx, and the only use of pika's private interface.
 - `errors`: the exceptions, each also an AMQPError.
-- `money_transfer`, `money_ledger`, `money_steps`: an example that can be killed at each step.
 """
 
 from amqpstore_tools.pika.errors import (

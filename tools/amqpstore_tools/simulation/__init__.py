@@ -5,6 +5,5 @@
 - `nodes`, `operations`: files and directories by number, and the recorded operations.
 - `stores`: a store on all of that, in one thread.
 - `crash_images`: everything that a power cut may leave.
-- `cluster`: a group of replicas, with the network and etcd, in virtual time.
 - `wrapped_files`, `faulty_files`: files around others; calls that fail, and bits that flip.
 """

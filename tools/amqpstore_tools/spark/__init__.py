@@ -8,7 +8,6 @@ Start reading with `sessions` and `source`. README.md has the options and the co
 - `source`: the format as Spark sees it; `reading`: stores as data frames; `streams`: streams of a
   log, a queue or an exchange; `task_files`: files of a snapshot, opened by another process.
 - `check`, `drill`: `amqpstore check` and `amqpstore drill` on a cluster.
-- `measure`: how fast a store is read.
 
 Executors import this package; driver and tasks share only what is in a partition.
 """

@@ -1,34 +1,32 @@
-"""`amqpstore bench`: measure a broker, or the engine by itself."""
+"""`amqpstore bench`: measures a broker, or several by turns."""
 
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 from amqpstore_tools.bench import workload
-from amqpstore_tools.bench.attacks import run as attacks_run
-from amqpstore_tools.bench.attacks import settings as attack_settings
-from amqpstore_tools.bench.attacks.report import AttackReport
-from amqpstore_tools.bench.attacks.settings import AttackSettings
 from amqpstore_tools.bench.options import add_options, defaults_of
-from amqpstore_tools.bench.report import Report
 from amqpstore_tools.bench.settings import ABOUT, BenchSettings
-from amqpstore_tools.bench.stalls import run as stalls_run
-from amqpstore_tools.bench.stalls import settings as stall_settings
-from amqpstore_tools.bench.stalls.report import StallReport
-from amqpstore_tools.bench.stalls.settings import StallSettings
-from amqpstore_tools.bench.store import run as store_run
-from amqpstore_tools.bench.store import settings as store_settings
-from amqpstore_tools.bench.store.report import StoreReport
-from amqpstore_tools.bench.store.settings import StoreSettings
 from amqpstore_tools.client.errors import BenchError, CommandLineError
 from amqpstore_tools.compare import run as compare_run
 from amqpstore_tools.compare import settings as compare_settings
-from amqpstore_tools.compare.report import CompareReport
 from amqpstore_tools.compare.settings import CompareSettings
 
 # As in offline/exits.py, which would load the engine.
 _USAGE, _FAILED, _INTERRUPTED = 2, 5, 130
+
+
+class PrintableReport(Protocol):
+    """The result of a benchmark."""
+
+    def as_json(self) -> str:
+        """Return the result as JSON on one line."""
+
+    def print_table(self) -> None:
+        """Print a table to standard output."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = (
-        "Measure an AMQP 0-9-1 broker, several by turns (compare), how long one holds clients up "
-        "(stalls), what they have left beside an attack (attacks), or the storage engine alone "
-        "(store). "
+        "Measure an AMQP 0-9-1 broker, or several by turns (compare). "
         "amqpstore bench WORKLOAD --help explains the options. Workloads and their defaults:\n"
     ) + "\n".join(f"  {name:8}  {about}\n{defaults_of(name)}" for name, about in ABOUT.items())
     workloads = parser.add_subparsers(dest="workload", metavar="WORKLOAD", required=True)
@@ -49,43 +45,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(common)
     for name, about in ABOUT.items():
         workloads.add_parser(name, parents=[common], help=about, description=about)
-    about = "the storage engine alone, without a broker"
-    store_settings.add_arguments(workloads.add_parser("store", help=about, description=about))
-    about = "how long a quiet client waits while another makes the broker work"
-    stall_settings.add_arguments(workloads.add_parser("stalls", help=about))
-    about = "what others have of a broker while one client attacks it"
-    attack_settings.add_arguments(workloads.add_parser("attacks", help=about))
     about = "several brokers by turns: medians and ratios of their rates"
     compare_settings.add_arguments(workloads.add_parser("compare", help=about))
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one benchmark; returns the exit code."""
+
+    def measured() -> PrintableReport:
+        if args.workload == "compare":
+            return compare_run.run(CompareSettings.of(args))
+        return workload.run(BenchSettings.of(args))
+
+    return report_on("amqpstore bench", measured, as_json=args.json)
+
+
+def report_on(program: str, measured: Callable[[], PrintableReport], *, as_json: bool) -> int:
+    """Run a benchmark and print its report; returns the exit code.
+
+    Args: program, which its errors name; measured, runs the benchmark.
+    """
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        report: Report | StoreReport | StallReport | AttackReport | CompareReport
-        if args.workload == "store":
-            report = store_run.run(StoreSettings.of(args))
-        elif args.workload == "stalls":
-            report = stalls_run.run(StallSettings.of(args))
-        elif args.workload == "attacks":
-            report = attacks_run.run(AttackSettings.of(args))
-        elif args.workload == "compare":
-            report = compare_run.run(CompareSettings.of(args))
-        else:
-            report = workload.run(BenchSettings.of(args))
+        report = measured()
     except CommandLineError as error:
-        sys.stderr.write(f"amqpstore bench: {error}\n")
+        sys.stderr.write(f"{program}: {error}\n")
         return _USAGE
     except (BenchError, OSError) as error:
-        sys.stderr.write(f"amqpstore bench: {error}\n")
+        sys.stderr.write(f"{program}: {error}\n")
         return _FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("amqpstore bench: interrupted\n")
+        sys.stderr.write(f"{program}: interrupted\n")
         return _INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
-    if args.json:
+    if as_json:
         sys.stdout.write(report.as_json() + "\n")
     else:
         report.print_table()

@@ -1,0 +1,8 @@
+"""How long one client waits while another makes the broker work: `python -m tests.bench stalls`.
+
+- `settings`: the options, checked; `run`: one disturbance after the other, each beside a quiet
+  client (`interference`).
+- `disturbance`, `disturbances`, `crowds`, `settling`, `branches`: the work of the other client;
+  `cases`: all of it, by name.
+- `report`: the result.
+"""
