@@ -33,9 +33,9 @@ def inspect(*arguments: str) -> dict[str, Any]:
     return content
 
 
-def run(*arguments: str, verb: str = "inspect") -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "amqpstore_tools", verb, *arguments],
+        [sys.executable, "-m", "amqpstore_tools", "inspect", *arguments],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -146,7 +146,6 @@ def test_a_broker_that_runs(broker: BrokerProcess) -> None:
         found = inspect(broker.data_directory, "--live")
         assert found["is_live"]
         assert {queue["name"]: queue["ready"] for queue in found["queues"]}["audit"] == 11
-        assert run(broker.data_directory, "--live", verb="stats").returncode == 0
         # Nobody was in the broker's way.
         channel = connection.channel()
         channel.confirm_delivery()

@@ -124,7 +124,7 @@ def test_a_store_that_was_killed_in_doubt(store: str, tool: Tool, tmp_path: Path
     checked = tool("check", store)
     assert (checked["sound"], checked["prepared"], checked["messages"]) == (True, 1, 60)
     # Those two, and what says that they are prepared, are in a queue of their own.
-    assert tool("stats", store)["messages"] == 63
+    assert tool("inspect", store)["usage"]["messages"] == 63
 
     of_vhost = tool("inspect", store, "vhost", "/")
     bindings = [(one["exchange"], one["to"], one["name"]) for one in of_vhost["bindings"]]
@@ -197,7 +197,7 @@ def test_a_store_that_a_broker_has_open(broker: BrokerProcess, run: Run, tmp_pat
     copy, file, lines = (str(tmp_path / name) for name in ("copy", "file", "lines"))
     Path(lines).write_text("")
     assert run("copy", directory, copy)[0] == 0
-    for verb, *arguments in (["inspect"], ["stats"], ["export", file], ["check"]):
+    for verb, *arguments in (["inspect"], ["export", file], ["check"]):
         code, said = run(verb, directory, *arguments)
         assert (code, said["kind"]) == (3, "StoreLockedError")
         assert "--live" in said["error"]
@@ -220,7 +220,7 @@ def test_a_store_that_a_broker_has_open(broker: BrokerProcess, run: Run, tmp_pat
 def test_what_is_no_store(tmp_path: Path, run: Run) -> None:
     directory, file = tmp_path / "directory", str(tmp_path / "file")
     directory.mkdir()
-    for verb in ("inspect", "stats", "export", "compact", "upgrade", "check", "copy"):
+    for verb in ("inspect", "export", "compact", "upgrade", "check", "copy"):
         more = [file] if verb in ("export", "copy") else []
         code, said = run(verb, str(directory), *more)
         assert (code, said["kind"]) == (4, "NotAStoreError")

@@ -143,7 +143,6 @@ def test_what_root_changes_in_a_store_its_broker_can_use(store: str, tmp_path: P
     exported = str(tmp_path / "exported")
     steps: list[list[str]] = [
         ["check", store],
-        ["stats", store],
         ["inspect", store],
         ["users", "add", "anna", "--data", store, "--password-file", str(tmp_path / "password")],
         ["definitions", "import", str(tmp_path / "definitions"), "--data", store],

@@ -82,7 +82,6 @@ FLOORS: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "copying",
         "transfer",
         "inspect",
-        "stats",
         "check",
         "repair",
         "bench",

@@ -103,7 +103,6 @@ def try_store(directory: str, scratch: str) -> None:
         ("check",),
         ("inspect",),
         ("inspect", "--json"),
-        ("stats",),
         ("export", f"{scratch}/export"),
         ("copy", f"{scratch}/copy"),
         ("upgrade",),

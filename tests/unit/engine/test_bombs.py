@@ -57,7 +57,6 @@ def commands(store: str, scratch: Path) -> dict[str, list[str]]:
         "plan": ["repair", store, "--plan", plan],
         "apply": ["repair", store, "--apply", plan],
         "inspect": ["inspect", store],
-        "stats": ["stats", store],
         "copy": ["copy", store, str(scratch / "copy")],
         "export": ["export", store],
     }

@@ -13,7 +13,6 @@ from tests.unit.offline.test_wrong_kinds import without_rights
 VERBS = (
     ("check", "DIR"),
     ("inspect", "DIR"),
-    ("stats", "DIR"),
     ("export", "DIR", "OUT.jsonl"),
     ("copy", "DIR", "OUT"),
     ("repair", "DIR", "--plan", "OUT.json"),

@@ -15,7 +15,6 @@ from tests.unit.offline.stores import Command, files_of
 
 VIEWS = (
     ["inspect"],
-    ["stats"],
     ["inspect", "queue", "o", "--limit", "0"],
     ["inspect", "queue", "#2", "--limit", "0"],
     ["inspect", "message", "2"],

@@ -134,7 +134,7 @@ def test_what_needs_room_says_where_and_what_to_do(
 
 
 def test_what_only_reads_needs_no_room(store: str, tmp_path: Path) -> None:
-    for verb in (["check"], ["inspect"], ["stats"]):
+    for verb in (["check"], ["inspect"]):
         assert main([*verb, store, "--json"]) == 0
     assert main(["export", store, str(tmp_path / "exported"), "--json"]) == 0
     assert os.path.exists(f"{store}/reserve")

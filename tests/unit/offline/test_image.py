@@ -272,7 +272,7 @@ def test_an_index_file_that_is_lost_is_named(busy: str) -> None:
     os.remove(path)
     with RemainingImage.open(busy) as image:
         [orders] = [queue for queue in image.queues if queue.name == "o"]
-        assert orders.totals() == QueueTotals(0, 0, 0, 0, 43)
+        assert orders.totals() == QueueTotals(0, 0, 0, 0, 43, None)
         assert [(one.path, one.live) for one in orders.unreadable] == [(path, 43)]
 
 

@@ -278,7 +278,6 @@ def test_nothing_that_a_client_chose_reaches_the_terminal_as_it_is(
         # A terminal's width comes from the environment, colours only where it is one.
         for text in (found.out, found.err):
             assert not set("\x1b\x07\x9b\u202e") & set(text), arguments
-    assert not set("\x1b\x07\x9b\u202e") & set(command("stats", data_directory).out)
 
 
 def test_a_transaction_and_its_operations(data_directory: str, command: Command) -> None:
@@ -379,11 +378,10 @@ def test_a_segment_that_is_missing(busy: str, command: Command) -> None:
 def test_a_broker_that_runs_is_left_alone(data_directory: str, command: Command) -> None:
     with open_store(data_directory) as store:
         publish(store, create(store, "orders"), 3)
-        for verb in ("inspect", "stats"):
-            found = command(verb, data_directory)
-            assert found.code == 3
-            assert "--live" in found.err
-            assert str(os.getpid()) in found.err
+        found = command("inspect", data_directory)
+        assert found.code == 3
+        assert "--live" in found.err
+        assert str(os.getpid()) in found.err
         found = command("inspect", data_directory, "--live")
         assert found.code == 0
         assert "a broker runs on it" in found.out
@@ -392,7 +390,7 @@ def test_a_broker_that_runs_is_left_alone(data_directory: str, command: Command)
 
 def test_what_is_no_store(tmp_path: Path, command: Command) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    for arguments in (["inspect"], ["stats"], ["inspect", "--follow"]):
+    for arguments in (["inspect"], ["inspect", "--follow"]):
         found = command(*arguments, str(tmp_path))
         assert found.code == 4
         assert "not an amqpstore data directory" in found.err
@@ -418,7 +416,6 @@ def test_a_store_without_its_catalog(busy: str, command: Command) -> None:
     assert "what `amqpstore repair` would keep" in out
     assert "queues are named after their ids" in " ".join(out.split())
     assert "amq.recovered.1" in out
-    assert command("stats", busy).code == 0
 
 
 def test_many_segments_are_a_strip(data_directory: str, command: Command) -> None:

@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_every_verb_takes_such_a_directory(directory: Path) -> None:
     store, top = str(directory), directory.parent
-    for verb in ("check", "inspect", "stats", "compact"):
+    for verb in ("check", "inspect", "compact"):
         assert main([verb, store]) == 0
         if verb != "compact":
             assert main([verb, store, "--json"]) == 0

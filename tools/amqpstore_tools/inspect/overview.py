@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from amqpstore.evidence import find_wrong_kinds
+from amqpstore.format.index import Entries
 from amqpstore.identity.identity import SegmentHeader
 from amqpstore.system.files import open_regular
+from amqpstore_tools.inspect import usage
+from amqpstore_tools.inspect.usage import PublishTimes, SizeStatistics
 from amqpstore_tools.offline.contents import plain
 from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.image import StoreImage
@@ -26,7 +29,13 @@ _BAR = 20
 
 def facts(image: StoreImage) -> Facts:
     """Return all facts. Reads the index files."""
-    queues = queue_facts(one for one in image.queues if not one.is_hidden)
+    times, sizes = PublishTimes(image.segments), SizeStatistics()
+    visible = [queue for queue in image.queues if not queue.is_hidden]
+    queues = queue_facts(visible, times, sizes.add)
+    for queue in image.queues:
+        if queue.is_hidden:
+            # Prepared messages take space until they are decided.
+            queue.totals(sizes.add)
     return {
         **store_facts(image),
         "is_damaged": is_known_damaged(image),
@@ -57,6 +66,7 @@ def facts(image: StoreImage) -> Facts:
         "passed_over": image.report.passed_over,
         "unknown_files": image.report.unknown_files,
         "last_recovery": last_recovery(image.directory),
+        "usage": usage.facts(image, sizes, times),
     }
 
 
@@ -86,11 +96,18 @@ def store_facts(image: StoreImage) -> Facts:
     }
 
 
-def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
-    """Return the queues as a broker has them: the priority levels of one queue are combined."""
+def queue_facts(
+    queues: Iterable[QueueImage],
+    times: PublishTimes,
+    see: Callable[[QueueImage, Entries], None] | None = None,
+) -> list[Facts]:
+    """Return the queues as a broker has them: the priority levels of one queue are combined.
+
+    Args: see, is called with the columns of their messages.
+    """
     together: dict[tuple[str | None, str | None, int], Facts] = {}
     for queue in queues:
-        totals = queue.totals()
+        totals = queue.totals(see)
         key = (queue.vhost, queue.name, 0 if queue.name is not None else queue.id)
         found = together.setdefault(key, _queue(queue))
         found["ids"].append(queue.id)
@@ -102,6 +119,9 @@ def queue_facts(queues: Iterable[QueueImage]) -> list[Facts]:
         found["unreadable"] += totals.unreadable
         found["again"] += queue.again_count
         found["is_recovered"] |= queue.is_recovered
+        if totals.oldest_id is not None:
+            before = found["oldest_ms"], times.of(totals.oldest_id)
+            found["oldest_ms"] = min((ms for ms in before if ms is not None), default=None)
     return list(together.values())
 
 
@@ -169,6 +189,7 @@ def _queue(queue: QueueImage) -> Facts:
         "unreadable": 0,
         "again": 0,
         "is_recovered": False,
+        "oldest_ms": None,
         "arguments": plain(definition.get("arguments", {})),
     }
 

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from typing import Any
 
+from amqpstore_tools.inspect import usage
 from amqpstore_tools.offline.terminal import (
     console,
     counted,
@@ -27,14 +28,16 @@ _BAR = 20
 def show(found: Facts, most: int) -> None:
     """Print the facts. Args: most, rows of a table, 0 is all."""
     out = console()
-    show_store(found)
+    _show_store(found)
     if found["is_damaged"] and not found["catalog_reason"]:
         out.print(
             "  it is damaged: what follows is what a broker would serve, and a repair may keep"
         )
         out.print("  more (see `amqpstore repair DIR --plan plan.json`)")
     _show_topology(found, most)
-    show_queues(found["queues"], most)
+    show_queues(found["queues"], found["taken_ms"], most)
+    usage.show_messages(found["usage"], found["taken_ms"])
+    usage.show_disk(found["usage"])
     show_segments(found["segments"], most)
     for segment in found["quarantined_segments"]:
         out.print(f"  quarantined: {shown(segment['path'])}, {size(segment['bytes'])}")
@@ -44,7 +47,7 @@ def show(found: Facts, most: int) -> None:
     _show_recovery(found["last_recovery"])
 
 
-def show_store(found: Facts) -> None:
+def _show_store(found: Facts) -> None:
     """Print the first lines: which store it is."""
     from rich.text import Text
 
@@ -99,8 +102,8 @@ def _show_topology(found: Facts, most: int) -> None:
         more(named, most)
 
 
-def show_queues(queues: list[Facts], most: int) -> None:
-    """Print the queues, the largest first if there are many."""
+def show_queues(queues: list[Facts], taken_ms: int, most: int) -> None:
+    """Print the queues, the largest first if there are many. Args: taken_ms, when that was so."""
     out = console()
     ready = sum(queue["ready"] for queue in queues)
     out.print(heading(f"Queues: {len(queues):,}, with {counted(ready, 'message')}"))
@@ -111,7 +114,7 @@ def show_queues(queues: list[Facts], most: int) -> None:
     again = any(queue["again"] for queue in queues)
     shown_if = {"locked": locked, "unreadable": bad, "again": again}
     extra = [name for name, is_shown in shown_if.items() if is_shown]
-    columns = ["vhost", "queue", "ready", "delivered", "bytes", *extra]
+    columns = ["vhost", "queue", "ready", "delivered", "bytes", "oldest", *extra]
     rows = table(*columns, right="ready delivered bytes locked unreadable again", wrap="queue")
     if most and len(queues) > most:
         queues = sorted(queues, key=lambda one: (-one["bytes"], -one["ready"]))
@@ -123,6 +126,7 @@ def show_queues(queues: list[Facts], most: int) -> None:
             f"{queue['ready']:,}",
             f"{queue['delivered']:,}",
             size(queue["bytes"]),
+            usage.age_at(taken_ms, queue["oldest_ms"]),
         ]
         if locked:
             cells.append(f"{queue['locked']:,}")

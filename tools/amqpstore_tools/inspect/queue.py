@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from amqpstore_tools.inspect.overview import queue_facts
+from amqpstore_tools.inspect.usage import PublishTimes
 from amqpstore_tools.offline.contents import plain
 from amqpstore_tools.offline.exits import NotFoundError
 from amqpstore_tools.offline.image import StoreImage
@@ -27,7 +28,7 @@ def facts(image: StoreImage, name: str, vhost: str | None, first: int, most: int
     Raises: NotFoundError, OSError.
     """
     queues = find_queues(image, name, vhost)
-    [summary] = queue_facts(queues)
+    [summary] = queue_facts(queues, PublishTimes(image.segments))
     unreadable = [
         {"path": one.path, "reason": one.reason, "messages": one.live}
         for queue in queues

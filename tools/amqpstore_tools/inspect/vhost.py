@@ -8,6 +8,7 @@ from typing import Any
 
 from amqpstore_tools.inspect.overview import exchange_facts, queue_facts
 from amqpstore_tools.inspect.page import first, more, show_queues
+from amqpstore_tools.inspect.usage import PublishTimes
 from amqpstore_tools.offline.contents import plain
 from amqpstore_tools.offline.exits import NotFoundError
 from amqpstore_tools.offline.image import StoreImage
@@ -32,7 +33,8 @@ def facts(image: StoreImage, name: str) -> Facts:
         "exchanges": exchanges,
         "bindings": sorted(bindings, key=_order),
         "policies": _of(image, "policies", name),
-        "queues": queue_facts(queues),
+        "taken_ms": image.taken_ms,
+        "queues": queue_facts(queues, PublishTimes(image.segments)),
     }
 
 
@@ -85,7 +87,7 @@ def show(found: Facts, most: int) -> None:
         more(found["bindings"], most)
     for policy in first(found["policies"], most):
         out.print(f"  policy {shown(policy.get('name'))}: {_said(policy)}")
-    show_queues(found["queues"], most)
+    show_queues(found["queues"], found["taken_ms"], most)
 
 
 def _said(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from amqpstore.checkpoints.checkpoint_state import IndexFile, QueueIndex, Sizes
@@ -44,7 +44,7 @@ class QueueTotals(NamedTuple):
 
     `ready` are those that a broker would deliver, `delivered` those that it has delivered before;
     `locked` wait for the decision on a transaction, and `unreadable` are in index files that cannot
-    be read.
+    be read. `oldest_id` is the lowest id of a message; None if it has none.
     """
 
     ready: int
@@ -52,6 +52,7 @@ class QueueTotals(NamedTuple):
     delivered: int
     bytes: int
     unreadable: int
+    oldest_id: int | None
 
 
 class QueueImage:
@@ -168,17 +169,25 @@ class QueueImage:
         for columns in self.columns():
             yield from map(Entry, *columns[:6])
 
-    def totals(self) -> QueueTotals:
-        """Count its messages. Reads all of its index files. Raises: OSError."""
+    def totals(self, see: Callable[[QueueImage, Entries], None] | None = None) -> QueueTotals:
+        """Count its messages. Reads all of its index files. Raises: OSError.
+
+        Args: see, is called with each of its `columns`.
+        """
         ready = delivered = size = 0
+        oldest_id: int | None = None
         for columns in self.columns():
+            if see is not None:
+                see(self, columns)
+            first_id = columns.ids[0]
+            oldest_id = first_id if oldest_id is None else min(oldest_id, first_id)
             counts = columns.delivery_counts
             ready += len(counts)
             delivered += len(counts) - counts.count(0)
             size += sum(columns.sizes)
         unreadable = sum(one.live for one in self.unreadable)
         ready -= len(self.lost) + self.locked_count
-        return QueueTotals(ready, self.locked_count, delivered, size, unreadable)
+        return QueueTotals(ready, self.locked_count, delivered, size, unreadable, oldest_id)
 
     def _of_file(self, file: IndexFile) -> Iterator[Entries]:
         was_changed = file.is_changed

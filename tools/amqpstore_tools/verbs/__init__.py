@@ -6,7 +6,7 @@
   broker or a stopped one; `exchanges`: where a message would go there; `messages`: the messages of
   a queue; `connections`: those of clients.
 - `cluster`: a group of replicas, its members and who leads.
-- `inspect`, `stats`, `check`, `repair`, `compact`, `upgrade`: inspect a data directory, and
+- `inspect`, `check`, `repair`, `compact`, `upgrade`: inspect a data directory, and
   maintain it.
 - `copy`, `restore`, `export`, `import_`, `publish`: copies of stores and of messages.
 - `archive`, `replay`, `as_of`, `report`: jobs on Spark.
@@ -35,7 +35,6 @@ _VERBS = {
     "check": ("check", "look for damage in a store"),
     "repair": ("repair", "repair a damaged store by a plan, which can be undone"),
     "inspect": ("inspect", "show the content of a store, down to one record"),
-    "stats": ("stats", "show what takes up the space in a store"),
     "copy": ("copy", "copy a store, even of a running broker, and verify the copy"),
     "restore": ("restore", "replace a store by a copy"),
     "export": ("export", "write the messages of queues to a file"),

@@ -1,4 +1,4 @@
-"""`amqpstore stats`: its figures against a count by hand."""
+"""What `amqpstore inspect` says of the space in a store, against a count by hand."""
 
 import json
 import random
@@ -10,11 +10,16 @@ from amqpstore.log.batch import record_bytes
 from tests.unit.offline.stores import Command, copied, create, open_store, take
 
 
-def figures(command: Command, directory: str) -> dict[str, Any]:
-    found = command("stats", directory, "--json")
+def overview(command: Command, directory: str) -> dict[str, Any]:
+    found = command("inspect", directory, "--json")
     assert found.code == 0, found.err
     content: dict[str, Any] = json.loads(found.out)
     return content
+
+
+def usage(command: Command, directory: str) -> dict[str, Any]:
+    found: dict[str, Any] = overview(command, directory)["usage"]
+    return found
 
 
 def test_against_a_count_by_hand(data_directory: str, command: Command) -> None:
@@ -37,12 +42,17 @@ def test_against_a_count_by_hand(data_directory: str, command: Command) -> None:
                 store.checkpoint()
         take(store, queues[0], 2)
         store.sync()
-    found = figures(command, data_directory)
+    whole = overview(command, data_directory)
+    found = whole["usage"]
     assert found["messages"] == sum(map(len, sizes.values()))
     assert found["message_bytes"] == sum(map(sum, sizes.values()))
     assert found["delivered"] == 2
-    largest = sorted(sizes, key=lambda name: sum(sizes[name]), reverse=True)[:10]
-    assert [queue["name"] for queue in found["largest_queues"]] == largest
+    by_name = {queue["name"]: queue for queue in whole["queues"]}
+    assert {name: queue["bytes"] for name, queue in by_name.items()} == {
+        name: sum(some) for name, some in sizes.items()
+    }
+    started_ms = {segment["created_ms"] for segment in whole["segments"]}
+    assert {queue["oldest_ms"] for queue in by_name.values()} <= started_ms
     assert [one["bytes"] for one in found["largest_messages"]] == sorted(
         by_id.values(), reverse=True
     )[:10]
@@ -56,8 +66,9 @@ def test_against_a_count_by_hand(data_directory: str, command: Command) -> None:
         before = to
     assert found["segment_bytes"] == found["live_bytes"] + found["garbage_bytes"]
     assert sum(one["live_bytes"] for one in found["live_by_age"]) == found["live_bytes"]
-    text = command("stats", data_directory)
+    text = command("inspect", data_directory)
     assert text.code == 0
+    assert "The largest messages" in text.out
     assert all(len(line) <= 80 for line in text.out.replace(data_directory, "DIR").splitlines())
 
 
@@ -67,19 +78,19 @@ def test_a_message_in_several_queues_is_listed_once(data_directory: str, command
         store.publish(queues, [Message(Envelope("", "q"), b"x" * 5000)])
         store.publish(queues[:1], [Message(Envelope("", "q"), b"x")])
         store.sync()
-    first, second = figures(command, data_directory)["largest_messages"]
+    first, second = usage(command, data_directory)["largest_messages"]
     assert (first["queues"], second["queues"]) == (3, 1)
-    assert "and 2 more" in command("stats", data_directory).out
+    assert "a and 2 more" in command("inspect", data_directory).out
 
 
 def test_an_empty_store(data_directory: str, command: Command) -> None:
     open_store(data_directory).close()
-    found = figures(command, data_directory)
+    found = usage(command, data_directory)
     assert (found["messages"], found["segment_bytes"]) == (0, 0)
-    assert "all are empty" in command("stats", data_directory).out
+    assert (found["largest_messages"], found["live_bytes"]) == ([], 0)
     assert "no checkpoint" in command("inspect", data_directory).out
 
 
 def test_the_golden_stores(tmp_path: Path, command: Command) -> None:
     for name, count in (("golden", 99), ("torn", 12), ("damaged", 15)):
-        assert figures(command, copied(name, tmp_path))["messages"] == count
+        assert usage(command, copied(name, tmp_path))["messages"] == count
