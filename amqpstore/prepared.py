@@ -263,7 +263,7 @@ def put_all(store: Store, publishes: Iterable[Publish]) -> list[tuple[Queue, Run
     """Put messages in queues, where they are not ready yet: see `Store.put`. Returns the runs."""
     withheld: list[tuple[Queue, Run]] = []
     for placements, messages, priority, size, overhead in publishes:
-        store.publishing.put(
+        store.enqueues.put(
             placements, messages, size, overhead, priority=priority, withheld=withheld
         )
     return withheld
@@ -299,10 +299,10 @@ def prepare(
     # marker: the next start removes both, as nothing was promised.
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
     place = [Placement(hidden)]
-    store.publishing.put(place, [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
+    store.enqueues.put(place, [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
     for (_, messages, _, size, overhead), keeps_transient in kept:
         store.set_keeps_transient(hidden, keeps=keeps_transient)
-        store.publishing.put(place, messages, size, overhead)
+        store.enqueues.put(place, messages, size, overhead)
     for _, run in acks.runs:
         # As after a restart: they were delivered, and nobody has them.
         run.delivery_count += 1

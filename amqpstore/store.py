@@ -59,8 +59,8 @@ from amqpstore.queues.arguments import (
     publish_bytes,
 )
 from amqpstore.queues.disposal import Disposal
+from amqpstore.queues.enqueue import Enqueues
 from amqpstore.queues.memory import Memory
-from amqpstore.queues.publishing import Publishing
 from amqpstore.queues.queue import Placement, Queue
 from amqpstore.queues.stored_runs import StoredRuns
 from amqpstore.queues.transient import FIRST_TRANSIENT, TransientLog
@@ -89,7 +89,7 @@ class Store(ClosableStore):
 
     `queues` has all queues by id, including those of transactions in `prepared`, which hold their
     messages, and of purges in `purged`, under the same ids: see `is_hidden`. `next_queue_id` is the
-    id of the next queue. `stored` reads the messages of runs that are on disk; `publishing` and
+    id of the next queue. `stored` reads the messages of runs that are on disk; `enqueues` and
     `withdrawals` are how messages enter queues and leave them. `clock` is the one passed to `open`;
     `measures` is what the work of the store took; `store_id` tells it from every other store.
     """
@@ -152,7 +152,7 @@ class Store(ClosableStore):
         )
         limits = options.limits
         self.stored = StoredRuns(backing, self._log, self._transient, self._memory, clock)
-        self.publishing = Publishing(self._log, self._memory, limits.joined_bytes)
+        self.enqueues = Enqueues(self._log, self._memory, limits.joined_bytes)
         self.withdrawals = Withdrawals(self.stored, self._memory, limits.split_messages)
         self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
@@ -336,7 +336,7 @@ class Store(ClosableStore):
         whole_bytes = body_bytes(messages)
         needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
         self.check_writable(publishing=True, needed_bytes=needed_bytes)
-        return self.publishing.put(
+        return self.enqueues.put(
             placements, messages, whole_bytes, overhead_bytes(messages), priority=priority
         )
 
@@ -361,7 +361,7 @@ class Store(ClosableStore):
         if needed_bytes:
             needed_bytes += len(places) * OPERATION.size
         self.check_writable(publishing=True, needed_bytes=needed_bytes)
-        return self.publishing.spread(places, messages, whole_bytes, priority=priority)
+        return self.enqueues.spread(places, messages, whole_bytes, priority=priority)
 
     def transaction(self) -> Transaction:
         """Begin a transaction: see `Transaction`."""

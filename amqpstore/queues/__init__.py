@@ -1,7 +1,7 @@
 """The queues of a store: their ready and unacked messages, in memory and on disk.
 
 - `queue`: one queue, as the store knows it; `arguments`: checks of what a caller passes.
-- `publishing`, `withdrawals`, `acks`: how messages enter, leave and come back.
+- `enqueue`, `withdrawals`, `acks`: how messages enter, leave and come back.
 - `expiry`, `body_sizes`: when messages expire, and how large they are.
 - `memory`, `unacked`: which messages stay in memory; `transient`: where those go that are not
   durable and must leave it; `disposal`: memory that nobody needs, freed a piece at a time.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from amqpstore import Message, Options, Run, Store
 from amqpstore.log.batch import Batch
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions

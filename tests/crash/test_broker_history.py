@@ -14,7 +14,7 @@ import pytest
 
 import amqpstore
 from amqpstore import Placement
-from amqpstore_server.broker.channels.publishing import Publisher, _Promise
+from amqpstore_server.broker.channels.confirms import Publisher, _Promise
 from amqpstore_server.broker.definitions.deletion import Deletion
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.backlog import Backlog, Taken

@@ -16,14 +16,14 @@ from functools import partial
 import pytest
 
 import amqpstore.transaction
-import amqpstore_server.broker.channels.publishing
+import amqpstore_server.broker.channels.confirms
 from amqpstore import Message, Queue, Run
 from amqpstore.queues.acks import GatheredAcks
-from amqpstore.queues.publishing import Publishing
+from amqpstore.queues.enqueue import Enqueues
 from amqpstore.queues.queue import Placement
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.confirms import Publisher, _Promise
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
-from amqpstore_server.broker.channels.publishing import Publisher, _Promise
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.transaction import Plan, plan
@@ -379,10 +379,10 @@ def test_a_transaction_that_is_none_is_caught(bug: Bug, monkeypatch: pytest.Monk
 
 
 def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
-    put = Publishing.put
+    put = Enqueues.put
 
     def placed(
-        self: Publishing,
+        self: Enqueues,
         placements: Sequence[Placement],
         messages: list[Message],
         whole_bytes: int,
@@ -407,7 +407,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
                 self._log.complete(batch)
         return logged
 
-    patch.setattr(Publishing, "put", placed)
+    patch.setattr(Enqueues, "put", placed)
 
 
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -431,7 +431,7 @@ def refused_and_kept(patch: pytest.MonkeyPatch) -> None:
         found = plan(route, label, messages, immediate=immediate)
         return found._replace(placements=[one._replace(most=None) for one in found.placements])
 
-    patch.setattr(amqpstore_server.broker.channels.publishing, "plan", planned)
+    patch.setattr(amqpstore_server.broker.channels.confirms, "plan", planned)
 
 
 PUBLISH_BUGS: dict[Bug, str] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amqpstore import Message
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.envelope import parse_envelope

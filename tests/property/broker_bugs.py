@@ -12,8 +12,8 @@ from amqpstore import Run
 from amqpstore.format.departures import Departure
 from amqpstore.format.runs import ReadyList
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.confirms import Publisher
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction
-from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.definitions.owned_queues import OwnedQueues
 from amqpstore_server.broker.messages.cycles import Landmark
 from amqpstore_server.broker.messages.deaths import Death, Reason

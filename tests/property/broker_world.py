@@ -11,7 +11,7 @@ from typing import Any
 from amqpstore import Message, Options, Run
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer

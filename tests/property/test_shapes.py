@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpstore_server.amqp.publishing import Envelopes, PublishedPart
+from amqpstore_server.amqp.envelopes import Envelopes, PublishedPart
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.protocol.content import (
     REPLY_TO,

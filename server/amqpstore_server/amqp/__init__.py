@@ -9,7 +9,7 @@ codes, delivery frames, the handshake) is here; what a queue or an exchange does
   `authorization`: what the client may do from then on.
 - `client_log`: the log of one client; `telling`: the events of connections.
 - `session`: the channels of an open connection; `context`: what they share.
-- `channel`, `topology`, `publishing`, `distributed`: one channel, and the methods that declare,
+- `channel`, `topology`, `envelopes`, `distributed`: one channel, and the methods that declare,
   publish, and work in distributed transactions; `arguments`: field tables from clients.
 - `deliveries`, `outbox`: messages as frames, and what waits to be sent.
 - `refusals`: how errors of the broker become reply codes, and these close methods.

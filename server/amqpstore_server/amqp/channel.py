@@ -10,14 +10,14 @@ from amqpstore_server.amqp.arguments import wait_ms
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
-from amqpstore_server.amqp.publishing import PublishedPart, in_order
+from amqpstore_server.amqp.envelopes import PublishedPart, in_order
 from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.channels.outlet import Returned
-from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.definitions.accepted import Place, check_arguments
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
@@ -113,7 +113,7 @@ class AmqpChannel:
         channel: it takes several turns, for replays, or for messages that each go to many queues.
         Raises: AmqpError, BrokerError.
         """
-        self._channel.place_column()
+        self._channel.flush_deferred()
         parts: Sequence[tuple[PublishedPart | Publishes, Target]]
         if publishes.is_mixed:
             parts = [(part, part.target) for part in in_order(publishes)]

@@ -19,6 +19,7 @@ from amqpstore_server.amqp.authorization import Authorization
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.context import ChannelContext
+from amqpstore_server.amqp.envelopes import Envelopes, SimpleTargets
 from amqpstore_server.amqp.heartbeat import Heartbeat
 from amqpstore_server.amqp.held_publishes import AlarmState, HeldPublishes, NoAlarm
 from amqpstore_server.amqp.limits import Limits
@@ -26,7 +27,6 @@ from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.negotiation import Negotiation
 from amqpstore_server.amqp.outbox import MAX_UNREAD_BYTES, Outbox
 from amqpstore_server.amqp.product import Product
-from amqpstore_server.amqp.publishing import Envelopes, SimpleTargets
 from amqpstore_server.amqp.refusals import connection_close, refusal, refusal_of
 from amqpstore_server.amqp.session import Session, Unfinished
 from amqpstore_server.amqp.telling import ConnectionEvents
@@ -154,7 +154,7 @@ class AmqpConnection:
         self._told = ConnectionEvents(
             self.name, self._negotiation, self.log, context, has_tls=has_tls
         )
-        self._column = context.column
+        self._deferred = context.deferred
         self._handshake = Handshake()
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self._transacted = UncommittedBytes()
@@ -240,7 +240,8 @@ class AmqpConnection:
 
     def receive(self, read: bytes, now: float) -> bool:
         """Handle the bytes of one read, and then do once what all of it needs: confirms, for
-        example. Publishes may be left to the end of the round of reads: see `PublishColumn`.
+        example. Publishes may be deferred to the end of the round of reads, see
+        `DeferredPublishes`.
 
         Returns whether more may be received at once: the connection is open, nothing that it
         publishes is blocked, and its input is not paused.
@@ -350,7 +351,7 @@ class AmqpConnection:
             self.receive(b"", now)
         else:
             self._events(waiting, now)
-        self._column.place()
+        self._deferred.flush()
 
     def block(self) -> None:
         """Send connection.blocked, if the client supports it: what it publishes has to wait."""
@@ -493,7 +494,7 @@ class AmqpConnection:
                 self.message_count += event.last - event.first + 1
                 methods_left -= event.multiple
             else:
-                self._column.place()
+                self._deferred.flush()
                 if type(event) is ReceivedMethod:
                     self.message_count += 1
                     methods_left -= 1
@@ -553,7 +554,7 @@ class AmqpConnection:
 
     def _failed(self, failed: Failed, now: float) -> None:
         """Close the channel or the connection, as the kind of error demands."""
-        self._column.place()
+        self._deferred.flush()
         error = failed.error
         if isinstance(error, FatalFramingError) or self.state not in SERVED:
             if self.state is not ConnectionState.CLOSING and not self.is_finished:
@@ -700,7 +701,7 @@ class AmqpConnection:
         """Release everything that the connection holds: consumers, unacked messages, exclusive
         queues.
         """
-        self._column.place()
+        self._deferred.flush()
         self.waiting = []
         self.held.release()
         self.must_not_be_read = False

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amqpstore_server.amqp.client_log import ClientLog
+from amqpstore_server.amqp.envelopes import Envelopes, SimpleTargets
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.amqp.publishing import Envelopes, SimpleTargets
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.rights.permissions import Access

@@ -89,7 +89,7 @@ class Session:
         elif channel.state is _OPEN:
             if type(event) is Publishes:
                 self._note_sizes(event.headers)
-                if self._simple_targets.leave(event, channel.broker_channel):
+                if self._simple_targets.defer(event, channel.broker_channel):
                     return None
                 published.add(channel)
                 if (rest := channel.publish(event)) is not None:

@@ -306,7 +306,7 @@ class Broker:
         must_moves_wait, whether no messages are moved or dropped.
         """
         context = self.context
-        context.column.place()
+        context.deferred.flush()
         if context.background:
             called(self._take_step)
         if not collects and context.arrivals:

@@ -14,13 +14,13 @@ import amqpstore
 from amqpstore.catalog.catalog import Change
 from amqpstore.format.departures import Departure
 from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.channels.confirms import Publisher
 from amqpstore_server.broker.channels.event_messages import AT_ONCE as EVENTS_AT_ONCE
 from amqpstore_server.broker.channels.event_messages import EventMessages
 from amqpstore_server.broker.channels.firehose import AT_ONCE as COPIES_AT_ONCE
 from amqpstore_server.broker.channels.firehose import Firehose
 from amqpstore_server.broker.channels.outlet import CLOSED
 from amqpstore_server.broker.channels.own_publishes import OwnPublishes
-from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.definitions import accepted
 from amqpstore_server.broker.definitions.accepted import Place
 from amqpstore_server.broker.definitions.deletion import Deletion

@@ -128,7 +128,7 @@ class Turn:
             context.joins_reads = True
             try:
                 is_busy = self._sockets.read(now)
-                context.column.place()
+                context.deferred.flush()
             finally:
                 context.joins_reads = False
             if context.has_definitions:
@@ -171,14 +171,14 @@ class Turn:
         if self._broker.has_work:
             context = self._broker.context
             most = context.limits.max_handed_out
-            column = context.column
+            deferred = context.deferred
             for _ in _GOES:
                 self._pump(collects=collects)
-                column.copies -= context.handed_out
+                deferred.copies -= context.handed_out
                 is_all = context.handed_out < most or not context.touched
-                if column.copies <= 0 or (is_all and not collects):
-                    column.copies = 0
-                if is_all or not column.copies:
+                if deferred.copies <= 0 or (is_all and not collects):
+                    deferred.copies = 0
+                if is_all or not deferred.copies:
                     break
         committer.commit(promised_only=True)
         if self._broker.context.store.free_memory():

@@ -4,8 +4,8 @@ from typing import Any
 
 from amqpstore import Message, Run
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.firehose import NOWHERE, Origin
-from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.protocol.content import BasicProperties, encode_properties

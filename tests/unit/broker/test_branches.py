@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from amqpstore_server.broker.channels.branches import XaStatus, Xid
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     NotFoundError,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.broker import Defined
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client, labelled
 

@@ -17,7 +17,7 @@ from amqpstore.format.departures import Departure
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.exchanges.delayed import DELAY_HEADER
 from amqpstore_server.broker.monitoring.departures import (

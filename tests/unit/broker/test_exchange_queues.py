@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.delayed import MAX_DELAY_MS
 from amqpstore_server.broker.queues.consumer import ConsumerOptions

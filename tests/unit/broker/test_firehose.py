@@ -7,8 +7,8 @@ import pytest
 from amqpstore_server.amqp.arguments import plain
 from amqpstore_server.broker.channels.branches import Xid
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.firehose import AT_ONCE, TRACE_EXCHANGE, Origin
-from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.rights.permissions import ALL, Access
 from amqpstore_server.protocol.content import decode_properties

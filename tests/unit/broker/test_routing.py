@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.errors import AccessRefusedError, NotFoundError
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange

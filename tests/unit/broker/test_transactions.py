@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Message
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from amqpstore_server.protocol.content import BasicProperties, decode_properties

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.gets import MAX_WAITING, Gets
-from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.queues.waiting import Fetched, GetLine

@@ -14,7 +14,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 from amqpstore_server.amqp import channel as amqp_channel
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.channels.channel import Channel
-from amqpstore_server.broker.channels.publishing import Publisher
+from amqpstore_server.broker.channels.confirms import Publisher
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.protocol import methods

@@ -11,8 +11,8 @@ import pytest
 
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
+from amqpstore_server.amqp.envelopes import Envelopes
 from amqpstore_server.amqp.outbox import Outbox
-from amqpstore_server.amqp.publishing import Envelopes
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.delivery import Delivery

@@ -71,7 +71,7 @@ def goes(server: SimulatedServer, client: SimulatedClient, asked: list[str]) -> 
         before = len(asked)
         connection.go_on(server.now_s)
         counts.append(len(asked) - before)
-    server.context.column.place()
+    server.context.deferred.flush()
     return counts
 
 

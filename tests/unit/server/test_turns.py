@@ -64,7 +64,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
             if is_backlog:
                 read(messages().take(MESSAGES), MESSAGES, 0)
                 # A round of a busy machine leaves them as what has just come, to be collected.
-                app.context.column.copies = 0
+                app.context.deferred.copies = 0
                 sock.send(method_frame(1, consume.encode()))
             else:
                 read(method_frame(1, consume.encode()), 0, 1)

@@ -25,7 +25,7 @@ from amqpstore import (
     StoreLockedError,
     TransactionEndedError,
 )
-from amqpstore.queues.publishing import Publishing
+from amqpstore.queues.enqueue import Enqueues
 from amqpstore_tools.offline.image import StoreImage
 from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send
@@ -219,7 +219,7 @@ def test_an_exception_in_the_midst_of_the_engine_stops_the_store(
     def interrupted(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Publishing, "put", interrupted)
+    monkeypatch.setattr(Enqueues, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         send(shared, "q", b"two")
     with pytest.raises(StoreClosedError, match="interrupted"):

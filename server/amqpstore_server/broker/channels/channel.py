@@ -14,12 +14,12 @@ from amqpstore.provenance.client_trails import What
 from amqpstore.queues.transient import FIRST_TRANSIENT
 from amqpstore_server.broker.channels import unacked
 from amqpstore_server.broker.channels.branches import Branches
+from amqpstore_server.broker.channels.confirms import Flags, Publisher
 from amqpstore_server.broker.channels.consumer_events import ConsumerEvents
 from amqpstore_server.broker.channels.firehose import NOWHERE, Firehose, Origin
 from amqpstore_server.broker.channels.local_transaction import LocalTransaction, UncommittedBytes
 from amqpstore_server.broker.channels.mode import ChannelMode
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet
-from amqpstore_server.broker.channels.publishing import Flags, Publisher
 from amqpstore_server.broker.channels.unacked import UnackedDeliveries
 from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
@@ -35,7 +35,7 @@ from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import Replays
 from amqpstore_server.broker.work.ack_timeouts import TagNotes
 from amqpstore_server.broker.work.context import BrokerContext
-from amqpstore_server.broker.work.publish_column import Routed
+from amqpstore_server.broker.work.deferred_publishes import Routed
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.rights.permissions import Access
@@ -134,7 +134,7 @@ class Channel:
             if is_traced:
                 self.firehose.published(self.origin, route.queues, part)
 
-    def publish_later(
+    def defer(
         self,
         kind: object,
         routes: Routed,
@@ -142,15 +142,15 @@ class Channel:
         body_bytes: int,
         copies: int,
     ) -> None:
-        """Leave messages that differ in their addresses and values alone to the column of this
-        round of reads: see `PublishColumn.add`.
+        """Defer messages that differ in their addresses and values alone to the end of this round
+        of reads: see `DeferredPublishes.defer`.
         """
-        column = self.vhost.context.column
-        column.add(self.publisher, kind, routes, messages, body_bytes, copies)
+        deferred = self.vhost.context.deferred
+        deferred.defer(self.publisher, kind, routes, messages, body_bytes, copies)
 
-    def place_column(self) -> None:
-        """Place what was left to the column, before something that may depend on it."""
-        self.vhost.context.column.place()
+    def flush_deferred(self) -> None:
+        """Flush the deferred publishes, before something that may depend on them."""
+        self.vhost.context.deferred.flush()
 
     def replay(self, messages: list[Message], flags: Flags) -> Iterator[None]:
         """Carry out the replays that messages request, in several steps: others may have their turn

@@ -13,9 +13,9 @@ from typing import Protocol
 import amqpstore
 from amqpstore import Message, MessageDamagedError, ReadLaterError, Run
 from amqpstore.format.departures import Departure
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.firehose import Firehose, Origin
 from amqpstore_server.broker.channels.outlet import Outlet, Returned
-from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
-from amqpstore_server.broker.channels.publishing import Flags
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.errors import ResourceExhaustedError
 
 if TYPE_CHECKING:
     from amqpstore import Message
-    from amqpstore_server.broker.channels.publishing import Publisher
+    from amqpstore_server.broker.channels.confirms import Publisher
     from amqpstore_server.broker.messages.envelope import ParsedEnvelope
     from amqpstore_server.broker.routing.routing import Router
     from amqpstore_server.broker.work.context import BrokerContext

@@ -2,7 +2,7 @@
 
 - `context`: what they share; `limits`: of memory and of work done in one go; `events`: what
   happens, for the audit log and the event exchange.
-- `publish_column`: the publishes of one round of reads, put in their queues together.
+- `deferred_publishes`: the publishes of one round of reads, put in their queues together.
 - `timers`: due times; `ack_timeouts`: overdue acks; `late_acks`: unacked messages of deleted
   queues; `steps`: work on very many things.
 """

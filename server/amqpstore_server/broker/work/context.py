@@ -23,10 +23,10 @@ from amqpstore_server.broker.monitoring.departures import DepartureLog
 from amqpstore_server.broker.monitoring.faults import called
 from amqpstore_server.broker.rules.settings import LetterStrategy
 from amqpstore_server.broker.work.ack_timeouts import AckTimeouts
+from amqpstore_server.broker.work.deferred_publishes import DeferredPublishes
 from amqpstore_server.broker.work.events import BrokerEvents
 from amqpstore_server.broker.work.late_acks import LateAcks
 from amqpstore_server.broker.work.limits import BROKER_LIMITS, MOVE_COST, BrokerLimits
-from amqpstore_server.broker.work.publish_column import PublishColumn
 from amqpstore_server.broker.work.timers import Timers
 
 
@@ -74,8 +74,8 @@ class BrokerContext:
     from the read that brought them, which began at `read_s`, to their confirms, `probes` the same
     for deliveries. `dead_letters` counts messages that left a queue without being consumed, by the
     reason and by what became of them then; `arrived_letters` those that have waited, and are in all
-    of their queues. `column` has the publishes of a round of reads until they are placed. `trails`
-    notes who publishes messages and who gets them, if that is wanted.
+    of their queues. `deferred` has the publishes of a round of reads until they are flushed.
+    `trails` notes who publishes messages and who gets them, if that is wanted.
     """
 
     store: Store
@@ -137,12 +137,12 @@ class BrokerContext:
     events: BrokerEvents = field(default_factory=BrokerEvents)
     """Where everything that happens is told."""
     flush: Callable[[], None] = field(init=False)
-    column: PublishColumn = field(init=False)
+    deferred: DeferredPublishes = field(init=False)
     late_acks: LateAcks = field(init=False)
 
     def __post_init__(self) -> None:
         self.flush = self.store.sync
-        self.column = PublishColumn(self)
+        self.deferred = DeferredPublishes(self)
         self.late_acks = LateAcks(
             self.ack_timeouts.channels, self.background, self.timers, self.clock
         )

@@ -10,8 +10,8 @@ import trio
 
 from amqpstore import Message
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.outlet import ClosedOutlet
-from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.rules.settings import QUORUM, is_quorum
 from amqpstore_server.management.answers import Answer

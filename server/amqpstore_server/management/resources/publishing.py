@@ -17,8 +17,8 @@ import trio
 from amqpstore import Message, Run
 from amqpstore_server.administration.tables import shown_properties
 from amqpstore_server.broker.channels.channel import Channel
+from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.outlet import ClosedOutlet, Returned
-from amqpstore_server.broker.channels.publishing import Flags
 from amqpstore_server.broker.definitions.accepted import unread_notes
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE

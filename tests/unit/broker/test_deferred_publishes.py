@@ -5,8 +5,8 @@ import pytest
 from amqpstore import Options, Store
 from amqpstore.format.records import checksum_seed
 from amqpstore.provenance.client_trails import read_notes
+from amqpstore_server.broker.channels.confirms import Publisher
 from amqpstore_server.broker.channels.firehose import Origin
-from amqpstore_server.broker.channels.publishing import Publisher
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
@@ -74,10 +74,10 @@ def receive(client: SimulatedClient, octets: bytes) -> None:
 
 
 def entries(server: SimulatedServer) -> int:
-    return len(server.context.column.entries)
+    return len(server.context.deferred.entries)
 
 
-def test_publishes_of_a_round_are_placed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishes_of_a_round_are_enqueued_together(monkeypatch: pytest.MonkeyPatch) -> None:
     with SimulatedServer() as server:
         placed: list[int] = []
         spread = Store.spread
@@ -366,7 +366,7 @@ def test_no_more_targets_are_remembered_than_fit() -> None:
         assert 300 < most < 700
 
 
-@pytest.mark.parametrize("name", ["confirm_durable", "placed"])
+@pytest.mark.parametrize("name", ["confirm_durable", "enqueued"])
 def test_a_confirm_that_fails_costs_its_client_the_connection(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,7 +374,7 @@ def test_a_confirm_that_fails_costs_its_client_the_connection(
         one, two, three = clients(server)
         for client in (one, two, three):
             receive(client, publish(b"x"))
-        broken = server.context.column.entries[1][0]
+        broken = server.context.deferred.entries[1][0]
         whole = getattr(Publisher, name)
 
         def fails(publisher: Publisher, *arguments: object) -> None:
@@ -473,7 +473,7 @@ def test_who_published_each_message_of_a_round_is_noted() -> None:
             receive(client, octets)
         receive(some[0], publish(b"alone"))
         users = ["ann", "bob", "carl"]
-        waiting = [entry[0] for entry in server.context.column.entries]
+        waiting = [entry[0] for entry in server.context.deferred.entries]
         for publisher, user in zip(waiting, [*users, users[0]], strict=True):
             publisher.origin = Origin(user, 1, user)  # type: ignore[misc]
         server.settle()

@@ -1,4 +1,4 @@
-"""Publishing: messages enter the open batch of the log and the ends of their queues."""
+"""The way into queues: messages enter the open batch of the log and the ends of their queues."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from amqpstore.queues.queue import Placement, Queue
 _ENQUEUE = OperationKind.ENQUEUE
 
 
-class Publishing:
-    """Publishes messages that were checked before. Args: joined_bytes, up to which messages of
+class Enqueues:
+    """Puts messages that were checked before in queues. Args: joined_bytes, up to which messages of
     several publishes are one run.
     """
 

@@ -1,12 +1,12 @@
 """The publishes of one round of reads, of all clients, which are put in their queues together.
 
 Where many clients send little each, what has to be done for each publish costs much more than its
-bytes. So publishes that need no decision of their own are only noted while sockets are read, and
-then placed as one column: one look at the disk's space, one run for each queue, one call once all
-of it is durable.
+bytes. So publishes that need no decision of their own are deferred while sockets are read, and
+then flushed together: one look at the disk's space, one run for each queue, one call once all of
+them are durable.
 
 Whatever else a client sends in the same round may depend on them, except acks: so it has them
-placed first. Outside a round of reads none is waiting.
+flushed first. Outside a round of reads none is waiting.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.monitoring.faults import FATAL, called
 
 _MAX_BYTES = 64 << 10
-"""Bytes from which on they do not wait for the end of the round: a column of so many costs little
-more for each message than a longer one, and what waits is not counted against the limit of bytes
-that wait for the disk.
+"""From this many bytes on they are flushed before the end of the round: with more of them a message
+costs hardly less, and what is deferred is not counted against the limit of bytes that wait for the
+disk.
 """
 
 _COPY_BYTES = 64
 """What a message counts as in each of its queues, besides its body."""
 
 _MAX_COPIES = 64
-"""As many messages of one client, or one message for as many queues, do not wait either: it takes
-time to place them, which should count as that of their read.
+"""This many messages of one client, or one message for this many queues, are flushed at once, too:
+it takes time to enqueue them, which should count as that of their read.
 """
 
 _log = logging.getLogger(__name__)
 
 
 class SimpleRoute(Protocol):
-    """What the column needs of a route."""
+    """What deferred publishes need of a route."""
 
     touches: dict[Any, None]
     stored: list[Queue]
@@ -48,8 +48,8 @@ class SimpleRoute(Protocol):
     copies: int
 
 
-class ColumnContext(Protocol):
-    """What it needs of the broker's context."""
+class DeferringContext(Protocol):
+    """What deferred publishes need of the broker's context."""
 
     store: Store
     arrivals: dict[Any, None]
@@ -65,11 +65,11 @@ ONE = range(1)
 Routed = Sequence[tuple[SimpleRoute, Sequence[int]]]
 """Simple routes, each with the indexes of its messages, ascending."""
 
-WaitingConfirm = tuple["ColumnPublisher", int, int]
+WaitingConfirm = tuple["DeferringPublisher", int, int]
 """A publisher, and the first and the last tag to confirm."""
 
 
-class ColumnPublisher(Protocol):
+class DeferringPublisher(Protocol):
     """The publishing half of a channel."""
 
     @property
@@ -80,7 +80,7 @@ class ColumnPublisher(Protocol):
     def is_open(self) -> bool:
         """Whether the channel is open, or its client is still to be told of what was refused."""
 
-    def placed(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
+    def enqueued(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
         """Note that its next messages are in the queues of their routes.
 
         Args: waiting, to which it adds what is to be confirmed once they are durable; None if they
@@ -97,16 +97,16 @@ class ColumnPublisher(Protocol):
         """End the client's connection, after an internal error."""
 
 
-_Entry = tuple[ColumnPublisher, Routed, list[Message], int]
+_Entry = tuple[DeferringPublisher, Routed, list[Message], int]
 """Consecutive messages of one channel, with the bytes of their bodies."""
 
 
-class PublishColumn:
-    """The publishes that wait to be placed, in `entries`: all have simple routes, and are safe at
+class DeferredPublishes:
+    """The publishes that wait to be flushed, in `entries`: all have simple routes, and are safe at
     the same time.
     """
 
-    def __init__(self, context: ColumnContext) -> None:
+    def __init__(self, context: DeferringContext) -> None:
         self.entries: list[_Entry] = []
         self.copies = 0
         """How many messages have come since it was set to 0; one for two queues counts as two."""
@@ -114,31 +114,31 @@ class PublishColumn:
         self._kind: object = None
         self._byte_count = 0
 
-    def add(
+    def defer(
         self,
-        publisher: ColumnPublisher,
+        publisher: DeferringPublisher,
         kind: object,
         routes: Routed,
         messages: list[Message],
         body_bytes: int,
         copies: int,
     ) -> None:
-        """Add messages of one channel.
+        """Defer messages of one channel.
 
-        Args: kind, equal for messages that can be placed together: delivery mode, priority, and
+        Args: kind, equal for messages that can be enqueued together: delivery mode, priority, and
         whether their queues are durable; body_bytes, of all of them; copies, how many they are in
         all their queues.
         """
         if self._kind != kind:
-            self.place()
+            self.flush()
             self._kind = kind
         self.entries.append((publisher, routes, messages, body_bytes))
         self.copies += copies
         self._byte_count += body_bytes + _COPY_BYTES * copies
         if self._byte_count >= _MAX_BYTES or copies >= _MAX_COPIES:
-            self.place()
+            self.flush()
 
-    def place(self) -> None:
+    def flush(self) -> None:
         """Put all of them in their queues, and confirm them: now, or once they are durable."""
         entries = self.entries
         if not entries:
@@ -146,7 +146,7 @@ class PublishColumn:
         self.entries = []
         self._byte_count = 0
         try:
-            is_logged = self._put(entries)
+            is_logged = self._enqueue(entries)
         except FATAL:
             raise
         except DiskFullError as error:
@@ -154,14 +154,14 @@ class PublishColumn:
             return
         except Exception:  # noqa: BLE001
             # It costs these clients their connections, and affects nobody else.
-            _log.exception("publishes cannot be placed")
+            _log.exception("publishes cannot be enqueued")
             for entry in entries:
                 called(entry[0].fail)
             return
         waiting: list[WaitingConfirm] | None = [] if is_logged else None
         for publisher, routes, messages, _ in entries:
             try:
-                publisher.placed(routes, len(messages), waiting)
+                publisher.enqueued(routes, len(messages), waiting)
             except FATAL:
                 raise
             except Exception:  # noqa: BLE001
@@ -170,7 +170,7 @@ class PublishColumn:
             confirm = partial(self._confirm, waiting, self._context.read_s)
             self._context.store.log.when_durable(confirm)
 
-    def _put(self, entries: list[_Entry]) -> bool:
+    def _enqueue(self, entries: list[_Entry]) -> bool:
         """Put messages in their queues. Returns whether they entered the log.
 
         Raises: DiskFullError; nothing is done then.
@@ -225,7 +225,7 @@ class PublishColumn:
             # What a client sent after something that was refused is ignored, as it always is.
             if entry[0].is_open:
                 self.entries = [entry]
-                self.place()
+                self.flush()
 
     def _confirm(self, waiting: list[WaitingConfirm], read_s: float) -> None:
         """Confirm what is durable; one that fails does not prevent the others."""
@@ -269,7 +269,7 @@ def _note(
         trails.published_by(clients, queue, first, persistent=persistent)
 
 
-def _cannot_confirm(publisher: ColumnPublisher) -> None:
+def _cannot_confirm(publisher: DeferringPublisher) -> None:
     """End the connection of a client that would wait in vain, because of the current error."""
     _log.exception("a publish cannot be confirmed")
     called(publisher.fail)

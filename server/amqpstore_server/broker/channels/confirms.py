@@ -1,4 +1,4 @@
-"""Publishing: puts the messages of one channel into queues or returns them, and confirms them."""
+"""Puts the messages that one channel publishes into queues or returns them, and confirms them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import plan
 from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.deferred_publishes import Routed, WaitingConfirm
 from amqpstore_server.broker.work.limits import COPY_COST
-from amqpstore_server.broker.work.publish_column import Routed, WaitingConfirm
 
 MAX_NOTED = 8
 """In how many of its queues it is noted who published a message: the log knows the others as long
@@ -158,13 +158,13 @@ class Publisher:
         self._was_wide = self._was_wide and bool(self._context.late_drops)
         return self._was_wide
 
-    # Calls from the column that its messages were left to, see `PublishColumn`.
+    # Calls from `DeferredPublishes`, to which its messages were left.
 
     @property
     def is_open(self) -> bool:
         return self.outlet is not CLOSED
 
-    def placed(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
+    def enqueued(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
         for route, indexes in routes:
             its_count, exchange = len(indexes), route.counters
             exchange.publish_in += its_count

@@ -13,7 +13,7 @@ from amqpstore import Message
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope, published
 from amqpstore_server.broker.routing.publish_rights import check_user_id
-from amqpstore_server.broker.work.publish_column import ONE
+from amqpstore_server.broker.work.deferred_publishes import ONE
 from amqpstore_server.protocol.content import (
     REPLY_TO,
     BasicProperties,
@@ -202,8 +202,8 @@ class SimpleTargets:
         self._known = {}
         self._byte_count = 0
 
-    def leave(self, publishes: Publishes, channel: Channel) -> bool:
-        """Leave messages of a channel to the column of this round of reads, if none of them needs a
+    def defer(self, publishes: Publishes, channel: Channel) -> bool:
+        """Defer messages of a channel to the end of this round of reads, if none of them needs a
         decision. Returns False, and has done nothing, if one does.
 
         Tags of confirms go by the order of the publishes, so all must be confirmed at the same
@@ -219,7 +219,7 @@ class SimpleTargets:
             return False
         known = self._of_kind(plain)
         if len(publishes.bodies) == 1:
-            return self._leave_one(publishes, plain, known, channel)
+            return self._defer_one(publishes, plain, known, channel)
         messages: list[Message] = []
         append = messages.append
         body_bytes = 0
@@ -255,17 +255,17 @@ class SimpleTargets:
             copies = 0
             for route, indexes in routes:
                 copies += route.copies * len(indexes)
-        channel.publish_later((plain, is_durable), routes, messages, body_bytes, copies)
+        channel.defer((plain, is_durable), routes, messages, body_bytes, copies)
         return True
 
-    def _leave_one(
+    def _defer_one(
         self,
         publishes: Publishes,
         plain: tuple[int, int],
         known: dict[Target, tuple[Route, ParsedEnvelope]],
         channel: Channel,
     ) -> bool:
-        """Do what `leave` does for a message that is alone in its read."""
+        """Do what `defer` does for a message that is alone in its read."""
         target, header = publishes.targets[0], publishes.headers[0]
         found = known.get(target)
         if found is None:
@@ -275,7 +275,7 @@ class SimpleTargets:
         route, alike = found
         message = Message(alike.with_values(header.properties), publishes.bodies[0])
         kind = plain, route.is_durable
-        channel.publish_later(kind, ((route, ONE),), [message], header.body_size, route.copies)
+        channel.defer(kind, ((route, ONE),), [message], header.body_size, route.copies)
         return True
 
     def _of_kind(self, plain: tuple[int, int]) -> dict[Target, tuple[Route, ParsedEnvelope]]:
