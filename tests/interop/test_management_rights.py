@@ -8,8 +8,9 @@ from urllib.parse import quote
 import pika
 import pytest
 
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.resources import ROUTES
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.routes import ApiRoute
 from tests.broker_process import BrokerProcess
 from tests.management_client import PASSWORD, ManagementClient, managed, management_url
 from tests.waiting import wait_until

@@ -25,10 +25,11 @@ from amqpstore_server.management.call import Call, LargeAnswer
 from amqpstore_server.management.errors import HttpError, http_error_of, not_found
 from amqpstore_server.management.guard import SAFE_METHODS, check_origin, cors_headers
 from amqpstore_server.management.login import HttpLogins, Identity
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.pages.site import PagesApp
 from amqpstore_server.management.path_names import name_of
 from amqpstore_server.management.public_address import PublicAddress, without_prefix
-from amqpstore_server.management.routes import ApiRoute, Needs, in_order
+from amqpstore_server.management.routes import ApiRoute, in_order
 from amqpstore_server.management.topology import DEFAULT_EXCHANGE
 
 if TYPE_CHECKING:
@@ -230,9 +231,9 @@ class ManagementApp:
             self._large_bodies,
             LargeAnswer(self._large_answers, held),
         )
-        call.check(route)
+        call.check(route.needs, route.method)
         if route.method not in SAFE_METHODS:
-            await call.note_unread(route)
+            await call.note_unread(route.query, has_body=route.body is not None)
         return noted(await route.handler(call), call.notes)
 
     async def _identity(self, request: Request, route: ApiRoute) -> Identity:

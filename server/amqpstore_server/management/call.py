@@ -23,7 +23,7 @@ from amqpstore_server.management.errors import (
     not_found,
 )
 from amqpstore_server.management.listing import ListQuery, RowKind, listed, shown_row
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.protocol.bounds import MAX_BODY_ENTRIES
 from amqpstore_server.statistics.ranges import SampleRanges, ranges_of
 
@@ -130,22 +130,24 @@ class Call:
             raise bad_request(f"parameter {name} is '{value}': expected true or false")
         return value == "true"
 
-    def check(self, route: ApiRoute) -> None:
-        """Make sure that the user may call a route. Raises: HttpError."""
+    def check(self, needs: Needs, method: str) -> None:
+        """Make sure that the user may call a route. Args: method, of the route. Raises:
+        HttpError.
+        """
         identity = self.identity
-        match route.needs:
+        match needs:
             case Needs.ADMINISTRATOR if not identity.is_administrator:
                 raise not_authorised("Not administrator user")
             case Needs.MONITORING if not identity.is_monitor:
                 raise not_authorised("Not monitor user")
             case Needs.POLICYMAKER if not identity.is_policymaker:
                 raise not_authorised("Not policymaker user")
-        if "vhost" not in self.path or route.needs is Needs.ADMINISTRATOR:
+        if "vhost" not in self.path or needs is Needs.ADMINISTRATOR:
             return
         name = self.path["vhost"]
         if name not in self.context.broker.vhosts:
             raise not_found(f"no vhost '{name}'")
-        only_looks = route.method == "GET" and route.needs is not Needs.POLICYMAKER
+        only_looks = method == "GET" and needs is not Needs.POLICYMAKER
         if identity.is_administrator or identity.may_open(name):
             return
         if not (only_looks and identity.may_see(name)):
@@ -161,13 +163,13 @@ class Call:
         self.note_fields(unread_of_body(found, kind, self.path))
         return value
 
-    async def note_unread(self, route: ApiRoute) -> None:
+    async def note_unread(self, parameters: Sequence[str], *, has_body: bool) -> None:
         """Note what of the request a route that changes something does not read: parameters that it
         does not have, and a body, if it has none. Raises: HttpError.
         """
-        unread = [name for name in self.query if name not in route.query]
-        lines = unread_notes(unread, route.query, what="parameter")
-        if route.body is None and (content := await self._content()):
+        unread = [name for name in self.query if name not in parameters]
+        lines = unread_notes(unread, parameters, what="parameter")
+        if not has_body and (content := await self._content()):
             try:
                 found, _ = await decoded(content, dict[str, Any])
             except HttpError:

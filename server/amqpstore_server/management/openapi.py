@@ -10,7 +10,8 @@ import msgspec
 
 from amqpstore_server.management.answers import JSON
 from amqpstore_server.management.guard import SAFE_METHODS
-from amqpstore_server.management.routes import QUERY_TYPES, ApiRoute, Needs, in_order
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import QUERY_TYPES, ApiRoute, in_order
 
 _ROWS = {"type": "array", "items": {"type": "object"}}
 _COUNTS = ("total_count", "item_count", "filtered_count", "page", "page_size", "page_count")

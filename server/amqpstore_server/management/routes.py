@@ -5,31 +5,16 @@ The application and its description for OpenAPI are built of the same entries.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from amqpstore_server.management.answers import Answer
-    from amqpstore_server.management.call import Call
+from amqpstore_server.management.answers import Answer
+from amqpstore_server.management.call import Call
+from amqpstore_server.management.needs import Needs
 
 PARAMETER = re.compile(r"\{([a-z_]+)\}")
-
-
-class Needs(enum.Enum):
-    """The users who may call a route. With `{vhost}` in its path, the virtual host has to exist,
-    too, and the user needs permissions in it, unless it is an administrator.
-    """
-
-    NOTHING = "no login"
-    MANAGEMENT = "any tag"
-    VHOST = "any tag, and permissions in the virtual host"
-    POLICYMAKER = "the tag policymaker, and permissions in the virtual host"
-    MONITORING = "the tag monitoring"
-    ADMINISTRATOR = "the tag administrator"
-
 
 LIST_QUERY = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns")
 """The parameters of every list."""

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.resources import ROUTES
-from amqpstore_server.management.routes import Needs
 
 NOTHING = {
     "GET /api/auth",

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import msgspec
 
-from amqpstore_server.management.answers import NOTES, content_of
+from amqpstore_server.management.answers import NOTES, Answer, content_of
 from amqpstore_server.management.errors import HttpError, http_error_of
+from amqpstore_server.management.login import Identity
 from amqpstore_server.management.path_names import segment
 
-if TYPE_CHECKING:
-    from amqpstore_server.management.app import ManagementApp
-    from amqpstore_server.management.login import Identity
+
+class InternalApi(Protocol):
+    """The API, as the pages ask it from inside the broker's process: the application."""
+
+    async def inside(
+        self, identity: Identity, method: str, path: str, query: str, content: bytes
+    ) -> Answer:
+        """Answer a request of a user who is logged in, to an encoded `path`, with a `content` of
+        JSON or without one. Raises: HttpError, and what else the handler of the route raises.
+        """
 
 
 class PageApi:
@@ -21,7 +29,7 @@ class PageApi:
     request has no effect.
     """
 
-    def __init__(self, app: ManagementApp, identity: Identity) -> None:
+    def __init__(self, app: InternalApi, identity: Identity) -> None:
         self.identity = identity
         self.notes = ""
         self._app = app

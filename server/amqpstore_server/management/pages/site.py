@@ -24,7 +24,7 @@ from amqpstore_server.management.guard import check_origin
 from amqpstore_server.management.pages import charts
 from amqpstore_server.management.pages.actions import act, read_fields
 from amqpstore_server.management.pages.address import PageAddress, own_path
-from amqpstore_server.management.pages.api import PageApi
+from amqpstore_server.management.pages.api import InternalApi, PageApi
 from amqpstore_server.management.pages.choosing import KEPT_S, ColumnChoice, cookie_of
 from amqpstore_server.management.pages.columns import LISTS
 from amqpstore_server.management.pages.reading import PAGES, STREAMS, WebPage
@@ -41,7 +41,6 @@ from amqpstore_server.management.path_names import name_of
 from amqpstore_server.management.public_address import PublicAddress, without_prefix
 
 if TYPE_CHECKING:
-    from amqpstore_server.management.app import ManagementApp
     from amqpstore_server.management.context import ManagementContext
     from amqpstore_server.management.login import HttpLogins, Identity
 
@@ -76,7 +75,7 @@ class PagesApp:
     def __init__(
         self,
         context: ManagementContext,
-        api: ManagementApp,
+        api: InternalApi,
         logins: HttpLogins,
         on_logged_in: Callable[[Any], None],
     ) -> None:

@@ -24,9 +24,10 @@ from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import MADE
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.resources.exchanges import shown_exchange
 from amqpstore_server.management.resources.queues import queue_in
-from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
+from amqpstore_server.management.routes import LIST_QUERY, ApiRoute
 from amqpstore_server.management.steps import InSteps
 from amqpstore_server.management.topology import (
     carry_out,

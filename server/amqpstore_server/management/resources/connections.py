@@ -19,7 +19,8 @@ from amqpstore_server.management.clients import (
 )
 from amqpstore_server.management.errors import not_authorised, not_found
 from amqpstore_server.management.listing import MADE
-from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import LIST_QUERY, ApiRoute
 from amqpstore_server.management.steps import InSteps
 
 _REASON = "Closed via management plugin"

@@ -12,7 +12,8 @@ from amqpstore_server.administration.importing import notes_of
 from amqpstore_server.broker.definitions.accepted import shortened
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 from amqpstore_server.protocol.bounds import MAX_DEFINITION_ENTRIES
 
 _DISPOSITION = "content-disposition"

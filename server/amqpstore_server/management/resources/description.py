@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.openapi import description
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.routes import ApiRoute
 
 PATH = "/api/openapi.json"
 

@@ -14,7 +14,8 @@ from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import not_found
 from amqpstore_server.management.listing import ABSENT, MADE, Columns
-from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import LIST_QUERY, ApiRoute
 from amqpstore_server.management.topology import carry_out, checked_arguments, exchange_in
 from amqpstore_server.protocol import methods
 

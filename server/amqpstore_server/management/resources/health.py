@@ -18,8 +18,9 @@ from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, bad_request
 from amqpstore_server.management.listing import pattern_of
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.node import protocol_names
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.routes import ApiRoute
 from amqpstore_server.management.topology import carry_out, topology_of
 from amqpstore_server.metrics import health
 from amqpstore_server.protocol import methods

@@ -11,7 +11,8 @@ from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.bodies import decoded
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 
 _PATH = "/api/queues/{vhost}/{name}/messages"
 

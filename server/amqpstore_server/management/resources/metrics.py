@@ -9,7 +9,8 @@ from itertools import chain
 from amqpstore_server.management.answers import Answer, Pieces
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 from amqpstore_server.management.steps import InSteps
 from amqpstore_server.metrics import health, objects, rabbitmq, replicas, store
 from amqpstore_server.metrics.exposition import MetricsFormat

@@ -20,6 +20,7 @@ from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import channels_of, connections_of
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import MADE
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.node import (
     context_rows,
     exchange_type_rows,
@@ -30,7 +31,7 @@ from amqpstore_server.management.node import (
     python_version,
     relative_memory_row,
 )
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.routes import ApiRoute
 
 _CLUSTER_NAME = "cluster_name"
 _QUERY = ("columns", "msg_rates_age", "msg_rates_incr", "lengths_age", "lengths_incr")

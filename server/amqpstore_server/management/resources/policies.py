@@ -13,7 +13,8 @@ from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import not_found, validating
 from amqpstore_server.management.listing import MADE
-from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import LIST_QUERY, ApiRoute
 
 
 class PolicyBody(msgspec.Struct):

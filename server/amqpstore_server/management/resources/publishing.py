@@ -29,7 +29,8 @@ from amqpstore_server.broker.routing.publish_rights import check_user_id
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import HttpError, bad_request
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 from amqpstore_server.management.topology import (
     check_queue_exists,
     checked_arguments,

@@ -20,9 +20,10 @@ from amqpstore_server.management.call import Call
 from amqpstore_server.management.clients import consumers_of, owner_row
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import ABSENT, MADE, Columns
+from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.queue_bytes import amount_reader, amounts
 from amqpstore_server.management.queue_head import head_timestamp
-from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
+from amqpstore_server.management.routes import LIST_QUERY, ApiRoute
 from amqpstore_server.management.topology import (
     carry_out,
     check_queue_exists,

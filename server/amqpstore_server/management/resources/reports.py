@@ -9,7 +9,8 @@ import trio
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 from amqpstore_server.reports.reports import ReportError, list_reports, read_report
 
 

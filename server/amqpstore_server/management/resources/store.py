@@ -17,7 +17,8 @@ from amqpstore_server.broker.monitoring.audit import audit
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.errors import bad_request
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 
 _MAX_DAMAGE = 100
 

@@ -12,7 +12,8 @@ from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 
 _DEFAULT = "amq.default"
 """How the default exchange is called in paths."""

@@ -16,7 +16,8 @@ from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.management.listing import MADE
-from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import LIST_QUERY, ApiRoute
 
 _SHA256 = "rabbit_password_hashing_sha256"
 _BY_USER = ("vhost", "user", "exchange")

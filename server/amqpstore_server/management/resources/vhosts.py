@@ -12,7 +12,8 @@ from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
 from amqpstore_server.management.errors import bad_request
 from amqpstore_server.management.listing import Columns
-from amqpstore_server.management.routes import LIST_QUERY, ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import LIST_QUERY, ApiRoute
 
 _QUERY = (*LIST_QUERY, "msg_rates_age", "msg_rates_incr", "lengths_age", "lengths_incr")
 

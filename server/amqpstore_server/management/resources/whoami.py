@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from amqpstore_server.management.answers import Answer
 from amqpstore_server.management.call import Call
-from amqpstore_server.management.routes import ApiRoute, Needs
+from amqpstore_server.management.needs import Needs
+from amqpstore_server.management.routes import ApiRoute
 
 
 async def whoami(call: Call) -> Answer:
