@@ -1,6 +1,6 @@
-"""Each limit of the table in server/README.md, gone over again and again: the answer is right, and
-what it took is given back. One broker serves all of them; those whose memory is measured elsewhere
-(bodies, transactions, crowds, what is not read) are not here again.
+"""Each limit of the table in server/SECURITY.md, gone over again and again: the answer is right,
+and what it took is given back. One broker serves all of them; those whose memory is measured
+elsewhere (bodies, transactions, crowds, what is not read) are not here again.
 """
 
 import json

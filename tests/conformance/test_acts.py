@@ -23,7 +23,7 @@ from tests.format.document import table
 
 ACTS = tomllib.loads(Path(__file__).with_name("acts.toml").read_text("utf-8"))
 BOUNDS = ACTS.pop("bounds")
-README = Path(REPOSITORY, "server", "README.md").read_text("utf-8")
+SECURITY = Path(REPOSITORY, "server", "SECURITY.md").read_text("utf-8")
 SERVER = Path(amqpstore_server.__file__).parent
 DECLARATIONS = {f"config/{name}.py" for name in ("config", "cluster", "checks", "effects")}
 HANDSHAKE = (methods.ConnectionStartOk, methods.ConnectionTuneOk, methods.ConnectionOpen)
@@ -53,13 +53,13 @@ def names() -> dict[str, set[str]]:
 
 
 def constants() -> set[str]:
-    """The numbers of the code that bound something, but for those that the README lists."""
+    """The numbers of the code that bound something, but for those that server/SECURITY.md lists."""
     found = set()
     for path in SERVER.rglob("*.py"):
         module = ".".join(path.relative_to(SERVER).with_suffix("").parts)
         names = re.findall(r"^(_?(?:MAX|MOST)_\w+) = ", path.read_text("utf-8"), re.MULTILINE)
         found |= {f"{module}.{name}" for name in names}
-    return found - {row.cells["set by"].strip("`") for row in table(README, "Limits")}
+    return found - {row.cells["set by"].strip("`") for row in table(SECURITY, "Limits")}
 
 
 def test_each_name_has_a_row_and_no_other_has() -> None:

@@ -1,4 +1,4 @@
-"""The tables of limits, and of the lessons of others' advisories, in server/README.md: their
+"""The tables of limits, and of the lessons of others' advisories, in server/SECURITY.md: their
 defaults are the code's, and their tests are there.
 """
 
@@ -15,7 +15,7 @@ from tests.conformance.test_rules_table import NAME, functions_in
 from tests.format.document import code, table
 
 TESTS = Path(__file__).parents[1]
-README = Path(__file__).parents[2] / "server" / "README.md"
+SECURITY = Path(__file__).parents[2] / "server" / "SECURITY.md"
 _CLOCK = r"\.(advance|jump|tick|pass_time|monotonic)\("
 ROW = re.compile(r"\| (?P<limit>[^|]+) \| (?P<default>[^|]+) \| (?P<by>[^|]+) \|.*")
 
@@ -82,7 +82,7 @@ def findings(document: str) -> list[str]:
 
 
 def document() -> str:
-    return README.read_text("utf-8")
+    return SECURITY.read_text("utf-8")
 
 
 def test_every_limit_is_what_the_code_has_and_is_tested() -> None:

@@ -1,5 +1,5 @@
-"""The members of a group are upgraded one after the other, by the steps of server/README.md, while
-clients go on.
+"""The members of a group are upgraded one after the other, by the steps of server/REPLICAS.md,
+while clients go on.
 """
 
 from collections.abc import Callable

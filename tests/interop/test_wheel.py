@@ -102,7 +102,8 @@ def test_the_wheel_has_what_somebody_needs_who_installs_from_an_index(wheel: Pat
     with zipfile.ZipFile(wheel) as archive:
         names = {name.partition("/")[2] for name in archive.namelist()}
     deploy = {f"share/amqpstore/deploy/{file.name}" for file in (ROOT / "server/deploy").iterdir()}
-    manual = {f"share/doc/amqpstore/{name}/README.md" for name in ("server", "tools")}
+    pages = ["tools/README.md", *(f"server/{page.name}" for page in (ROOT / "server").glob("*.md"))]
+    manual = {f"share/doc/amqpstore/{page}" for page in pages}
     assert {f"data/{name}" for name in deploy | manual} <= names
     static = "server/amqpstore_server/management/pages/static"
     assert {"licenses/LICENSE", f"licenses/{static}/LICENSES.txt"} <= names

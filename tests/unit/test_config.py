@@ -1,6 +1,5 @@
-"""The configuration: what is refused, with what words, and the table of it in the README."""
+"""The configuration: what is refused, with what words, and the table of its keys."""
 
-import json
 import os
 import re
 from dataclasses import replace
@@ -14,12 +13,10 @@ import trio
 from amqpstore_server.config.checks import host_and_port
 from amqpstore_server.config.config import KEYS, Config
 from amqpstore_server.config.effects import without_effect
-from amqpstore_server.config.keys import ConfigError, ConfigKey, key, keys_of
+from amqpstore_server.config.keys import ConfigError, key, keys_of
 from amqpstore_server.config.sources import ConfigSources
 from amqpstore_server.listening.listening import listen
-from tests.format.document import table
-
-README = Path(__file__).parents[2] / "server" / "README.md"
+from tests.configuration_page import PAGE, generated
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -38,25 +35,17 @@ def said_of(sources: ConfigSources) -> str:
     return str(caught.value)
 
 
-def row(key: ConfigKey) -> str:
-    """The row of the README's table."""
-    default = json.dumps(key.default)
-    cells = (
-        f"`{key.name}`",
-        default if isinstance(key.default, int | float) else f"`{default}`",
-        key.expected,
-        "yes" if key.is_live else "",
-        key.meaning,
-    )
-    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+def test_the_page_lists_every_key() -> None:
+    """If it fails: `python -m tests.configuration_page`."""
+    page = PAGE.read_text("utf-8")
+    assert all(f"\n| `{name}` |" in page for name in KEYS)
+    assert page == generated(page)
 
 
-def test_the_readme_lists_every_key() -> None:
-    """The rows that are expected, to be copied, are in what pytest shows."""
-    document = README.read_text("utf-8")
-    lines = document.splitlines()
-    listed = [lines[one.line] for one in table(document, "Configuration")]
-    assert "\n".join(listed) == "\n".join(map(row, KEYS.values()))
+def test_a_row_that_is_not_the_keys_is_written_anew() -> None:
+    page = PAGE.read_text("utf-8")
+    assert generated(page.replace("| `data` |", "| `date` |")) == page
+    assert generated(page.replace(page.splitlines()[-1], "")) == page
 
 
 def test_no_key_is_named_like_a_variable_of_kubernetes() -> None:

@@ -3,8 +3,9 @@
 To add a key, add a field to `Config`: its type and limits, what it means, and its default
 (`config_keys.key` has the details). From that come the key of the TOML file, the environment
 variable `AMQPSTORE_` and its name in upper case, the option of `amqpstore serve` if it has a
-`flag`, and the checks with their error messages. Then add its row to the table in server/README.md;
-the test that compares the two prints the row. A rule about several keys goes into `conflicts`.
+`flag`, and the checks with their error messages. Then write the table of server/CONFIGURATION.md
+with `python -m tests.configuration_page`: a test compares the two. A rule about several keys goes
+into `conflicts`.
 
 A key with `live=True` is changed by SIGHUP: name it in the part of `reloading.reloadable_parts`
 that applies it to the running broker (a test looks for it there). All others need a restart, which

@@ -36,7 +36,7 @@ from tests.unit.broker.dead_letters import DEAD
 from tests.unit.broker.operator import Operator
 from tests.unit.broker.simulated import Client, labelled
 
-README = Path(__file__).parents[3] / "server" / "README.md"
+MANAGEMENT = Path(__file__).parents[3] / "server" / "MANAGEMENT.md"
 
 NOT_ENTERED = (Departure.PUBLISH_REJECTED, Departure.UNROUTABLE, Departure.RETURNED)
 
@@ -636,7 +636,7 @@ def test_there_is_a_test_for_each_reason() -> None:
 
 def test_numbers_of_reasons_never_change() -> None:
     """They are for the log: a number that is once on a disk means the same for ever."""
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", README.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", MANAGEMENT.read_text("utf-8"), re.MULTILINE)
     assert [(int(number), label) for number, label in rows] == [
         (one.value, one.label) for one in Departure
     ]

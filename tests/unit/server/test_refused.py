@@ -1,7 +1,7 @@
 """What is larger than the code has room for is refused: requests to the management API, files that
 an operator wrote, tokens and hashes.
 
-Each limit is in `conformance/acts.toml`, those of clients in the table of server/README.md.
+Each limit is in `conformance/acts.toml`, those of clients in the table of server/SECURITY.md.
 """
 
 import base64
