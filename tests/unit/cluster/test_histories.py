@@ -84,5 +84,12 @@ def test_a_late_resignation_does_not_take_the_key_of_the_next_process() -> None:
     assert history(2053645251).violations == ()
 
 
+def test_links_are_well_once_all_is_mended() -> None:
+    """A follower left the list a minute later, as its frames went on being late, and had to wait
+    because it had been dropped before.
+    """
+    assert run(323049885, size=5, story=Story.LATE_CHANGES).violations == ()
+
+
 def test_a_history_is_its_seed() -> None:
     assert history(7) == history(7)
