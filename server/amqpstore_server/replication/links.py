@@ -42,6 +42,8 @@ left to the thread that writes: it takes long to encrypt, and others wait meanwh
 _SEND_TIMEOUT_S = 5.0
 _PROGRESS_S = 0.2
 """How often it is told that a frame is on its way."""
+_LAST_READ_S = 1.0
+"""How long the peer has, once nothing more is sent to it, to end the connection as well."""
 _USER_TIMEOUT_MS = 10_000
 """What TCP waits for acknowledgements of a machine that is gone."""
 
@@ -115,6 +117,10 @@ class Link:
         self._is_writing = False
         """Whether the writing thread has something in hand that is not sent yet."""
         self._is_ending = False
+        self._is_hung_up = False
+        """Whether nobody here wants what comes from now on."""
+        self._has_read = threading.Event()
+        """Set once nothing more is read."""
         self._threads = 2
         self._noted_at = 0.0
         sock.settimeout(_SEND_TIMEOUT_S)
@@ -195,23 +201,32 @@ class Link:
                 self._wake.notify()
 
     def hang_up(self) -> None:
-        """End the connection behind what was sent."""
+        """End the connection behind what was sent: all of it arrives, if the peer is there."""
         with self._lock:
-            self._is_ending = True
+            self._is_ending = self._is_hung_up = True
             self._wake.notify()
 
     def _write(self) -> None:
+        failure = ""
         try:
             while (item := self._next()) is not None:
                 self._send_item(item)
         except OSError as error:
-            self._events.disconnected(self.number, str(error))
+            failure = str(error)
         except Exception as error:  # noqa: BLE001 - it ends this link, and nothing else
             _log.exception("a link failed", extra={"link": self.number})
-            self._events.disconnected(self.number, str(error))
+            failure = str(error)
         with self._lock:
             self._is_ending = True
             self._queue.clear()
+        # Bytes that arrive at a socket that is not read any more, or is closed with some unread,
+        # are answered by a reset, which overtakes what was sent last: a follower that acks
+        # meanwhile would not learn that its leader resigns. So both ends read to the end.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._has_read.wait(_LAST_READ_S)
+        if failure:
+            self._events.disconnected(self.number, failure)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -277,7 +292,8 @@ class Link:
         reason = "the peer has closed the connection"
         try:
             while received := self._received():
-                self.take(received)
+                if not self._is_hung_up:
+                    self.take(received)
         except PeerFrameError as error:
             extra = {"link": self.number, "reason": str(error)}
             _log.error("a peer sends what is not its next frame", extra=extra)
@@ -289,6 +305,7 @@ class Link:
             _log.exception("a link failed", extra={"link": self.number})
             reason = str(error)
         self._events.disconnected(self.number, reason)
+        self._has_read.set()
         self.hang_up()
 
     def take(self, received: bytes) -> None:

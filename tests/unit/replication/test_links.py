@@ -244,6 +244,90 @@ def test_a_peer_that_does_not_read_loses_its_connection(
     pair.heard.ends.put("")
 
 
+class TcpPair:
+    """A link over TCP, and the socket at its other end."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.peer = socket.create_connection(server.getsockname())
+            ours, _ = server.accept()
+        self.shut = threading.Event()
+        """Set once nothing more is sent."""
+        self.heard = Heard()
+        self.link = Link(1, _Watched(ours, self.shut), read_leader(1 << 20), self.heard)
+
+
+class _Watched(socket.socket):
+    """A socket that tells when it is shut down."""
+
+    def __init__(self, sock: socket.socket, shut: threading.Event) -> None:
+        super().__init__(fileno=sock.detach())
+        self._shut = shut
+
+    def shutdown(self, how: int) -> None:
+        try:
+            super().shutdown(how)
+        finally:
+            self._shut.set()
+
+
+def test_what_was_sent_last_arrives_although_the_peer_goes_on_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader resigns while its followers ack: a reset would take the place of what it said."""
+    monkeypatch.setattr(links, "_LAST_READ_S", WAIT_S)
+    tcp = TcpPair()
+    sent = encode(StorePiece(1, "a", 0, 1, 1, bytes(1 << 20)))
+    with tcp.peer as peer:
+        tcp.link.start()
+        tcp.link.send(sent)
+        tcp.link.send(encode(Resign(1)))
+        tcp.link.hang_up()
+        expected = b"".join(sent + encode(Resign(1)))
+        received = b""
+        while len(received) < len(expected):
+            peer.sendall(b"".join(encode(Ack(1, 1))))
+            received += received_by(peer, 1 << 16 if not received else len(expected))
+        assert received == expected
+        assert tcp.shut.wait(WAIT_S)
+        for _ in range(2):
+            peer.sendall(b"".join(encode(Ack(1, 1))))
+        assert peer.recv(1) == b""
+    tcp.heard.ends.get(timeout=WAIT_S)
+    # Nobody wanted them any more.
+    assert tcp.heard.frames.empty()
+
+
+def test_what_has_come_is_taken_although_the_peer_has_closed_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader resigns, and its process ends: an ack that cannot be sent any more must not keep its
+    follower from hearing of it.
+    """
+    monkeypatch.setattr(links, "_LAST_READ_S", WAIT_S)
+    tcp = TcpPair()
+    goes_on = threading.Event()
+    happened: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def received(_link: int, frame: Frame) -> None:
+        goes_on.wait(WAIT_S)
+        happened.put(type(frame).__name__)
+
+    monkeypatch.setattr(tcp.heard, "received", received)
+    monkeypatch.setattr(tcp.heard, "disconnected", lambda *_: happened.put("disconnected"))
+    tcp.link.start()
+    for frame in (Beat(1, 1, 0), Beat(1, 2, 0), Resign(1)):
+        tcp.peer.sendall(b"".join(encode(frame)))
+    tcp.link.send(encode(Ack(1, 1)))
+    wait_until(lambda: len(tcp.peer.recv(1 << 10, socket.MSG_PEEK)) > 0)
+    tcp.peer.close()
+    while not tcp.shut.is_set():
+        tcp.link.send(encode(Ack(1, 2)))
+    goes_on.set()
+    heard = [happened.get(timeout=WAIT_S) for _ in range(4)]
+    assert heard == ["Beat", "Beat", "Resign", "disconnected"]
+
+
 def test_a_job_that_fails_ends_the_link(pair: Pair) -> None:
     def job(_write: Write) -> None:
         raise OSError("the segment is gone")
