@@ -253,7 +253,7 @@ class Store(ClosableStore):
             self._definitions.define(changes)
         self.queues[queue.id] = queue
         if durable:
-            self._maintenance.created.append(queue.id)
+            self._maintenance.checkpoints.created.append(queue.id)
         return queue
 
     def delete_queue(self, queue: Queue, *others: Queue, changes: Sequence[Change] = ()) -> None:
@@ -280,7 +280,7 @@ class Store(ClosableStore):
             self._disposal.add_runs(one.clear() + one.quarantined.clear())
             del self.queues[one.id]
             if one.durable:
-                self._maintenance.deleted.append(one.id)
+                self._maintenance.checkpoints.deleted.append(one.id)
         self._unacked.has_deleted = True
 
     def set_lazy(self, queue: Queue, *, lazy: bool) -> None:

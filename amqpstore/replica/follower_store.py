@@ -410,8 +410,8 @@ class FollowerStore(ClosableStore):
         maintenance = self._maintenance
         while maintenance and self._waiting and self._waiting[0][0] <= committed:
             _, created, deleted = self._waiting.pop(0)
-            maintenance.created += sorted(created - self._queue_ids)
-            maintenance.deleted += sorted(deleted & (self._queue_ids | created))
+            maintenance.checkpoints.created += sorted(created - self._queue_ids)
+            maintenance.checkpoints.deleted += sorted(deleted & (self._queue_ids | created))
             self._queue_ids = (self._queue_ids | created) - deleted
 
     def _commit(self, changes: Sequence[Change]) -> None:

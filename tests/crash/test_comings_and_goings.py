@@ -17,7 +17,7 @@ import pytest
 
 from amqpstore import Options
 from amqpstore.catalog.catalog import Change, LmdbCatalog
-from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.checkpointing import Checkpoints
 from amqpstore_server.administration.definitions import (
     Permission,
     PolicyDefinition,
@@ -199,7 +199,7 @@ def bindings_stay_when_their_queue_goes(patch: Patch) -> None:
 
 
 def segments_stay_when_they_are_empty(patch: Patch) -> None:
-    patch.setattr(Maintenance, "_remove_segment", lambda *_: None)
+    patch.setattr(Checkpoints, "_remove_segment", lambda *_: None)
 
 
 def every_queue_is_remembered(patch: Patch) -> None:

@@ -28,7 +28,7 @@ from amqpstore.log.batch import Batch
 from amqpstore.log.log import Log
 from amqpstore.log.segments import Segment
 from amqpstore.system.clock import SimulatedClock
-from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.checkpointing import Checkpoints
 from amqpstore.upkeep.worker import ThreadWorker
 from amqpstore_server.loop.committer import Committer, _Written
 from amqpstore_tools.drill.explorer import Explorer
@@ -307,9 +307,9 @@ def what_is_appended_during_a_sync_counts_with_it(patch: Patch) -> None:
 
 
 def a_checkpoint_takes_the_end_of_what_is_not_synced(patch: Patch) -> None:
-    new_checkpoint = Maintenance._new_checkpoint
+    new_checkpoint = Checkpoints.next
 
-    def new_at_the_end(self: Maintenance) -> Checkpoint:
+    def new_at_the_end(self: Checkpoints) -> Checkpoint:
         log = self._log
         batch, before = log.under_way, log.position
         if batch is None or batch.summary is None:
@@ -323,15 +323,15 @@ def a_checkpoint_takes_the_end_of_what_is_not_synced(patch: Patch) -> None:
         finally:
             log.position = before
 
-    patch.setattr(Maintenance, "_new_checkpoint", new_at_the_end)
+    patch.setattr(Checkpoints, "next", new_at_the_end)
 
 
 def a_checkpoint_takes_its_batches_when_it_runs(patch: Patch) -> None:
     """Its position is that of when it was begun: what came since is in it, and is applied again."""
-    run, new_checkpoint = Checkpoint.run, Maintenance._new_checkpoint
+    run, new_checkpoint = Checkpoint.run, Checkpoints.next
     logs: dict[int, Log] = {}
 
-    def new_noted(self: Maintenance) -> Checkpoint:
+    def new_noted(self: Checkpoints) -> Checkpoint:
         made = new_checkpoint(self)
         logs[id(made)] = self._log
         return made
@@ -340,7 +340,7 @@ def a_checkpoint_takes_its_batches_when_it_runs(patch: Patch) -> None:
         self._batches.extend(logs[id(self)].take_durable())
         return run(self)
 
-    patch.setattr(Maintenance, "_new_checkpoint", new_noted)
+    patch.setattr(Checkpoints, "next", new_noted)
     patch.setattr(Checkpoint, "run", run_late)
 
 

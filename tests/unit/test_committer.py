@@ -272,7 +272,7 @@ def test_background_work_that_fails_ends_the_broker_though_nobody_commits(
 
     def work(committer: Committer) -> None:
         # What the tick of the broker does, which has no batch.
-        monkeypatch.setattr(store._maintenance, "_is_checkpoint_due", lambda *_: True)
+        monkeypatch.setattr(store._maintenance.checkpoints, "is_due", lambda *_: True)
         committer.housekeep()
         committer.housekeep()
 

@@ -55,7 +55,7 @@ def ack(store: Store, queue: Queue, count: int) -> None:
 
 def indexed(disk: Disk, store: Store, queue: Queue) -> list[tuple[int, int]]:
     """Sequence and id of each live entry in the queue's index files."""
-    reader = IndexReader(store._maintenance._backing.files, disk.directory, disk.seed)
+    reader = IndexReader(store._maintenance.checkpoints._backing.files, disk.directory, disk.seed)
     found = []
     for key, row in disk.catalog.rows("index").items():
         if int(key[:20]) == queue.id:

@@ -464,12 +464,12 @@ def test_a_compaction_that_finds_no_room_leaves_none_taken(
 
             patch.setattr(RowsCatalog, "commit", refuse)
         for _ in range(5):
-            store._maintenance._is_compaction_checked = False
+            store._maintenance.compactions.is_checked = False
             compact(store)
     assert segment_files(disk) == before
     assert removed_files_that_are_open(disk) == []
     files.fails = set()
-    store._maintenance._is_compaction_checked = False
+    store._maintenance.compactions.is_checked = False
     compact(store)
     assert segment_files(disk) != before
     store.abandon()

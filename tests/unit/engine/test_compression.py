@@ -80,7 +80,7 @@ def test_garbage_is_counted_as_without_compression(tmp_path: Path) -> None:
     store.publish([queue], messages(*[bytes(1000)] * 100))
     store.sync()
     store.checkpoint()
-    (account,) = store._maintenance._checkpoint_state.accounts
+    (account,) = store._maintenance._state.accounts
     assert account.live_bytes == account.total_bytes > 100_000
     run = store.take(queue, 60)
     assert isinstance(run, Run)
@@ -91,7 +91,7 @@ def test_garbage_is_counted_as_without_compression(tmp_path: Path) -> None:
     store.abandon()
     # Recovery counts the same.
     store = open_store(tmp_path, ON)
-    (account,) = store._maintenance._checkpoint_state.accounts
+    (account,) = store._maintenance._state.accounts
     assert account.live_bytes == account.total_bytes * 40 // 100
     store.close()
 

@@ -104,9 +104,7 @@ def test_live_and_garbage_are_the_accounts_of_recovery(busy: str) -> None:
         assert all(0 <= one.live_bytes <= one.size for one in image.segments)
     with open_store(busy) as store:
         store.checkpoint()
-        rows = {
-            account.number: account for account in store._maintenance._checkpoint_state.accounts
-        }
+        rows = {account.number: account for account in store._maintenance._state.accounts}
     for number, account in rows.items():
         assert abs(live[number] - (account.end_bytes - account.garbage_bytes)) <= 1
 

@@ -24,7 +24,7 @@ from amqpstore.catalog.tables import PassedOverRow
 from amqpstore.errors import StoreError
 from amqpstore.evidence.passed_over import evident_queues, passed_over
 from amqpstore.recovery import recovery
-from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.kept_segments import SegmentsToKeep
 from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.store import ReadableStore
@@ -560,9 +560,9 @@ MUTANTS_OF_STARTS = {
         "a catalog older than index files whose log is gone",
     ),
     "index files that are missing": (
-        Maintenance,
-        "_segments_to_keep",
-        lambda maintenance: frozenset(maintenance._damaged),
+        SegmentsToKeep,
+        "numbers",
+        lambda kept: frozenset(kept._damaged),
         "an index file is missing that the log can replace",
     ),
 }
