@@ -360,7 +360,8 @@ class Store(ClosableStore):
         needed_bytes = publish_bytes((), messages, priority, whole_bytes)
         if needed_bytes:
             needed_bytes += len(places) * OPERATION.size
-        self.check_writable(publishing=True, needed_bytes=needed_bytes)
+        self._state.check()
+        self._space.check(needed_bytes + self._log.pending_bytes)
         return self.enqueues.spread(places, messages, whole_bytes, priority=priority)
 
     def transaction(self) -> Transaction:

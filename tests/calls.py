@@ -31,7 +31,10 @@ class Counts:
         gc.enable()
 
     def _called(self, frame: FrameType, event: str, argument: object) -> None:
-        if frame.f_code.co_filename.startswith(self._foreign):
+        path = frame.f_code.co_filename
+        if path.startswith("<") and frame.f_back is not None:
+            path = frame.f_back.f_code.co_filename  # generated, as of a named tuple: its maker's
+        if path.startswith(self._foreign):
             return
         if event == "call":
             self.python[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"] += 1

@@ -2,10 +2,12 @@
 whose datasyncs end as those of the kernel do.
 """
 
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -93,7 +95,8 @@ async def some_clients(count: int) -> AsyncIterator[tuple[App, list[socket.socke
         if committer._datasyncs:
             committer._datasyncs.close()
         datasyncs = committer._datasyncs = LaterDatasyncs()
-        datasyncs.signal = app.sockets.wake
+        # As the kernel does it: without a call of the broker.
+        datasyncs.signal = partial(os.eventfd_write, app.sockets.signal, 1)
         (listener,) = await listen([("127.0.0.1", 0)])
         async with trio.open_nursery() as clients:
             async with trio.open_nursery() as turns:

@@ -78,11 +78,11 @@ class AmqpChannel:
         self._context = context
         self._outbox = context.outbox
         origin = Origin(context.name, number, context.access.user)
-        self._channel = Channel(context.vhost, context, self, context.transacted, origin)
-        self._channel.max_prefetch = context.max_prefetch
-        self._gets = Gets(self._channel, self._answer_get)
+        self.broker_channel = Channel(context.vhost, context, self, context.transacted, origin)
+        self.broker_channel.max_prefetch = context.max_prefetch
+        self._gets = Gets(self.broker_channel, self._answer_get)
         self._topology = Topology(context.vhost, context.access, context, context.log, self._send)
-        self._distributed = Distributed(self._channel, context.access, self._send_late)
+        self._distributed = Distributed(self.broker_channel, context.access, self._send_late)
         self._check_consumers = check_consumers
         self._consumer_tags = 0
 
@@ -113,7 +113,7 @@ class AmqpChannel:
         channel: it takes several turns, for replays, or for messages that each go to many queues.
         Raises: AmqpError, BrokerError.
         """
-        self._channel.flush_deferred()
+        self.broker_channel.flush_deferred()
         parts: Sequence[tuple[PublishedPart | Publishes, Target]]
         if publishes.is_mixed:
             parts = [(part, part.target) for part in in_order(publishes)]
@@ -127,7 +127,7 @@ class AmqpChannel:
     def _publish(self, parts: Iterable[tuple[PublishedPart | Publishes, Target]]) -> Iterator[None]:
         """Publish messages, in steps: others may have their turn after each."""
         access, rights = self._context.access, self._topology.publish_rights
-        channel = self._channel
+        channel = self.broker_channel
         context = channel.vhost.context
         for part, target in parts:
             publish = target.publish
@@ -159,42 +159,37 @@ class AmqpChannel:
         channel: there are very many. Raises: BrokerError.
         """
         if acks.multiple:
-            return self._channel.settling_until(acks.last, requeue=None)
-        self._channel.ack(acks.first, acks.last)
+            return self.broker_channel.settling_until(acks.last, requeue=None)
+        self.broker_channel.ack(acks.first, acks.last)
         return None
 
     def confirm_published(self) -> None:
         """Confirm what was published during this read."""
-        self._channel.confirm_published()
+        self.broker_channel.confirm_published()
 
     def resume(self) -> None:
         """Continue deliveries: the connection is writable again."""
         if self.state is not _OPEN:
             return
-        self._channel.resume()
+        self.broker_channel.resume()
         self._gets.resume()
-
-    @property
-    def broker_channel(self) -> Channel:
-        """The channel of the broker that carries out its methods."""
-        return self._channel
 
     @property
     def counters(self) -> ChannelCounters:
         """What has passed through the channel."""
-        return self._channel.counters
+        return self.broker_channel.counters
 
     @property
     def has_unacked(self) -> bool:
         """Whether the client has deliveries that it may still ack."""
-        return self.state is _OPEN and self._channel.has_unacked
+        return self.state is _OPEN and self.broker_channel.has_unacked
 
     def recheck_permissions(self) -> None:
         """End consumers and waiting gets that the user's changed permissions no longer allow."""
         if self.state is not _OPEN:
             return
         access = self._context.access
-        self._channel.end_consumers(access)
+        self.broker_channel.end_consumers(access)
         self._gets.end_waits(access)
 
     def fail(self, close: methods.ChannelClose) -> None:
@@ -202,16 +197,16 @@ class AmqpChannel:
 
         The confirms of what it published before are sent first.
         """
-        self._channel.confirm_published()
+        self.broker_channel.confirm_published()
         self._move(ChannelEvent.FAULT)
         self._fault = close
 
         def say_so() -> None:
             self.tell_fault()
             self._move(ChannelEvent.KEPT)
-            self._channel.forget_outlet()
+            self.broker_channel.forget_outlet()
 
-        self._channel.when_durable(say_so)
+        self.broker_channel.when_durable(say_so)
 
     def tell_fault(self) -> None:
         """Tell the client of the error that closes the channel, unless it was told before.
@@ -226,7 +221,7 @@ class AmqpChannel:
     def end(self, event: ChannelEvent) -> None:
         """End the channel: the client closes it, or the connection is over."""
         self._move(event)
-        self._channel.forget_outlet()
+        self.broker_channel.forget_outlet()
 
     def _move(self, event: ChannelEvent) -> None:
         """Move to the next state of the table. When the channel leaves OPEN, unacked messages are
@@ -235,7 +230,7 @@ class AmqpChannel:
         before, self.state = self.state, CHANNEL[self.state][event]
         if before is _OPEN:
             self._gets.close()
-            self._channel.close()
+            self.broker_channel.close()
             # These refer back to this channel: clearing them frees it at once, not at the next
             # garbage collection.
             del self._gets, self._topology, self._distributed
@@ -313,11 +308,11 @@ class AmqpChannel:
             self._send(method)
 
     def on_channel_flow(self, method: methods.ChannelFlow) -> None:
-        self._channel.pause(paused=not method.active)
+        self.broker_channel.pause(paused=not method.active)
         self._send(methods.ChannelFlowOk(active=method.active))
 
     def on_basic_qos(self, method: methods.BasicQos) -> None:
-        channel = self._channel
+        channel = self.broker_channel
         if method.global_ or self._context.shares_prefetch:
             channel.window.messages = method.prefetch_count
             channel.window.size = method.prefetch_size
@@ -329,7 +324,7 @@ class AmqpChannel:
     def on_basic_consume(self, method: methods.BasicConsume) -> None:
         self._check_consumers()
         tag = method.consumer_tag
-        while not tag or (not method.consumer_tag and tag in self._channel.consumers):
+        while not tag or (not method.consumer_tag and tag in self.broker_channel.consumers):
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
         check_arguments(Place.CONSUMER, method.arguments, f"consumer '{tag}'")
@@ -339,10 +334,10 @@ class AmqpChannel:
         )
         # Deliveries are sent at the end of the turn, so consume-ok goes out before them.
         if method.queue == REPLY_TO:
-            self._channel.consume_replies(tag, options)
+            self.broker_channel.consume_replies(tag, options)
         else:
             queue = self._readable_queue(method.queue)
-            self._channel.consume(queue, tag, options, method.arguments)
+            self.broker_channel.consume(queue, tag, options, method.arguments)
         if method.arguments or method.no_local:
             self._context.vhost.note_consumer(
                 method.queue, tag, method.arguments, no_local=method.no_local
@@ -357,7 +352,7 @@ class AmqpChannel:
         return queue
 
     def on_basic_cancel(self, method: methods.BasicCancel) -> None:
-        self._channel.cancel(method.consumer_tag)
+        self.broker_channel.cancel(method.consumer_tag)
         if not method.no_wait:
             self._send(methods.BasicCancelOk(consumer_tag=method.consumer_tag))
 
@@ -367,7 +362,7 @@ class AmqpChannel:
     def on_basic_get(self, method: methods.BasicGet) -> Iterator[None] | None:
         queue = self._readable_queue(method.queue)
         most = self._context.max_prefetch
-        if most and not method.no_ack and self._channel.unacked_count >= most:
+        if most and not method.no_ack and self.broker_channel.unacked_count >= most:
             raise PreconditionFailed(
                 f"the channel has {most} unacked messages, and may get no more: ack some before"
             )
@@ -385,7 +380,7 @@ class AmqpChannel:
 
     def _answer_get(self, queue: Queue, fetched: Fetched) -> None:
         if fetched is None:
-            self._channel.found_nothing(queue)
+            self.broker_channel.found_nothing(queue)
             self._send(methods.BasicGetEmpty())
             return
         tag, run = fetched
@@ -401,40 +396,40 @@ class AmqpChannel:
         add_content(self._outbox, self.number, answer.encode(), message, self._context.frame_max)
 
     def on_basic_reject(self, method: methods.BasicReject) -> None:
-        self._channel.reject(method.delivery_tag, requeue=method.requeue)
+        self.broker_channel.reject(method.delivery_tag, requeue=method.requeue)
 
     def on_basic_nack(self, method: methods.BasicNack) -> Iterator[None] | None:
         tag, requeue = method.delivery_tag, method.requeue
         if method.multiple:
-            return self._channel.settling_until(tag, requeue=requeue)
-        self._channel.reject(tag, requeue=requeue)
+            return self.broker_channel.settling_until(tag, requeue=requeue)
+        self.broker_channel.reject(tag, requeue=requeue)
         return None
 
     def on_basic_recover(self, method: methods.BasicRecover) -> Iterator[None] | None:
         # Redelivered messages are sent at once, so the answer has to go out before them.
         self._send(methods.BasicRecoverOk())
-        return self._channel.recovering(requeue=method.requeue)
+        return self.broker_channel.recovering(requeue=method.requeue)
 
     def on_basic_recover_async(self, method: methods.BasicRecoverAsync) -> Iterator[None] | None:
-        return self._channel.recovering(requeue=method.requeue)
+        return self.broker_channel.recovering(requeue=method.requeue)
 
     def on_confirm_select(self, method: methods.ConfirmSelect) -> None:
-        self._channel.select_confirms()
+        self.broker_channel.select_confirms()
         if not method.no_wait:
             self._send(methods.ConfirmSelectOk())
 
     def on_tx_select(self, _method: methods.TxSelect) -> None:
-        self._channel.select_transactions()
+        self.broker_channel.select_transactions()
         self._send(methods.TxSelectOk())
 
     def on_tx_commit(self, _method: methods.TxCommit) -> Iterator[None] | None:
-        return _begun(self._channel.committing())
+        return _begun(self.broker_channel.committing())
 
     def on_tx_rollback(self, _method: methods.TxRollback) -> Iterator[None] | None:
         return _begun(self._roll_back())
 
     def _roll_back(self) -> Iterator[None]:
-        yield from self._channel.rolling_back()
+        yield from self.broker_channel.rolling_back()
         self._send(methods.TxRollbackOk())
 
     def misplaced(self, method: methods.Method) -> None:

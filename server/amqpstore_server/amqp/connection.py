@@ -169,7 +169,7 @@ class AmqpConnection:
         self._now = now
         self._deadline = now + HANDSHAKE_S
         self._was_excused = False
-        self._heartbeat = Heartbeat(0, now)
+        self.heartbeat = Heartbeat(0, now)
 
     @property
     def is_finished(self) -> bool:
@@ -184,7 +184,7 @@ class AmqpConnection:
     @property
     def heartbeat_s(self) -> int:
         """The interval of heartbeats; 0 without."""
-        return self._heartbeat.interval_s
+        return self.heartbeat.interval_s
 
     @property
     def is_blocked(self) -> bool:
@@ -247,7 +247,7 @@ class AmqpConnection:
         publishes is blocked, and its input is not paused.
         """
         self._now = now
-        self._heartbeat.received_at = now
+        self.heartbeat.received_at = now
         if self.state in FRAMED:
             alarms = self._alarms
             if alarms.is_blocking or self.held.events or (self.has_published and alarms.is_raised):
@@ -380,7 +380,7 @@ class AmqpConnection:
                 self.log.warning("connection timed out", extra=extra)
                 self._move(ConnectionEvent.END)
             return
-        heartbeat = self._heartbeat
+        heartbeat = self.heartbeat
         if self.is_input_paused:
             # Nothing is read from it: only that it accepts bytes shows that it is alive.
             heartbeat.received_at = max(heartbeat.received_at, heartbeat.sent_at)
@@ -392,20 +392,16 @@ class AmqpConnection:
 
     def excuse(self, now: float) -> None:
         """Do not count missed heartbeats: the server has stopped reading from the client."""
-        self._heartbeat.received_at = now
+        self.heartbeat.received_at = now
 
     def stood_still(self, seconds: float, now: float) -> None:
         """Do not count so much time until now against the client: nothing could be read from it."""
-        heartbeat = self._heartbeat
+        heartbeat = self.heartbeat
         heartbeat.received_at = min(now, heartbeat.received_at + seconds)
         if not self._was_excused:
             # Once: a broker that is always late would hardly ever end a handshake otherwise.
             self._was_excused = self.state not in SERVED
             self._deadline += seconds
-
-    def sent(self, now: float) -> None:
-        """Note that bytes were written to the socket."""
-        self._heartbeat.sent_at = now
 
     def writable(self) -> None:
         """Continue deliveries: the outbox has room again."""
@@ -511,11 +507,12 @@ class AmqpConnection:
             self._broker.context.commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)
-        if unfinished_bytes := self._receiver.unfinished_bytes + self._transacted.byte_count:
+        if self._receiver.contents or self._transacted.byte_count:
             # Whoever is in the middle of a publish waits like those who have published.
             self.has_published = True
-        if unfinished_bytes > self._limits.unfinished_bytes:
-            self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
+            unfinished_bytes = self._receiver.unfinished_bytes + self._transacted.byte_count
+            if unfinished_bytes > self._limits.unfinished_bytes:
+                self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
 
     def _is_defining(self, method: methods.Method, was_defining: bool) -> bool:
         """Note a method before it is handled. Returns whether it, or one before it in the same
@@ -638,7 +635,7 @@ class AmqpConnection:
             self._move(ConnectionEvent.END)
             return
         self._receiver.frame_max = self._negotiation.frame_max
-        self._heartbeat = Heartbeat(method.heartbeat, now)
+        self.heartbeat = Heartbeat(method.heartbeat, now)
 
     def _open(self, method: methods.ConnectionOpen, now: float) -> None:
         negotiation = self._negotiation
@@ -660,7 +657,7 @@ class AmqpConnection:
             vhost=vhost,
             access=access,
             envelopes=envelopes,
-            simple_targets=SimpleTargets(vhost.router, envelopes, access),
+            simple_targets=SimpleTargets(vhost.router, envelopes, access, self._deferred),
             outbox=self.outbox,
             transacted=self._transacted,
             frame_max=negotiation.frame_max,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.channels.channel import Channel
     from amqpstore_server.broker.rights.permissions import Access
     from amqpstore_server.broker.routing.routing import Route, Router
+    from amqpstore_server.broker.work.deferred_publishes import DeferredPublishes
 
 _MAX_CACHED = 1024
 _CACHED_BYTES = 256 << 10
@@ -188,7 +189,10 @@ class SimpleTargets:
     their own, each with its route and an envelope.
     """
 
-    def __init__(self, router: Router, envelopes: Envelopes, access: Access) -> None:
+    def __init__(
+        self, router: Router, envelopes: Envelopes, access: Access, deferred: DeferredPublishes
+    ) -> None:
+        self._deferred = deferred
         self._router = router
         self._envelopes = envelopes
         self._access = access
@@ -217,9 +221,39 @@ class SimpleTargets:
             or channel.firehose.is_on
         ):
             return False
-        known = self._of_kind(plain)
-        if len(publishes.bodies) == 1:
-            return self._defer_one(publishes, plain, known, channel)
+        if self._version is not self._router.version or self._byte_count > _CACHED_BYTES:
+            self._version = self._router.version
+            self.forget()
+        known = self._known.get(plain)
+        if known is None:
+            known = self._begin_kind(plain)
+        if len(publishes.bodies) > 1:
+            return self._defer_many(publishes, plain, known, channel)
+        target, header = publishes.targets[0], publishes.headers[0]
+        found = known.get(target)
+        if found is None:
+            if (found := self._find(target, header)) is None:
+                return False
+            known[target] = found
+        route, alike = found
+        message = Message(alike.with_values(header.properties), publishes.bodies[0])
+        kind, routes = (plain, route.is_durable), ((route, ONE),)
+        self._deferred.defer(
+            channel.publisher, kind, routes, [message], header.body_size, route.copies
+        )
+        return True
+
+    def _defer_many(
+        self,
+        publishes: Publishes,
+        plain: tuple[int, int],
+        known: dict[Target, tuple[Route, ParsedEnvelope]],
+        channel: Channel,
+    ) -> bool:
+        """Do as `defer` for a read that brings several messages.
+
+        Args: plain, their delivery mode and priority; known, its targets.
+        """
         messages: list[Message] = []
         append = messages.append
         body_bytes = 0
@@ -255,39 +289,15 @@ class SimpleTargets:
             copies = 0
             for route, indexes in routes:
                 copies += route.copies * len(indexes)
-        channel.defer((plain, is_durable), routes, messages, body_bytes, copies)
+        kind = plain, is_durable
+        self._deferred.defer(channel.publisher, kind, routes, messages, body_bytes, copies)
         return True
 
-    def _defer_one(
-        self,
-        publishes: Publishes,
-        plain: tuple[int, int],
-        known: dict[Target, tuple[Route, ParsedEnvelope]],
-        channel: Channel,
-    ) -> bool:
-        """Do what `defer` does for a message that is alone in its read."""
-        target, header = publishes.targets[0], publishes.headers[0]
-        found = known.get(target)
-        if found is None:
-            if (found := self._find(target, header)) is None:
-                return False
-            known[target] = found
-        route, alike = found
-        message = Message(alike.with_values(header.properties), publishes.bodies[0])
-        kind = plain, route.is_durable
-        channel.defer(kind, ((route, ONE),), [message], header.body_size, route.copies)
-        return True
-
-    def _of_kind(self, plain: tuple[int, int]) -> dict[Target, tuple[Route, ParsedEnvelope]]:
-        """Return the targets that are known for a delivery mode and priority, to be added to."""
-        if self._version is not self._router.version or self._byte_count > _CACHED_BYTES:
-            self._version = self._router.version
+    def _begin_kind(self, plain: tuple[int, int]) -> dict[Target, tuple[Route, ParsedEnvelope]]:
+        """Return a dictionary for the targets of another delivery mode and priority."""
+        if len(self._known) >= _MAX_KINDS:
             self.forget()
-        known = self._known.get(plain)
-        if known is None:
-            if len(self._known) >= _MAX_KINDS:
-                self.forget()
-            known = self._known[plain] = {}
+        known = self._known[plain] = {}
         return known
 
     def _find(self, target: Target, header: ContentHeader) -> tuple[Route, ParsedEnvelope] | None:

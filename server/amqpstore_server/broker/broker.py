@@ -306,7 +306,8 @@ class Broker:
         must_moves_wait, whether no messages are moved or dropped.
         """
         context = self.context
-        context.deferred.flush()
+        if context.deferred.entries:
+            context.deferred.flush()
         if context.background:
             called(self._take_step)
         if not collects and context.arrivals:

@@ -636,32 +636,29 @@ class SocketConnection:
         """Send what the socket accepts; `_write_rest` sends the rest."""
         if self._unsent or self._is_broken or self._is_withheld:
             return
+        outbox = self.amqp.outbox
+        was_writable = outbox.byte_count < outbox.writable_bytes
+        least_bytes = outbox.byte_count - _SENT_IN_A_TURN_BYTES
         try:
-            self._send_outbox(now)
+            while outbox.byte_count:
+                self._unsent = outbox.next_buffers()
+                if not self._send(now) or outbox.byte_count <= least_bytes:
+                    self._taken_at = now
+                    self._write_later()
+                    break
+            if not was_writable and outbox.is_writable:
+                self.amqp.writable()
+                self._turn.wake()
+            if self._is_unread and not outbox.is_unread:
+                self._is_unread = False
+                self._unread.unpark_all()
+                self._sockets.let_others_run()
+            if self.amqp.state in ENDED and not outbox.byte_count and not self._unsent:
+                self.end()
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
             self._broke()
-
-    def _send_outbox(self, now: float) -> None:
-        outbox = self.amqp.outbox
-        was_writable = outbox.byte_count < outbox.writable_bytes
-        least_bytes = outbox.byte_count - _SENT_IN_A_TURN_BYTES
-        while outbox.byte_count:
-            self._unsent = outbox.next_buffers()
-            if not self._send(now) or outbox.byte_count <= least_bytes:
-                self._taken_at = now
-                self._write_later()
-                break
-        if not was_writable and outbox.is_writable:
-            self.amqp.writable()
-            self._turn.wake()
-        if self._is_unread and not outbox.is_unread:
-            self._is_unread = False
-            self._unread.unpark_all()
-            self._sockets.let_others_run()
-        if self.amqp.state in ENDED and not outbox.byte_count and not self._unsent:
-            self.end()
 
     def _send(self, now: float) -> bool:
         """Send as much of `_unsent` as the socket accepts. Returns whether that was everything."""
@@ -680,7 +677,7 @@ class SocketConnection:
         octets.send_oct += sent
         octets.send_cnt += 1
         self._taken_at = now
-        amqp.sent(now)
+        amqp.heartbeat.sent_at = now
         if len(unsent) == 1 and sent == len(unsent[0]):
             self._unsent = []
             return True

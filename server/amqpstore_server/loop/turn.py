@@ -128,7 +128,8 @@ class Turn:
             context.joins_reads = True
             try:
                 is_busy = self._sockets.read(now)
-                context.deferred.flush()
+                if context.deferred.entries:
+                    context.deferred.flush()
             finally:
                 context.joins_reads = False
             if context.has_definitions:
@@ -149,7 +150,7 @@ class Turn:
         collects = is_busy and now < self._collect_until
         if not collects:
             self._collect_until = now + _COLLECTING_S
-        self._end(committer, now, collects=collects)
+        self._end(committer, now, is_busy=is_busy, collects=collects)
 
     def _commit_definitions(self) -> None:
         """Commit what clients have defined in this round, together: before that nobody is
@@ -166,9 +167,10 @@ class Turn:
             # Answers wait until followers have it, too.
             self.when_defined(definer.withhold())
 
-    def _end(self, committer: Committer, now: float, *, collects: bool = False) -> None:
+    def _end(self, committer: Committer, now: float, *, is_busy: bool, collects: bool) -> None:
         """Hand out messages, start a batch, and send."""
-        if self._broker.has_work:
+        has_work = self._broker.has_work
+        if has_work:
             context = self._broker.context
             most = context.limits.max_handed_out
             deferred = context.deferred
@@ -180,7 +182,8 @@ class Turn:
                     deferred.copies = 0
                 if is_all or not deferred.copies:
                     break
-        committer.commit(promised_only=True)
+        if has_work or is_busy:
+            committer.commit(promised_only=True)
         if self._broker.context.store.free_memory():
             self._sockets.return_in(0.0)
         if self._senders:

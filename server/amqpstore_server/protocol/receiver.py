@@ -130,7 +130,7 @@ class Receiver:
         self._max_message_bytes = max_message_bytes
         self._large_bytes = large_bytes
         self._rest = b""
-        self._contents: dict[int, _Content] = {}
+        self.contents: dict[int, _Content] = {}
         self._bodies: dict[int, PartialBody] = {}
         self._bodies_bytes = 0
         self._open_frame: _OpenFrame | None = None
@@ -150,9 +150,9 @@ class Receiver:
     @property
     def unfinished_bytes(self) -> int:
         """Memory of contents that are not complete yet, with their headers."""
-        if not self._contents:
+        if not self.contents:
             return 0
-        headers = [len(content.header_payload) for content in self._contents.values()]
+        headers = [len(content.header_payload) for content in self.contents.values()]
         return self._bodies_bytes + 2 * sum(headers)
 
     def free_caches(self) -> None:
@@ -193,7 +193,7 @@ class Receiver:
                 self._events.append(MoreFrames())
                 break
             repeated = self._repeated
-            if repeated and content.startswith(repeated.prefix, offset) and not self._contents:
+            if repeated and content.startswith(repeated.prefix, offset) and not self.contents:
                 offset, is_whole = self._repeats(repeated, content, offset)
                 if is_whole:
                     continue
@@ -201,7 +201,7 @@ class Receiver:
                     break
             if content.startswith(_ACK, offset + _FRAME.size):
                 offset = self._acks(content, offset)
-            elif not self._contents:
+            elif not self.contents:
                 offset = self._whole_publishes(content, offset)
             if size - offset < _FRAME.size:
                 break
@@ -243,7 +243,7 @@ class Receiver:
 
         Returns the offset behind them. Whatever is wrong or only rare is left to the caller.
         """
-        events, contents = self._events, self._contents
+        events, contents = self._events, self.contents
         last = events[-1] if events else None
         acks = last if type(last) is Acks else None
         whole = (len(content) - offset) // _ACK_FRAME.size * _ACK_FRAME.size
@@ -270,7 +270,7 @@ class Receiver:
 
     def _is_expected(self, channel: int, payload_bytes: int) -> bool:
         """Tell whether a body frame is a part of the channel's content."""
-        content = self._contents.get(channel)
+        content = self.contents.get(channel)
         return (
             content is not None
             and content.header is not None
@@ -315,7 +315,7 @@ class Receiver:
 
     def _abandon(self, channel: int) -> None:
         """Drop the unfinished content of a channel."""
-        self._contents.pop(channel, None)
+        self.contents.pop(channel, None)
         if body := self._bodies.pop(channel, None):
             self._bodies_bytes -= body.memory_bytes
 
@@ -325,7 +325,7 @@ class Receiver:
         self._repeated = None
         self._bodies.clear()
         self._bodies_bytes = 0
-        for content in self._contents.values():
+        for content in self.contents.values():
             content.refused = True
             content.header_payload = b""
 
@@ -512,7 +512,7 @@ class Receiver:
 
     def _method(self, channel: int, payload: bytes) -> None:
         start = payload[:4]
-        if channel in self._contents:
+        if channel in self.contents:
             if start not in _CLOSES:
                 raise UnexpectedFrame(f"a method on channel {channel} in the middle of a content")
             self._abandon(channel)
@@ -522,7 +522,7 @@ class Receiver:
                 publish = decode_method(payload)
                 assert isinstance(publish, BasicPublish)  # narrows the type; the ids say so
                 target = self._targets.remember(payload, publish)
-            self._contents[channel] = _Content(target, payload)
+            self.contents[channel] = _Content(target, payload)
             return
         if payload[_SMALL_METHOD_BYTES:]:  # without a call
             self.entry_count += len(payload)
@@ -536,7 +536,7 @@ class Receiver:
     def _header(self, channel: int, payload: bytes) -> None:
         if not channel:
             raise ChannelError("a content header on channel 0")
-        content = self._contents.get(channel)
+        content = self.contents.get(channel)
         if content is None or content.header is not None:
             raise UnexpectedFrame(f"a content header on channel {channel} that no method announced")
         header = self._headers.get(payload)
@@ -553,7 +553,7 @@ class Receiver:
         if self._discards:
             content.refused = True
             if not header.body_size:
-                del self._contents[channel]
+                del self.contents[channel]
         elif header.body_size > self._max_message_bytes:
             content.refused = True
             error = ContentTooLarge(
@@ -573,7 +573,7 @@ class Receiver:
         content.header = ContentHeader(BasicPublish.class_id, body_size, b"", None)
         content.refused = True
         if not body_size:
-            del self._contents[channel]
+            del self.contents[channel]
         if not self._discards:
             self._fail(channel, error.at(BasicPublish.class_id, BasicPublish.method_id))
 
@@ -581,7 +581,7 @@ class Receiver:
         """Handle a whole body frame, or the last part of one that was open."""
         if not channel:
             raise ChannelError("a content body on channel 0")
-        content = self._contents.get(channel)
+        content = self.contents.get(channel)
         if content is None or content.header is None:
             raise UnexpectedFrame(f"a content body on channel {channel} that no header announced")
         header = content.header
@@ -597,12 +597,12 @@ class Receiver:
                 return
             body = self._bodies.pop(channel, None)
             if body is None:
-                del self._contents[channel]  # it was refused
+                del self.contents[channel]  # it was refused
                 return
             self._bodies_bytes -= body.memory_bytes
             self._complete(channel, content, header, body.whole())
         elif content.refused:
-            del self._contents[channel]
+            del self.contents[channel]
         else:
             self._complete(channel, content, header, bytes(payload))
             if content.is_header_known:
@@ -610,7 +610,7 @@ class Receiver:
 
     def _collect(self, channel: int, piece: bytes | memoryview) -> None:
         """Keep a piece of an incomplete body, unless the body was refused."""
-        content = self._contents[channel]
+        content = self.contents[channel]
         content.received_bytes += len(piece)
         if content.refused or not piece or content.header is None:
             return
@@ -638,7 +638,7 @@ class Receiver:
     def _complete(
         self, channel: int, content: _Content, header: ContentHeader, body: bytes
     ) -> None:
-        del self._contents[channel]
+        del self.contents[channel]
         publishes = self._column(channel, content.target)
         publishes.targets.append(content.target)
         publishes.headers.append(header)

@@ -44,7 +44,7 @@ class Leads:
         self.context: Any = SimpleNamespace(
             store=store,
             probes=SimpleNamespace(is_due=False),
-            deferred=SimpleNamespace(flush=lambda: None),
+            deferred=SimpleNamespace(entries=[]),
             has_definitions=False,
         )
         broker: Any = SimpleNamespace(context=self.context, has_work=False)

@@ -35,7 +35,6 @@ from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import Replays
 from amqpstore_server.broker.work.ack_timeouts import TagNotes
 from amqpstore_server.broker.work.context import BrokerContext
-from amqpstore_server.broker.work.deferred_publishes import Routed
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.rights.permissions import Access
@@ -133,20 +132,6 @@ class Channel:
             publisher.publish(route, parsed, part, flags)
             if is_traced:
                 self.firehose.published(self.origin, route.queues, part)
-
-    def defer(
-        self,
-        kind: object,
-        routes: Routed,
-        messages: list[Message],
-        body_bytes: int,
-        copies: int,
-    ) -> None:
-        """Defer messages that differ in their addresses and values alone to the end of this round
-        of reads: see `DeferredPublishes.defer`.
-        """
-        deferred = self.vhost.context.deferred
-        deferred.defer(self.publisher, kind, routes, messages, body_bytes, copies)
 
     def flush_deferred(self) -> None:
         """Flush the deferred publishes, before something that may depend on them."""

@@ -313,7 +313,8 @@ class Queue:
             settings.dead_letter_exchange is None and settings.max_length_bytes is None
         ) or not backlog.is_late:
             is_full = self._is_limited and backlog.excess > 0
-            self._hand_out(yields=yields and not is_full)
+            if self.consumers.consumers or self.waiting.gets:
+                self._hand_out(yields=yields and not is_full)
         if self._is_limited:
             backlog.drop_excess()
 

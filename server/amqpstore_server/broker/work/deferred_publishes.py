@@ -111,6 +111,7 @@ class DeferredPublishes:
         self.copies = 0
         """How many messages have come since it was set to 0; one for two queues counts as two."""
         self._context = context
+        self._log = context.store.log
         self._kind: object = None
         self._byte_count = 0
 
@@ -168,7 +169,7 @@ class DeferredPublishes:
                 _cannot_confirm(publisher)
         if waiting:
             confirm = partial(self._confirm, waiting, self._context.read_s)
-            self._context.store.log.when_durable(confirm)
+            self._log.when_durable(confirm)
 
     def _enqueue(self, entries: list[_Entry]) -> bool:
         """Put messages in their queues. Returns whether they entered the log.
@@ -238,8 +239,7 @@ class DeferredPublishes:
                 raise
             except Exception:  # noqa: BLE001
                 _cannot_confirm(publisher)
-        context = self._context
-        context.confirm_s.observe(context.store.log.completed_s - read_s, count)
+        self._context.confirm_s.observe(self._log.completed_s - read_s, count)
 
 
 def _note(
