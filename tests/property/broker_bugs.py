@@ -181,7 +181,8 @@ def a_death_is_not_counted_twice(patch: Patch) -> None:
 
 def the_last_come_is_active(patch: Patch) -> None:
     def pump(self: Dispatch, *, yields: bool) -> None:
-        self._serve(list(self.consumers)[-1:], yields=yields)
+        ready = self._priorities.ready_count
+        self._serve(list(self.consumers)[-1:], ready, yields=yields)
 
     patch.setattr(Dispatch, "pump", pump)
 

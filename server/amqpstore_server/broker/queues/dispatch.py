@@ -221,22 +221,26 @@ class Dispatch:
         self._backlog.is_reading = False
         if self._single is not None:
             if not self._is_challenged or self._has_taken_over():
-                self._serve(self.active, yields=yields)
+                self._serve(self.active, self._priorities.ready_count, yields=yields)
             return
+        ready = self._priorities.ready_count
         for negated in [*self._falling]:
-            if not self._priorities.ready_count:
+            if ready <= 0:
                 return
             # The queue may be deleted in the middle of a turn.
-            if not self._serve(self._lines.get(-negated, ()), yields=yields):
-                return
+            ready = self._serve(self._lines.get(-negated, ()), ready, yields=yields)
 
-    def _serve(self, line: Collection[Consumer], *, yields: bool) -> bool:
-        """Serve consumers. Returns False if the queue has to let others have their turn first."""
+    def _serve(self, line: Collection[Consumer], ready: int, *, yields: bool) -> int:
+        """Serve consumers of one priority.
+
+        Args: ready, how many messages there are: fewer, if some of them cannot be delivered.
+        Returns how many are left for other priorities: 0, too, if the queue has to let others have
+        their turn first.
+        """
         queue = self._queue()
         context = self._context
         most = context.limits.max_handed_out
-        while self._priorities.ready_count:
-            ready = self._priorities.ready_count
+        while ready > 0:
             count = len(line)
             if count <= ready:
                 able = [consumer for consumer in line if consumer.capacity > 0]
@@ -247,25 +251,27 @@ class Dispatch:
                 able = self._first_able(line, ready)
                 able_count = len(able)
             if not able:
-                return True
+                return ready
             others = able_count == ready < count
-            if yields and ready > most:
-                ready = most  # a turn is about as long whether one consumer takes all or many do
-            share = max(1, ready // able_count)
+            # A turn is about as long whether one consumer takes all or many do.
+            share = max(1, (min(ready, most) if yields else ready) // able_count)
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
             if not given and others:
                 able = [one for one in line if one.capacity > 0]
-                given = sum([self._hand_out(consumer, share) for consumer in able])
+                for consumer in able:
+                    if given < ready:
+                        given += self._hand_out(consumer, share)
             if not given:
-                return True
+                return ready
+            ready -= given
             context.handed_out += given
             if yields and (
                 context.handed_out >= most or any(consumer.shares_limit for consumer in able)
             ):
                 queue.touch()
-                return False
-        return True
+                return 0
+        return 0
 
     def _first_able(self, line: Iterable[Consumer], most: int) -> list[Consumer]:
         """Return the first consumers that can take a message: of thousands no more are looked for
@@ -292,11 +298,7 @@ class Dispatch:
         shunned = consumer.identity if others_too else None
         share = min(share, consumer.fair_share)
         given = 0
-        while (
-            self._priorities.ready_count
-            and not self._backlog.is_reading
-            and (limit := min(share - given, consumer.capacity)) > 0
-        ):
+        while not self._backlog.is_reading and (limit := min(share - given, consumer.capacity)) > 0:
             if consumer.has_size_limit:
                 heads = self._priorities.peek(limit, shunned)
                 limit = consumer.fitting(heads) if heads else 1
