@@ -78,7 +78,10 @@ class AmqpChannel:
         self._context = context
         self._outbox = context.outbox
         origin = Origin(context.name, number, context.access.user)
-        self.broker_channel = Channel(context.vhost, context, self, context.transacted, origin)
+        counters = context.vhost.channel_totals.begin()
+        self.broker_channel = Channel(
+            context.vhost, context, self, context.transacted, origin, counters
+        )
         self.broker_channel.max_prefetch = context.max_prefetch
         self._gets = Gets(self.broker_channel, self._answer_get)
         self._topology = Topology(context.vhost, context.access, context, context.log, self._send)
@@ -222,6 +225,8 @@ class AmqpChannel:
         """End the channel: the client closes it, or the connection is over."""
         self._move(event)
         self.broker_channel.forget_outlet()
+        if self.state is ChannelState.CLOSED:
+            self.broker_channel.end_counting()
 
     def _move(self, event: ChannelEvent) -> None:
         """Move to the next state of the table. When the channel leaves OPEN, unacked messages are

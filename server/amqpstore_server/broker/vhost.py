@@ -47,7 +47,7 @@ from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchang
 from amqpstore_server.broker.exchanges.bindings import Bindings
 from amqpstore_server.broker.exchanges.delayed import DelayedExchange
 from amqpstore_server.broker.messages.deaths import Reason
-from amqpstore_server.broker.monitoring.counters import ChannelCounters
+from amqpstore_server.broker.monitoring.counters import ChannelCounters, ChannelTotals
 from amqpstore_server.broker.monitoring.departures import Departures, QueueDepartures
 from amqpstore_server.broker.monitoring.log_limit import LogLimit
 from amqpstore_server.broker.queues.backlog import Taken
@@ -115,8 +115,7 @@ class VirtualHost:
         """What its operator says of it: `description` and `tags`."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
-        self.counters = ChannelCounters()
-        """What all of its channels have counted, closed ones among them."""
+        self.channel_totals = ChannelTotals()
         self.departures = Departures()
         """What has left all of its queues, those that are deleted among them."""
         self.owned_queues = OwnedQueues(
@@ -146,9 +145,7 @@ class VirtualHost:
             self.restore_exchange(row)
         self._predeclared_count = len(self.exchanges)
         # Not counted as what clients publish.
-        own = Publisher(
-            context, self.dead_letters, self.replays, CLOSED, ChannelCounters(), ChannelCounters()
-        )
+        own = Publisher(context, self.dead_letters, self.replays, CLOSED, ChannelCounters())
         copies = OwnPublishes(
             context, self.router, own, "the copies of the firehose", COPIES_AT_ONCE, keeps_up=True
         )
@@ -160,6 +157,11 @@ class VirtualHost:
         if exchange := self.exchanges.get(EVENT_EXCHANGE):
             events = OwnPublishes(context, self.router, own, "events", EVENTS_AT_ONCE)
             context.events.listen(exchange, EventMessages(context.clock, events).publish)
+
+    @property
+    def counters(self) -> ChannelCounters:
+        """What all of its channels have counted until now, closed ones among them."""
+        return self.channel_totals.total()
 
     # Exchanges.
 

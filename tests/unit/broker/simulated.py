@@ -28,7 +28,13 @@ class Client(RecordingOutlet):
 
     def __init__(self, simulated: SimulatedBroker, origin: Origin = NOWHERE) -> None:
         super().__init__()
-        self.channel = Channel(simulated.vhost, self, self, origin=origin)
+        self.channel = Channel(
+            simulated.vhost,
+            self,
+            self,
+            origin=origin,
+            counters=simulated.vhost.channel_totals.begin(),
+        )
         self.got: list[tuple[str, str]] = []
         """Consumer tag and body of each delivery."""
         self.redelivered: list[bool] = []

@@ -170,7 +170,7 @@ def test_messages_of_all_priorities_count_and_those_before_the_start_do_not(
 
 def test_what_a_deleted_virtual_host_counted_stays(simulated: SimulatedBroker) -> None:
     simulated.broker.define(Defined(["gone"]))
-    simulated.broker.vhost("gone").counters.publish += 7
+    simulated.broker.vhost("gone").channel_totals.past.publish += 7
     simulated.broker.begin_deleting("gone")
     for _ in simulated.broker.deleting_vhost("gone"):
         pass

@@ -339,6 +339,25 @@ def test_each_publish_counts_as_one_that_is_to_be_confirmed() -> None:
         assert server.vhost.counters.confirmable == warm + 2 * len(some)
 
 
+def test_confirms_of_a_channel_that_has_closed_are_counted_with_those_of_other_closed_ones() -> (
+    None
+):
+    with SimulatedServer() as server:
+        one, *_ = clients(server, 1)
+        warm, past = server.vhost.counters, server.vhost.channel_totals.past
+        receive(one, publish(b"1") + publish(b"2"))
+        close = methods.ChannelClose(
+            reply_code=200, reply_text="", failing_class_id=0, failing_method_id=0
+        )
+        receive(one, method_frame(1, close.encode()))
+        assert past.publish == warm.publish + 2
+        assert past.confirm == warm.confirm
+        server.settle()
+        assert past.confirm == warm.confirm + 2
+        counters = server.vhost.counters
+        assert (counters.publish, counters.confirm) == (past.publish, past.confirm)
+
+
 def test_one_whose_publish_waits_counts_as_a_publisher() -> None:
     """An alarm stops those who publish after their next read."""
     with SimulatedServer() as server:

@@ -250,7 +250,7 @@ def test_what_is_unacked_of_a_deleted_queue_is_settled_as_ever() -> None:
     client.reject("4")
     client.requeue("5")
     simulated.settle()
-    assert channel.totals.late_ack == 1
+    assert simulated.vhost.counters.late_ack == 1
     assert client.bodies("r") == ["5", "6", "5"]
     ack_until(channel, 0)
     assert (channel.unacked_count, channel.window.unacked, channel.window.unacked_bytes) == (

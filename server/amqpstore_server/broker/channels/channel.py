@@ -25,7 +25,7 @@ from amqpstore_server.broker.errors import NotAllowedError, PreconditionFailedEr
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
-from amqpstore_server.broker.monitoring.counters import ChannelCounters
+from amqpstore_server.broker.monitoring.counters import ChannelCounters, ChannelTotals
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions, Window
 from amqpstore_server.broker.queues.delivery import Delivery, shown
@@ -51,7 +51,7 @@ class ChannelHost(Protocol):
     dead_letters: DeadLetters
     replays: Replays
     branches: Branches
-    counters: ChannelCounters
+    channel_totals: ChannelTotals
     firehose: Firehose
 
     def reply_queue(self, connection: object) -> Queue:
@@ -65,7 +65,7 @@ class Channel:
     """One channel of a connection. `connection` is any object: it owns exclusive queues.
 
     `origin` says who that is. `uncommitted` counts the memory of the transactions of all channels
-    of the connection.
+    of the connection. `counters` are those of the channel, if it is listed.
     `window` limits what all its consumers together may have unacked; `consumer_window` is the limit
     that its client asked for each new consumer, which has `max_prefetch` at most. Nothing is
     delivered while it `is_paused`. `transaction` is the uncommitted work of a transacted channel,
@@ -79,6 +79,7 @@ class Channel:
         outlet: Outlet,
         uncommitted: UncommittedBytes | None = None,
         origin: Origin = NOWHERE,
+        counters: ChannelCounters | None = None,
     ) -> None:
         self.vhost = vhost
         self.firehose = vhost.firehose
@@ -96,12 +97,11 @@ class Channel:
         self.transaction: LocalTransaction | None = None
         self._mode = ChannelMode.PLAIN
         self._consumer_events = ConsumerEvents(vhost.context.events, vhost.name, origin)
-        self.counters = ChannelCounters()
-        self.totals = vhost.counters
+        self.counters = counters or vhost.channel_totals.past
         self._probes = vhost.context.probes
         self._trails = vhost.context.trails
         self.publisher = Publisher(
-            *(vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters, self.totals),
+            *(vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters),
             origin=origin,
             vhost=vhost.name,
         )
@@ -227,15 +227,13 @@ class Channel:
         if self._trails is not None:
             self._trails.note(What.DELIVERED, self.origin, consumer.tag, store_queue.id, run)
         if run.delivery_count:
-            for counters in (self.counters, self.totals, queue.counters):
+            for counters in (self.counters, queue.counters):
                 counters.redeliver += count
         if consumer.no_ack:
             self.counters.deliver_no_ack += count
-            self.totals.deliver_no_ack += count
             queue.counters.deliver_no_ack += count
         else:
             self.counters.deliver += count
-            self.totals.deliver += count
             queue.counters.deliver += count
             queue.unacked_count += count
             sums = queue.unacked_sums
@@ -275,7 +273,7 @@ class Channel:
             queue.touch()  # the next message may be small enough for one of them
         tag = self.next_delivery_tag
         self.next_delivery_tag += 1
-        for counters in (self.counters, self.totals, queue.counters):
+        for counters in (self.counters, queue.counters):
             counters.fetched(no_ack=no_ack, redelivered=taken.run.delivery_count > 0)
         if self._trails is not None:
             self._trails.note(What.DELIVERED, self.origin, "", taken.store_queue.id, taken.run)
@@ -291,7 +289,7 @@ class Channel:
 
     def found_nothing(self, queue: Queue) -> None:
         """Count a get that was answered without a message."""
-        for counters in (self.counters, self.totals, queue.counters):
+        for counters in (self.counters, queue.counters):
             counters.get_empty += 1
 
     def ack(self, first: int, last: int) -> None:
@@ -439,6 +437,12 @@ class Channel:
         """Drop the outlet: nobody is told of what becomes durable later."""
         self.outlet = self.publisher.outlet = CLOSED
 
+    def end_counting(self) -> None:
+        """Count what becomes of its messages later with those of other channels that were closed:
+        it is not listed any more.
+        """
+        self.counters = self.publisher.counters = self.vhost.channel_totals.end(self.counters)
+
     def resume(self) -> None:
         """Continue deliveries: have the queues of its consumers pump."""
         self._redeliver()
@@ -582,13 +586,12 @@ class Channel:
             sums.unlogged_bytes -= body_bytes
         if requeue is None:
             self.counters.ack += count
-            self.totals.ack += count
             queue.counters.ack += count
             if queue.is_deleted:
-                self.totals.late_ack += count
+                self.counters.late_ack += count
                 queue.counters.late_ack += count
         else:
-            for counters in (self.counters, self.totals, queue.counters):
+            for counters in (self.counters, queue.counters):
                 counters.rejected(count, requeue=requeue)
             if not requeue:
                 self.vhost.context.dead_letters[Reason.REJECTED, queue.letter_strategy] += count

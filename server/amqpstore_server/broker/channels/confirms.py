@@ -58,8 +58,8 @@ class Publisher:
     """The publishing half of a channel. With `confirms`, it reports the outcome of each publish to
     its `outlet`.
 
-    Args: counters, of the channel, and totals, of its virtual host, in which messages are counted;
-    origin, who publishes; vhost, whose log is told of unroutable messages, if it has a name.
+    Args: counters, of the channel, in which messages are counted; origin, who publishes; vhost,
+    whose log is told of unroutable messages, if it has a name.
     """
 
     def __init__(
@@ -69,7 +69,6 @@ class Publisher:
         replays: Replays,
         outlet: Outlet,
         counters: ChannelCounters,
-        totals: ChannelCounters,
         origin: Origin = NOWHERE,
         vhost: str = "",
     ) -> None:
@@ -83,8 +82,7 @@ class Publisher:
         self._trails = context.trails
         self._dead_letters = dead_letters
         self._replays = replays
-        self._counters = counters
-        self._totals = totals
+        self.counters = counters
         self._next_tag = 1
         self._published: list[_Published] = []
         self._waiting_confirms = 0
@@ -97,16 +95,10 @@ class Publisher:
         ResourceExhaustedError.
         """
         count = len(messages)
-        # As `count` does; each call costs.
-        route.counters.publish_in += count
-        route.counters.publish_out += count * route.copies
-        self._counters.publish += count
-        self._totals.publish += count
+        self.count(route, messages[0].envelope.exchange, count, flags, 0)
         self._context.spent += route.copies * COPY_COST
-        if not route.is_routed:
-            self._count_unroutable(route, messages[0].envelope.exchange, count, flags)
-            if flags.mandatory:
-                self.outlet.returned(messages, Returned.NO_ROUTE)
+        if flags.mandatory and not route.is_routed:
+            self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
             self._context.arrivals.update(route.touches)
             self._note(count, self._enqueue(route.placements, envelope, messages))
@@ -122,8 +114,7 @@ class Publisher:
         promise = self._enqueue(planned.placements, envelope, messages)
         planned.arrived(drops_later=self._is_wide(route.limited))
         if planned.delivered < count and flags.immediate:
-            self._counters.return_undelivered += count - planned.delivered
-            self._totals.return_undelivered += count - planned.delivered
+            self.counters.return_undelivered += count - planned.delivered
             self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
         self._note(planned.accepted, promise)
         if planned.accepted < count:
@@ -169,9 +160,8 @@ class Publisher:
             its_count, exchange = len(indexes), route.counters
             exchange.publish_in += its_count
             exchange.publish_out += its_count * route.copies
-        counters, totals = self._counters, self._totals
+        counters = self.counters
         counters.publish += count
-        totals.publish += count
         if not self.confirms:
             return
         if self._published:
@@ -180,7 +170,6 @@ class Publisher:
             return
         # As `_note` does; each call costs.
         counters.confirmable += count
-        totals.confirmable += count
         first = self._next_tag
         self._next_tag = first + count
         if waiting is None:
@@ -194,8 +183,7 @@ class Publisher:
         # safe.
         self._waiting_confirms -= 1
         count = last - first + 1
-        self._counters.confirm += count
-        self._totals.confirm += count
+        self.counters.confirm += count
         self.outlet.confirm(last, multiple=last > first)
 
     def refuse(self, error: ResourceExhaustedError) -> None:
@@ -211,23 +199,20 @@ class Publisher:
         """Count messages of one route and exchange as published. Args: undelivered, how many of
         them were returned because no consumer could take them at once.
         """
-        self._counters.return_undelivered += undelivered
-        self._totals.return_undelivered += undelivered
+        self.counters.return_undelivered += undelivered
         route.counters.publish_in += count
         route.counters.publish_out += count * route.copies
-        self._counters.publish += count
-        self._totals.publish += count
+        self.counters.publish += count
         if not route.is_routed:
             self._count_unroutable(route, exchange, count, flags)
 
     def _count_unroutable(self, route: Route, exchange: str, count: int, flags: Flags) -> None:
         if not (flags.mandatory or route.is_dropped):
             return  # direct replies
-        for counters in (self._counters, self._totals):
-            if flags.mandatory:
-                counters.return_unroutable += count
-            else:
-                counters.drop_unroutable += count
+        if flags.mandatory:
+            self.counters.return_unroutable += count
+        else:
+            self.counters.drop_unroutable += count
         if self._vhost and not flags.mandatory:
             name = exchange or DEFAULT_EXCHANGE_RESOURCE
             self._context.departures.unroutable(self._vhost, name, count)
@@ -236,8 +221,7 @@ class Publisher:
         """Carry out the replay that a message requests, in steps. Raises: PreconditionFailedError,
         ResourceExhaustedError.
         """
-        self._counters.publish += 1
-        self._totals.publish += 1
+        self.counters.publish += 1
         outcome = yield from self._replays.replay(message.envelope)
         if outcome is ReplayOutcome.NOWHERE and flags.mandatory:
             self.outlet.returned([message], Returned.NO_ROUTE)
@@ -278,16 +262,14 @@ class Publisher:
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
             else:
-                self._counters.refuse += last - first + 1
-                self._totals.refuse += last - first + 1
+                self.counters.refuse += last - first + 1
                 for tag in range(first, last + 1):
                     self.outlet.refuse(tag)
             first = 0
 
     def _note(self, count: int, promise: _Promise) -> None:
         if self.confirms and count:
-            self._counters.confirmable += count
-            self._totals.confirmable += count
+            self.counters.confirmable += count
             first = self._next_tag
             self._next_tag += count
             self._published.append(_Published(first, self._next_tag - 1, promise))
@@ -298,8 +280,7 @@ class Publisher:
 
     def _confirm_now(self, first: int, last: int) -> None:
         count = last - first + 1
-        self._counters.confirm += count
-        self._totals.confirm += count
+        self.counters.confirm += count
         if not self._waiting_confirms:
             self.outlet.confirm(last, multiple=last > first)
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 
 from amqpstore import Queue, Run
 from amqpstore.log.measures import BucketHistogram
@@ -87,6 +88,40 @@ class ChannelCounters(DeliveryCounters):
         """Add the counts of others to these."""
         for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class ChannelTotals:
+    """What has passed through the channels of a virtual host: counted once, by each channel, and
+    summed when somebody asks.
+    """
+
+    __slots__ = ("_open", "past")
+
+    def __init__(self) -> None:
+        self.past = ChannelCounters()
+        """What closed channels had counted, and what is counted by those that are not listed."""
+        self._open: set[ChannelCounters] = set()
+
+    def begin(self) -> ChannelCounters:
+        """Return the counters of a new channel."""
+        counters = ChannelCounters()
+        self._open.add(counters)
+        return counters
+
+    def end(self, counters: ChannelCounters) -> ChannelCounters:
+        """Keep what a channel has counted, which is not listed any more. Returns the counters for
+        what becomes of its messages later.
+        """
+        self._open.remove(counters)
+        self.past.add(counters)
+        return self.past
+
+    def total(self) -> ChannelCounters:
+        """Return the sum of all."""
+        total, all_counters = ChannelCounters(), (self.past, *self._open)
+        for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
+            setattr(total, name, sum(map(attrgetter(name), all_counters)))
+        return total
 
 
 class MessageSizes:
