@@ -214,11 +214,8 @@ class Broker:
 
     def counters(self) -> ChannelCounters:
         """Return what has passed through all channels since the start."""
-        total = ChannelCounters()
-        total.add(self._past)
-        for vhost in (*self.vhosts.values(), *self.deleted.values()):
-            total.add(vhost.counters)
-        return total
+        vhosts = (*self.vhosts.values(), *self.deleted.values())
+        return ChannelCounters.sum_of([self._past, *[vhost.counters for vhost in vhosts]])
 
     def departures(self) -> Departures:
         """Return what has left all queues since the start."""

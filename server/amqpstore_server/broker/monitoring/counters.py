@@ -8,7 +8,7 @@ RabbitMQ's management API. How many messages entered a queue is not counted: its
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from amqpstore import Queue, Run
@@ -84,6 +84,14 @@ class ChannelCounters(DeliveryCounters):
         self.publish = self.confirmable = self.confirm = self.refuse = 0
         self.return_unroutable = self.drop_unroutable = self.return_undelivered = 0
 
+    @classmethod
+    def sum_of(cls, summands: Collection[ChannelCounters]) -> ChannelCounters:
+        """Return the sums of each count."""
+        total = cls()
+        for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
+            setattr(total, name, sum(map(attrgetter(name), summands)))
+        return total
+
     def add(self, other: ChannelCounters) -> None:
         """Add the counts of others to these."""
         for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
@@ -118,10 +126,7 @@ class ChannelTotals:
 
     def total(self) -> ChannelCounters:
         """Return the sum of all."""
-        total, all_counters = ChannelCounters(), (self.past, *self._open)
-        for name in (*ChannelCounters.__slots__, *DeliveryCounters.__slots__):
-            setattr(total, name, sum(map(attrgetter(name), all_counters)))
-        return total
+        return ChannelCounters.sum_of((self.past, *self._open))
 
 
 class MessageSizes:
