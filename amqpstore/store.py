@@ -46,7 +46,9 @@ from amqpstore.log.spares import Spares
 from amqpstore.options import DEFAULTS, Options, check_options, compressor_of
 from amqpstore.prepared import Prepared, restore
 from amqpstore.provenance.client_trails import FILE_BYTES, ClientTrails
-from amqpstore.provenance.provenance import GoesOn, IsCopy, ProvenanceReader
+from amqpstore.provenance.log_reading import GoesOn, LogReading
+from amqpstore.provenance.origins import IsCopy
+from amqpstore.provenance.provenance import ProvenanceReader
 from amqpstore.purges import Purged, purge_aside
 from amqpstore.queues.acks import GatheredAcks
 from amqpstore.queues.arguments import (
@@ -709,9 +711,8 @@ class Store(ClosableStore):
         """Return a reader of what the log says of one message. It may be used in another thread."""
         backing = self._backing
         decoder = MessageDecoder({}, Decompressor(dict(self._log.dictionaries)).decompress)
-        return ProvenanceReader(
-            backing.files, backing.directory, backing.seed, decoder, is_copy, goes_on=goes_on
-        )
+        reading = LogReading(backing.files, backing.directory, backing.seed, decoder, goes_on)
+        return ProvenanceReader(reading, is_copy)
 
     def client_trails(self, max_files: int, file_bytes: int = FILE_BYTES) -> ClientTrails:
         """Return what notes who published messages of this store, and who got them.

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from amqpstore import ReadLaterError
-from amqpstore.provenance.provenance import Provenance, ProvenanceReader, QueuePlace
+from amqpstore.provenance.provenance import ProvenanceReader
+from amqpstore.provenance.trails import Provenance, QueuePlace
 from amqpstore.queues.browsing import Browser
 from amqpstore_server.administration.operations import (
     Administration,

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from amqpstore import Message
 from amqpstore.format.records import OperationKind
 from amqpstore.provenance.client_trails import Note, What
-from amqpstore.provenance.provenance import Provenance, QueuePlace, Trail, TrailStep
+from amqpstore.provenance.trails import Provenance, QueuePlace, Trail, TrailStep
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_server.protocol.errors import MalformedError
 

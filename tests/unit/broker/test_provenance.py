@@ -407,7 +407,7 @@ def test_a_limit_is_said(simulated: SimulatedBroker) -> None:
     Client(simulated).publish("", "q", "one")
     simulated.settle()
     reader = simulated.store.provenance(lambda *_: False, lambda: True)
-    reader._left_bytes = 10
+    reader._reading.left_bytes = 10
     found = reader.of_message(1)
     assert found.is_cut
     assert found.trails[0].lsn == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqpstore.provenance.provenance import ProvenanceReader, QueuePlace
+from amqpstore.provenance.log_reading import LogReading
+from amqpstore.provenance.provenance import ProvenanceReader
+from amqpstore.provenance.trails import QueuePlace
 from amqpstore_server.reports.message_trail import (
     UNKNOWN,
     Names,
@@ -42,6 +44,5 @@ def _names(image: StoreImage) -> Names:
 
 
 def _reader(image: StoreImage, names: Names) -> ProvenanceReader:
-    return ProvenanceReader(
-        image.files, image.directory, image.seed, image.decoder, is_copy_in(names)
-    )
+    reading = LogReading(image.files, image.directory, image.seed, image.decoder)
+    return ProvenanceReader(reading, is_copy_in(names))
