@@ -24,10 +24,18 @@ unexport $(filter-out PYTHON $(SOURCES_OF_PIP),$(filter PYTHON% PIP_% PYTEST_% H
 # Also where a configuration of pip's says otherwise: it fails in a virtual environment.
 export PIP_USER := 0
 
-.PHONY: serve test test-newest prove proofs measure lint format types lock clean
+.PHONY: serve quick test test-newest prove proofs measure lint format types lock clean
 
 serve: $(SERVES)
 	$(BIN)/amqpstore serve --data ./data
+
+# While you work: lint, and the unit tests of what has changed since main, or of `ROOM=broker`; under half
+# a minute (tests/quick.py).
+quick: $(READY)
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/vulture
+	PYTHONHASHSEED=0 PYTHONMALLOC=pymalloc $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m tests.quick $(ROOM)
 
 # `-X dev` also has the interpreter check its own memory at each allocation, which takes a fifth of the
 # time and looks for mistakes in C: that is left to `make prove`. Three workers keep two cores busy, as a
