@@ -607,7 +607,7 @@ def test_some_mixtures(chronicles: list[Chronicle], mixture: Mixture) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=2000)
+@settings(max_examples=1200)
 @given(mixture=mixtures)
 def test_any_mixture(chronicles: list[Chronicle], mixture: Mixture) -> None:
     look_at(chronicles[mixture.seed], mixture)
