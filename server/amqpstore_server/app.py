@@ -473,7 +473,8 @@ class App:
     async def _accept(
         self, listener: socket.socket, clients: trio.Nursery, tls: Certificates | None = None
     ) -> None:
-        acceptor = Acceptor(listener, self._doors.admission, partial(self._admit, clients, tls))
+        admit = partial(self._admit, clients, tls)
+        acceptor = Acceptor(listener, self._doors.admission, admit, self.sockets.ends_come_first)
         self.sockets.let_accept(listener, acceptor)
         await acceptor.run()
 

@@ -305,3 +305,15 @@ def test_a_peer_has_no_more_connections_than_it_may(data_directory: str) -> None
             for client in clients:
                 client.abort()
         assert broker.terminate() == 0
+
+
+def test_who_comes_back_behind_a_crowd_that_left_does_not_meet_itself(
+    broker: BrokerProcess,
+) -> None:
+    """Its exclusive queue has gone with its former connection."""
+    crowd = [WireClient.connected(broker.url, channels=1) for _ in range(300)]
+    crowd[-1].declare_queue("its own")
+    for client in crowd:
+        reset(client.socket)
+    with WireClient.connected(broker.url, channels=1) as again:
+        again.declare_queue("its own")

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
@@ -68,13 +68,21 @@ def _listen_for_both(port: int) -> int:
 class Acceptor:
     """Accepts clients on a listener, and has them let in.
 
-    Args: admission, where they wait for that; admit, lets one in.
+    Args: admission, where they wait for that; admit, lets one in. others_first, whether nobody is
+    to be accepted now: given by a caller that tells of each arrival by calling `has_arrived`.
     """
 
-    def __init__(self, listener: socket.socket, admission: AdmissionLine, admit: Admit) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        admission: AdmissionLine,
+        admit: Admit,
+        others_first: Callable[[], bool] | None = None,
+    ) -> None:
         self._listener = listener
         self._admission = admission
         self._admit = admit
+        self._others_first = others_first
         self._idle: trio.CancelScope | None = None
         """While `run` waits for the next one to connect, and nobody waits to be let in."""
 
@@ -110,6 +118,8 @@ class Acceptor:
         """Accept some clients. Returns whether none is left, and for how long none can be accepted
         after an error.
         """
+        if self._others_first is not None and self._others_first():
+            return False, _BUSY_S
         try:
             for _ in range(_ACCEPTED_AT_ONCE):
                 client, address = self._listener.accept()
@@ -127,6 +137,9 @@ class Acceptor:
         try:
             with trio.move_on_after(seconds) as scope:
                 self._idle = None if self._admission else scope
-                await trio.lowlevel.wait_readable(self._listener)
+                if self._others_first is None:
+                    await trio.lowlevel.wait_readable(self._listener)
+                else:
+                    await trio.sleep_forever()
         finally:
             self._idle = None

@@ -61,6 +61,11 @@ connection takes about as long as twenty messages: of thousands that leave at on
 should notice little.
 """
 
+_ENDS_FIRST_S = 2.0
+"""For how long at most nobody is let in because the ends of others have not been read. A client
+that comes back at once is to find that it has left, but those that leave may have sent much before.
+"""
+
 _LEFT = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -120,6 +125,8 @@ class Sockets:
         """Readable, or to be continued, but costly: they wait for the others."""
         self._leaving: dict[int, SocketReader] = {}
         """Their clients have closed their side: they wait for the others too."""
+        self._leaving_since = 0.0
+        """When the first of those was found."""
         self._share = Share(_PAUSE_RATIO)
         """Decides whether those who are costly have had their part of the time."""
         self._costly_was_read = False
@@ -136,8 +143,8 @@ class Sockets:
         """When the next `wait` returns at the latest."""
 
     def let_accept(self, listener: HasDescriptor, arrivals: SocketAcceptor) -> None:
-        """Have those accepted who connect to a listener, until it is closed, before anything is
-        read from clients; other tasks run after that if somebody is left.
+        """Have those accepted who connect to a listener, until it is closed: behind the ends of
+        others, and before anything else is read. Other tasks run after that if somebody is left.
         """
         self._listeners[listener.fileno()] = arrivals
         self._selector.register(listener.fileno(), select.EPOLLIN | select.EPOLLET)
@@ -281,12 +288,16 @@ class Sockets:
         and their publishes share this batch. But a client that sends without a break is read once,
         so that deliveries keep up with it. Reads of earlier rounds are continued after that, one at
         least. One that is costly is read last, and only if the others have had their time; of those
-        that have closed their side a few are read in each round.
+        that have closed their side a few are read in each round, and whoever has connected waits
+        for that.
         Returns whether the time was over.
         """
         self._is_reading = True
         if self._arrived:
-            self._accept(now)
+            self._set_leaving_apart()
+            self._read_leaving(now)
+            if not self.ends_come_first():
+                self._accept(now)
         began = time.perf_counter()
         self._costly_was_read = False
         count = len(self._continuing) if self._continuing else 0
@@ -299,6 +310,29 @@ class Sockets:
             self._read_leaving(now)
         self._is_reading = False
         return is_busy
+
+    def ends_come_first(self) -> bool:
+        """Tell whether clients have left whose end is to be read before anybody is let in: one of
+        them may be back, and declare what is exclusively its own.
+        """
+        return bool(self._leaving) and time.perf_counter() < self._leaving_since + _ENDS_FIRST_S
+
+    def _set_leaving_apart(self) -> None:
+        """Find those among the readable that have closed their side."""
+        ready, self._ready = self._ready, deque()
+        for descriptor, reader, events in ready:
+            if events & _LEFT and not reader.is_costly:
+                if self._readers.get(descriptor) is reader:
+                    self._leave(descriptor, reader)
+            else:
+                self._ready.append((descriptor, reader, events))
+
+    def _leave(self, descriptor: int, reader: SocketReader) -> None:
+        """Have a client wait that has closed its side."""
+        if not self._leaving:
+            self._leaving_since = time.perf_counter()
+        self._unwatch(descriptor)
+        self._leaving[descriptor] = reader
 
     def _accept(self, now: float) -> None:
         """Have those accepted who have connected."""
@@ -326,9 +360,12 @@ class Sockets:
             # An earlier read of this round may have ended this connection.
             if readers.get(descriptor) is not reader:
                 continue
-            if reader.is_costly or events & _LEFT:
+            if reader.is_costly:
                 self._unwatch(descriptor)
-                (self._costly if reader.is_costly else self._leaving)[descriptor] = reader
+                self._costly[descriptor] = reader
+                continue
+            if events & _LEFT:
+                self._leave(descriptor, reader)
                 continue
             seen.add(descriptor)
             reader.read_ready(now)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+import amqpstore_server.loop.sockets
 from amqpstore_server.loop.sockets import Sockets
 from tests.one_client import still_clock
 from tests.waiting import wait_readable
@@ -86,3 +87,75 @@ def test_who_connects_during_a_round_is_accepted_in_the_next(sockets: Sockets) -
             assert not sockets._wait_s(0.0)
             sockets.read(2.0)
             assert street.asked == [2.0]
+
+
+class Leaver:
+    """A client that has closed its socket: two reads, of which the second one finds the end."""
+
+    is_costly = has_more = False
+
+    def __init__(self, sockets: Sockets, order: list[str]) -> None:
+        self._sockets = sockets
+        self._order = order
+        self._near, far = socket.socketpair()
+        with far:
+            far.send(b"x")
+        sockets.add(self._near, self)
+
+    def read_ready(self, now: float) -> None:
+        if not self._near.recv(1):
+            self._order.append("end")
+            self._sockets.remove(self._near)
+            self._near.close()
+
+    def took_long(self) -> None:
+        pass
+
+
+class Door:
+    """Notes that whoever has connected is accepted."""
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+
+    def has_arrived(self, now: float) -> bool:
+        self._order.append("newcomer")
+        return True
+
+
+def arrive_behind(sockets: Sockets, leavers: int, order: list[str]) -> None:
+    """Have somebody connect behind some who leave, and read until he is let in."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sockets.let_accept(listener, Door(order))
+        for _ in range(leavers):
+            Leaver(sockets, order)
+        with socket.create_connection(listener.getsockname()):
+            wait_readable(listener)
+            sockets._look(60)
+            while "newcomer" not in order:
+                assert not sockets._wait_s(0.0)
+                sockets.read(0.0)
+
+
+def test_nobody_is_let_in_before_the_ends_of_those_that_left_are_read(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that comes back at once would meet itself, and its exclusive queues."""
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ENDS_FIRST_S", 60.0)
+    order: list[str] = []
+    arrive_behind(sockets, 50, order)
+    assert order == ["end"] * 50 + ["newcomer"]
+
+
+def test_newcomers_wait_for_those_that_leave_for_a_time_at_most(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have sent much before."""
+    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ENDS_FIRST_S", 0.0)
+    order: list[str] = []
+    arrive_behind(sockets, 50, order)
+    assert order[-1] == "newcomer"
+    assert len(order) < 50
+    while sockets._leaving:
+        sockets.read(0.0)
+    assert order.count("end") == 50

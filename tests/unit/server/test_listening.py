@@ -59,6 +59,41 @@ async def test_the_wildcard_of_ipv4_is_for_ipv4_only() -> None:
 
 
 @pytest.mark.trio
+async def test_nobody_is_accepted_while_others_come_first() -> None:
+    """Neither by the task, which does not look by itself whether somebody has come."""
+    admitted: list[socket.socket] = []
+
+    def admit(client: socket.socket, _host: str) -> bool:
+        admitted.append(client)
+        return True
+
+    others = [True]
+    (listener,) = await listen([("127.0.0.1", 0)])
+    acceptor = Acceptor(listener, AdmissionLine(), admit, lambda: bool(others))
+    with socket.create_connection(listener.getsockname()):
+        wait_readable(listener)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acceptor.run)
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+            assert not acceptor.has_arrived(trio.current_time())
+            assert not admitted
+            others.clear()
+            while not admitted:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            with socket.create_connection(listener.getsockname()):
+                wait_readable(listener)
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(admitted) == 1
+                assert acceptor.has_arrived(trio.current_time())
+                assert len(admitted) == 2
+            nursery.cancel_scope.cancel()
+    for client in admitted:
+        client.close()
+
+
+@pytest.mark.trio
 async def test_who_has_arrived_is_let_in_without_a_turn_of_the_task() -> None:
     admitted: list[socket.socket] = []
 
