@@ -303,6 +303,7 @@ class Log:
                 self._companion.begin(batch)
             self._append(segment, batch)
             batch.sync_s = time.perf_counter()
+            # A small batch never starts a segment: nobody here would sync the directory.
             return datasyncs.start(segment.writer)
         except BaseException as error:  # noqa: BLE001
             self._fail(segment.path, error)
@@ -527,6 +528,8 @@ class Log:
         if isinstance(error, DeposedError):
             self.failure = error
             raise error
+        # Never tried again: Linux marks pages as clean whose write has failed, so the next sync of
+        # the file succeeds although they are not on disk. PostgreSQL lost data by that until 2018.
         self.failure = DurabilityError(path, error)
         if not isinstance(error, Exception):
             raise error  # KeyboardInterrupt is the caller's

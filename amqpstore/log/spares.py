@@ -86,6 +86,7 @@ class Spares:
         Its name is durable only once `segments/` is synced.
         """
         try:
+            # Not asked for before: another thread may take or remove the last one in between.
             spare = self._ready.popleft()
         except IndexError:
             return None
@@ -122,6 +123,7 @@ class Spares:
         Raises: DurabilityError, OSError, MemoryError.
         """
         try:
+            # The new name first: zeros under a segment's name would be a log that lost its end.
             sync_directory(self._files, f"{self._directory}/{SEGMENTS}")
             size = min(file.size(), self._segment_bytes)
             # Zeros behind that would stay behind the last batch of a segment that is not the last.

@@ -489,6 +489,7 @@ class _Recovery:
         if is_old:
             return
         removed = [segment_name(number) for number in left if number not in self._quarantine]
+        # A follower's unfinished files may be of a copy that goes on where it was cut off.
         removed += spare if self._is_follower else [*spare, *unfinished]
         left_index += [f"{directory}/{name}" for name in removed]
         self._out.leftovers = only_files(self._files, left_index)
@@ -699,9 +700,11 @@ class _Recovery:
             }
             scanned = scan(content, number, self._seed, start, before)
             batches = list(in_segment(content, scanned, start))
+        # In a segment that another one follows, a batch that is not whole is damage.
         torn = take_torn_tail(batches) if is_open else None
         for page in unreadable:
             if torn and page.end > torn.start:
+                # It may be a whole batch, and confirmed: as a torn tail it would be lost for good.
                 raise UnreadableLogError(segment.path, page.offset, page.reason)
             if page.offset < len(content):
                 self._damage(segment.path, page)
@@ -736,6 +739,7 @@ class _Recovery:
         self._report.scanned_bytes -= torn.end - torn.start - written
         self._report.rolled_back += len(torn.messages)
         segment.size = torn.start
+        # Its bytes stay in the file: nothing else may have a number that is in them.
         for record in torn.messages:
             self._next_message_id = max(self._next_message_id, record.number + 1)
         self._next_lsn = max(self._next_lsn, torn.lsn + 1)

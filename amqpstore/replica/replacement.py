@@ -187,6 +187,7 @@ def finish(files: Files, directory: str, catalog: Catalog) -> None:
     sync_directory(files, directory)
     copy = _read(files, path)
     for name in copy.files:
+        # Where a crash ended this before, some have their names already.
         if files.exists(f"{directory}/{name}.new"):
             files.rename(f"{directory}/{name}.new", f"{directory}/{name}")
     for folder, number_in in ((SEGMENTS, segment_number), (INDEX, index_key)):
@@ -196,6 +197,8 @@ def finish(files: Files, directory: str, catalog: Catalog) -> None:
                 files.remove(f"{directory}/{folder}/{name}")
         sync_directory(files, f"{directory}/{folder}")
     _remove_kept(files, os.path.join(directory, KEPT))
+    # Files before rows: a crash before this commit leaves the rows of the store that was given up
+    # beside the files of the other one, and only `REPLACEMENT` says so. So that goes last.
     catalog.commit(_changes(copy, catalog))
     files.remove(path)
     sync_directory(files, directory)

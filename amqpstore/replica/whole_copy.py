@@ -91,6 +91,8 @@ class CopySource(NamedTuple):
         if position and position.segment and not position.offset:
             position = _behind_a_batch(position, rows, ends)
         segment = position.segment if position else 0
+        # The term is a member's own: with the leader's a follower would forget which elections it
+        # has taken part in.
         rows["store"].pop("term", None)
         rows["store"]["definitions"] = definitions
         # Where these end says nothing about a log that ends before.

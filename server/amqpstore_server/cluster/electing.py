@@ -71,6 +71,7 @@ class Electing:
         self._go(Candidacy.GRANTING)
         self._view = view
         self._term = term
+        # From before the lease is asked for: etcd counts from when it grants it, which is later.
         self._until = now + self._timing.lease_s - self._timing.margin_s
         self._effects.append(Grant())
 

@@ -66,6 +66,9 @@ class InSyncList:
     @property
     def waits_for(self) -> frozenset[str]:
         """The members without whose ack nothing is committed."""
+        # Also those that only a request would add: its answer may be lost, and then etcd has them
+        # in the list, and lets them be elected, before this leader knows. One that is to leave is
+        # waited for until etcd has dropped it, for the same reason.
         return frozenset({*self.members, *self._growing, *self._offered} - {self._member})
 
     @property

@@ -407,6 +407,7 @@ class Leader:
         follower.is_streaming, follower.spoke_at = True, now
         # Its promise is asked for at once: nobody is waited for without one.
         self._beat_at = now
+        # What this disk does not have yet cannot be read from the log: it is sent from memory.
         written = self._unsynced[0].number - 1 if self._unsynced else self._number
         self._effects.append(CatchUp(link, follower.common, written))
         for one in self._sealed:
@@ -433,6 +434,7 @@ class Leader:
         sent = self._beats.get(promise.number)
         if follower is not None and sent is not None and promise.term == self.term:
             follower.spoke_at = now
+            # From when the beat was sent: the follower counts from when it came, which is later.
             until = sent + self._timing.promise_s - self._timing.margin_s
             follower.promised_until = max(follower.promised_until, until)
 

@@ -84,6 +84,7 @@ class Tenure:
             return f"term {view.term} has begun, led by {view.last_leader}"
         row = view.leader
         if row is None:
+            # Somebody else may be elected at any moment: only promises of followers hold now.
             self.until = -inf
             if not self._regaining and not self._is_granting:
                 self._is_granting = True
