@@ -127,7 +127,7 @@ class SimulatedBroker:
 
     def exchange(self, name: str, kind: str = "fanout", **arguments: Any) -> None:
         """Declare a durable exchange: each `_` in the names of its arguments is a `-`."""
-        self.vhost.declare_exchange(
+        self.vhost.exchange_definitions.declare(
             name,
             kind,
             durable=True,
@@ -137,7 +137,7 @@ class SimulatedBroker:
         )
 
     def bind(self, exchange: str, queue: str, key: str = "", **arguments: Any) -> None:
-        self.vhost.bind(self.vhost.queue(queue), exchange, key, arguments)
+        self.vhost.bindings.bind(self.vhost.queue(queue), exchange, key, arguments)
 
     # What goes on.
 

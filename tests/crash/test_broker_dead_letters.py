@@ -211,7 +211,7 @@ def purged() -> World:
     world.promise()
     world.sync()
     world.step(amq__delayed__later="")
-    world.vhost.delete_exchange("later", if_unused=False)
+    world.vhost.exchange_definitions.delete("later", if_unused=False)
     world.promise()
     world.step(all="d")
     client.publish("", "all", "d")
@@ -309,7 +309,7 @@ def left_behind() -> World:
     world.step(amq__delayed__later="f", dead="a:rejected@work*1 c:rejected@more*1 e")
     world.pass_time(10)
     world.step(amq__delayed__later="")
-    world.vhost.delete_exchange("later", if_unused=False)
+    world.vhost.exchange_definitions.delete("later", if_unused=False)
     world.promise()
     world.sync()
     return world

@@ -192,7 +192,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         arguments = {"alternate-exchange": alternate} if alternate else {}
         declared = Exchange(name, kind, durable, auto_delete, internal, arguments)
         self._both(
-            lambda: self.world.vhost.declare_exchange(
+            lambda: self.world.vhost.exchange_definitions.declare(
                 name,
                 kind,
                 durable=durable,
@@ -222,7 +222,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def delete_exchange(self, name: str, if_unused: bool) -> None:
         self._both(
-            lambda: self.world.vhost.delete_exchange(name, if_unused=if_unused),
+            lambda: self.world.vhost.exchange_definitions.delete(name, if_unused=if_unused),
             lambda: self.model.delete_exchange(name, if_unused=if_unused),
         )
 
@@ -327,7 +327,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self, source: str, kind: str, name: str, key: str, arguments: Mapping[str, Any]
     ) -> None:
         self._both(
-            lambda: self.world.vhost.bind(self._end(kind, name), source, key, dict(arguments)),
+            lambda: self.world.vhost.bindings.bind(
+                self._end(kind, name), source, key, dict(arguments)
+            ),
             lambda: self.model.bind(Binding(source, kind, name, key, arguments)),
         )
 
@@ -336,7 +338,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         chosen = bindings[place % len(bindings)]
         source, kind, name, key, arguments = chosen
         self._both(
-            lambda: self.world.vhost.unbind(self._end(kind, name), source, key, dict(arguments)),
+            lambda: self.world.vhost.bindings.unbind(
+                self._end(kind, name), source, key, dict(arguments)
+            ),
             lambda: self.model.unbind(chosen),
         )
 

@@ -70,7 +70,7 @@ def with_topology(
         destination = vhost.queues.get(name) or vhost.exchanges[name]
         key = str(1 + len(key)) if source == "hash" else key
         try:
-            vhost.bind(destination, source, key, arguments)
+            vhost.bindings.bind(destination, source, key, arguments)
         except BrokerError:
             assert source == "headers"
     return simulated

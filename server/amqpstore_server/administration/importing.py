@@ -162,7 +162,7 @@ def _declaring(definitions: Definitions, broker: Broker, left_out: list[str]) ->
     """Declare exchanges, queues and bindings, one in each step."""
     for exchange in definitions.exchanges:
         with _noting(left_out, "exchange", exchange.vhost, exchange.name):
-            broker.vhost(exchange.vhost).declare_exchange(
+            broker.vhost(exchange.vhost).exchange_definitions.declare(
                 exchange.name,
                 exchange.type,
                 durable=exchange.durable,
@@ -247,7 +247,7 @@ def _bind(vhost: VirtualHost, binding: BindingDefinition) -> None:
         if binding.destination_type == "queue"
         else vhost.exchange(binding.destination)
     )
-    vhost.bind(destination, binding.source, binding.routing_key, binding.arguments)
+    vhost.bindings.bind(destination, binding.source, binding.routing_key, binding.arguments)
 
 
 @contextlib.contextmanager

@@ -164,7 +164,7 @@ class Topology:
             if isinstance(alternate := arguments.get("alternate-exchange"), str):
                 access.check("read", "exchange", method.exchange)
                 access.check("write", "exchange", alternate)
-            vhost.declare_exchange(
+            vhost.exchange_definitions.declare(
                 method.exchange,
                 method.type,
                 durable=method.durable,
@@ -177,7 +177,7 @@ class Topology:
 
     def exchange_delete(self, method: methods.ExchangeDelete) -> None:
         self._access.check("configure", "exchange", method.exchange)
-        self._vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+        self._vhost.exchange_definitions.delete(method.exchange, if_unused=method.if_unused)
         if not method.no_wait:
             self._send(methods.ExchangeDeleteOk())
 
@@ -186,7 +186,7 @@ class Topology:
         if destination is None:
             raise NotFound(f"no exchange '{method.destination}'")
         arguments = plain(method.arguments)
-        self._vhost.bind(destination, method.source, method.routing_key, arguments)
+        self._vhost.bindings.bind(destination, method.source, method.routing_key, arguments)
         if not method.no_wait:
             self._send(methods.ExchangeBindOk())
 
@@ -194,7 +194,7 @@ class Topology:
         destination = self._bound_exchange(method)
         if destination is not None and method.source in self._vhost.exchanges:
             arguments = plain(method.arguments)
-            self._vhost.unbind(destination, method.source, method.routing_key, arguments)
+            self._vhost.bindings.unbind(destination, method.source, method.routing_key, arguments)
         if not method.no_wait:
             self._send(methods.ExchangeUnbindOk())
 
@@ -259,7 +259,7 @@ class Topology:
     def queue_bind(self, method: methods.QueueBind) -> None:
         name, routing_key = self._bound(method)
         queue = self.queue(name, "write")
-        self._vhost.bind(queue, method.exchange, routing_key, plain(method.arguments))
+        self._vhost.bindings.bind(queue, method.exchange, routing_key, plain(method.arguments))
         if not method.no_wait:
             self._send(methods.QueueBindOk())
 
@@ -268,7 +268,7 @@ class Topology:
         name, routing_key = self._bound(method)
         if name in vhost.queues and method.exchange in vhost.exchanges:
             queue = self.queue(name, "write")
-            vhost.unbind(queue, method.exchange, routing_key, plain(method.arguments))
+            vhost.bindings.unbind(queue, method.exchange, routing_key, plain(method.arguments))
         self._send(methods.QueueUnbindOk())
 
     def _bound(self, method: methods.QueueBind | methods.QueueUnbind) -> tuple[str, str]:

@@ -100,11 +100,11 @@ class Broker:
             vhost.policies.restore(row)
         self._restore_queues()
         for vhost, _, row in self._stored("exchanges"):
-            vhost.restore_exchange(row)
+            vhost.exchange_definitions.restore(row)
         loose = {
             key: row
             for vhost, key, row in self._stored("bindings")
-            if not vhost.restore_binding(row)
+            if not vhost.bindings.restore(row)
         }
         if changes := leftovers(store, loose):
             _log.info("bindings of deleted names removed", extra={"count": len(changes)})

@@ -103,7 +103,7 @@ def _define(broker: Broker) -> None:
         arguments: dict[str, Any] = {"alternate-exchange": "amq.fanout"}
         if kind.startswith("x-"):
             arguments = {"x-delayed-type": "direct"}
-        vhost.declare_exchange(
+        vhost.exchange_definitions.declare(
             name, kind, durable=True, auto_delete=False, internal=False, arguments=arguments
         )
     for name, arguments in (
@@ -119,8 +119,8 @@ def _define(broker: Broker) -> None:
             arguments=arguments,
             connection=None,
         )
-        vhost.bind(queue, "news", "a.#", {"x": 1})
-    vhost.bind(vhost.exchange("wide"), "news", "b.*", {})
+        vhost.bindings.bind(queue, "news", "a.#", {"x": 1})
+    vhost.bindings.bind(vhost.exchange("wide"), "news", "b.*", {})
 
 
 def _step(store: Store, queues: list[Queue], rng: random.Random) -> None:

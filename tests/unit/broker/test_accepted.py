@@ -224,7 +224,7 @@ def test_a_misspelt_argument_of_a_binding_is_refused(simulated: SimulatedBroker)
     simulated.queue("q")
 
     def bind(arguments: dict[str, Any]) -> None:
-        simulated.vhost.bind(simulated.vhost.queue("q"), "amq.headers", "", arguments)
+        simulated.vhost.bindings.bind(simulated.vhost.queue("q"), "amq.headers", "", arguments)
 
     with pytest.raises(PreconditionFailedError, match="'x-match' meant"):
         bind({"x-mtach": "any", "size": 1})

@@ -22,7 +22,7 @@ def simulated() -> SimulatedBroker:
 
 
 def declare_auto_delete(simulated: SimulatedBroker, name: str, *, durable: bool) -> Exchange:
-    simulated.vhost.declare_exchange(
+    simulated.vhost.exchange_definitions.declare(
         name, "fanout", durable=durable, auto_delete=True, internal=False, arguments={}
     )
     return simulated.vhost.exchange(name)
@@ -34,10 +34,10 @@ def row_of_exchanges(simulated: SimulatedBroker, *, durable: bool = False) -> Qu
     before = declare_auto_delete(simulated, "e0", durable=durable)
     for number in range(1, MANY):
         exchange = declare_auto_delete(simulated, f"e{number}", durable=durable)
-        vhost.bind(exchange, before.name, "", {})
+        vhost.bindings.bind(exchange, before.name, "", {})
         before = exchange
     queue = simulated.queue("q", durable=durable)
-    vhost.bind(queue, before.name, "", {})
+    vhost.bindings.bind(queue, before.name, "", {})
     return queue
 
 
@@ -52,13 +52,13 @@ def test_auto_delete_exchanges_in_a_row_go_with_a_queue(simulated: SimulatedBrok
 
 def test_they_go_with_an_exchange(simulated: SimulatedBroker) -> None:
     row_of_exchanges(simulated)
-    simulated.vhost.delete_exchange(f"e{MANY - 1}", if_unused=False)
+    simulated.vhost.exchange_definitions.delete(f"e{MANY - 1}", if_unused=False)
     assert left(simulated) == []
 
 
 def test_they_go_with_a_binding(simulated: SimulatedBroker) -> None:
     queue = row_of_exchanges(simulated)
-    simulated.vhost.unbind(queue, f"e{MANY - 1}", "", {})
+    simulated.vhost.bindings.unbind(queue, f"e{MANY - 1}", "", {})
     assert left(simulated) == []
     assert "q" in simulated.vhost.queues
 
@@ -76,10 +76,10 @@ def test_they_go_in_one_commit(simulated: SimulatedBroker) -> None:
 def test_a_circle_of_auto_delete_exchanges(simulated: SimulatedBroker) -> None:
     one = declare_auto_delete(simulated, "one", durable=True)
     two = declare_auto_delete(simulated, "two", durable=True)
-    simulated.vhost.bind(two, "one", "", {})
-    simulated.vhost.bind(one, "two", "", {})
-    simulated.vhost.bind(one, "one", "", {})
-    simulated.vhost.delete_exchange("one", if_unused=False)
+    simulated.vhost.bindings.bind(two, "one", "", {})
+    simulated.vhost.bindings.bind(one, "two", "", {})
+    simulated.vhost.bindings.bind(one, "one", "", {})
+    simulated.vhost.exchange_definitions.delete("one", if_unused=False)
     assert left(simulated) == []
     simulated.restart()
     assert left(simulated) == []
@@ -94,7 +94,7 @@ def test_an_exchange_with_a_binding_left_stays(simulated: SimulatedBroker) -> No
         simulated.bind("e", name, "again")
     simulated.vhost.delete_queue(simulated.vhost.queue("a"))
     assert [one.destination.name for one in simulated.vhost.exchange("e").bindings] == ["b", "b"]
-    simulated.vhost.unbind(simulated.vhost.queue("b"), "e", "again", {})
+    simulated.vhost.bindings.unbind(simulated.vhost.queue("b"), "e", "again", {})
     assert left(simulated) == ["e"]
     simulated.vhost.delete_queue(simulated.vhost.queue("b"))
     assert left(simulated) == []
@@ -106,14 +106,14 @@ def test_a_binding_to_an_exchange_keeps_it_and_is_its_last_as_any_other(
     source = declare_auto_delete(simulated, "source", durable=True)
     simulated.exchange("behind")
     behind = simulated.vhost.exchange("behind")
-    simulated.vhost.bind(behind, source.name, "", {})
+    simulated.vhost.bindings.bind(behind, source.name, "", {})
     simulated.queue("q")
     simulated.bind("source", "q")
     simulated.vhost.delete_queue(simulated.vhost.queue("q"))
     assert left(simulated) == ["source", "behind"]
     simulated.restart()
     assert left(simulated) == ["behind", "source"]
-    simulated.vhost.unbind(simulated.vhost.exchange("behind"), source.name, "", {})
+    simulated.vhost.bindings.unbind(simulated.vhost.exchange("behind"), source.name, "", {})
     assert left(simulated) == ["behind"]
 
 
@@ -158,10 +158,10 @@ def test_a_binding_to_an_internal_exchange_is_there_after_a_restart(
     simulated: SimulatedBroker,
 ) -> None:
     simulated.exchange("e")
-    simulated.vhost.declare_exchange(
+    simulated.vhost.exchange_definitions.declare(
         "inside", "fanout", durable=True, auto_delete=False, internal=True, arguments={}
     )
-    simulated.vhost.bind(simulated.vhost.exchange("inside"), "e", "", {})
+    simulated.vhost.bindings.bind(simulated.vhost.exchange("inside"), "e", "", {})
     simulated.restart()
     bindings = simulated.vhost.exchange("e").bindings
     assert [one.destination.name for one in bindings] == ["inside"]
@@ -181,9 +181,9 @@ def test_arguments_that_match_alike_are_one_binding(
     simulated: SimulatedBroker, bound: object, other: object
 ) -> None:
     queue = simulated.queue("q")
-    assert simulated.vhost.bind(queue, "amq.headers", "", {"a": bound})
-    assert not simulated.vhost.bind(queue, "amq.headers", "", {"a": other})
-    assert simulated.vhost.unbind(queue, "amq.headers", "", {"a": other})
+    assert simulated.vhost.bindings.bind(queue, "amq.headers", "", {"a": bound})
+    assert not simulated.vhost.bindings.bind(queue, "amq.headers", "", {"a": other})
+    assert simulated.vhost.bindings.unbind(queue, "amq.headers", "", {"a": other})
     # Its row is gone, too.
     simulated.restart()
     assert simulated.vhost.exchange("amq.headers").bindings == []
@@ -197,9 +197,9 @@ def test_other_arguments_are_other_bindings(
     simulated: SimulatedBroker, bound: object, other: object
 ) -> None:
     queue = simulated.queue("q")
-    assert simulated.vhost.bind(queue, "amq.headers", "", {"a": bound})
-    assert not simulated.vhost.unbind(queue, "amq.headers", "", {"a": other})
-    assert simulated.vhost.bind(queue, "amq.headers", "", {"a": other})
+    assert simulated.vhost.bindings.bind(queue, "amq.headers", "", {"a": bound})
+    assert not simulated.vhost.bindings.unbind(queue, "amq.headers", "", {"a": other})
+    assert simulated.vhost.bindings.bind(queue, "amq.headers", "", {"a": other})
     simulated.restart()
     assert len(simulated.vhost.exchange("amq.headers").bindings) == 2
 

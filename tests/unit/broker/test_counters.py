@@ -57,7 +57,7 @@ def test_copies_are_counted_out_of_the_exchange_that_was_published_to(
     simulated.exchange("behind")
     simulated.bind("first", "q")
     simulated.bind("behind", "second")
-    simulated.vhost.bind(simulated.vhost.exchange("behind"), "first", "", {})
+    simulated.vhost.bindings.bind(simulated.vhost.exchange("behind"), "first", "", {})
     client.publish("first", "", "a", "b")
     assert counted(simulated.vhost.exchange("first").counters) == {
         "publish_in": 2,

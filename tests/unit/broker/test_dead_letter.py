@@ -261,7 +261,7 @@ def test_with_a_routing_key_it_has_no_other(simulated: SimulatedBroker) -> None:
 
 
 def test_through_an_internal_exchange(simulated: SimulatedBroker) -> None:
-    simulated.vhost.declare_exchange(
+    simulated.vhost.exchange_definitions.declare(
         "dlx", "fanout", durable=True, auto_delete=False, internal=True, arguments={}
     )
     simulated.bind("dlx", "dead")

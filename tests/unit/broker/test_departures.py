@@ -485,7 +485,7 @@ def a_delay_whose_exchange_is_deleted(broker: Departing) -> None:
     broker.exchange("later", "x-delayed-message", x_delayed_type="fanout")
     broker.client.publish("later", "", "one", headers={DELAY_HEADER: 10})
     broker.settle()
-    broker.vhost.delete_exchange("later", if_unused=False)
+    broker.vhost.exchange_definitions.delete("later", if_unused=False)
 
 
 @way(unroutable=2)

@@ -114,7 +114,7 @@ def test_queues_exchanges_and_bindings(heard: Heard) -> None:
     # Again, and nothing has changed.
     heard.queue("q", max_length=5)
     heard.bind("e", "q", "k", a=1)
-    heard.vhost.delete_exchange("e", if_unused=False)
+    heard.vhost.exchange_definitions.delete("e", if_unused=False)
     assert (
         heard.heard()
         == [

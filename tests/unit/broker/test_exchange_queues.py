@@ -104,7 +104,7 @@ def test_a_delay_is_as_long_as_it_was_asked_for(simulated: SimulatedBroker, long
 
 def test_what_has_waited_says_so_and_does_not_wait_again(simulated: SimulatedBroker) -> None:
     simulated.exchange("again", "x-delayed-message", x_delayed_type="fanout")
-    simulated.vhost.bind(simulated.vhost.exchange("again"), "later", "#", {})
+    simulated.vhost.bindings.bind(simulated.vhost.exchange("again"), "later", "#", {})
     simulated.queue("r")
     simulated.bind("again", "r")
     delay(simulated, "a", 100)
@@ -117,7 +117,7 @@ def test_a_message_waits_in_the_exchange_that_it_came_to_by_another(
     simulated: SimulatedBroker,
 ) -> None:
     simulated.exchange("front")
-    simulated.vhost.bind(simulated.vhost.exchange("later"), "front", "", {})
+    simulated.vhost.bindings.bind(simulated.vhost.exchange("later"), "front", "", {})
     Client(simulated).publish("front", "x", "a", headers={"x-delay": 10})
     simulated.pass_time(9)
     assert simulated.ready("q") == []
@@ -128,7 +128,7 @@ def test_a_message_waits_in_the_exchange_that_it_came_to_by_another(
 def test_it_goes_where_bindings_lead_when_it_is_due(simulated: SimulatedBroker) -> None:
     simulated.queue("r")
     delay(simulated, "a", 10, key="x.y")
-    simulated.vhost.unbind(simulated.vhost.queue("q"), "later", "#", {})
+    simulated.vhost.bindings.unbind(simulated.vhost.queue("q"), "later", "#", {})
     simulated.bind("later", "r", "x.*")
     simulated.pass_time(10)
     assert simulated.ready("q") == []
@@ -137,7 +137,7 @@ def test_it_goes_where_bindings_lead_when_it_is_due(simulated: SimulatedBroker) 
 
 def test_all_its_keys_count_when_it_is_due(simulated: SimulatedBroker) -> None:
     simulated.queue("r")
-    simulated.vhost.unbind(simulated.vhost.queue("q"), "later", "#", {})
+    simulated.vhost.bindings.unbind(simulated.vhost.queue("q"), "later", "#", {})
     simulated.bind("later", "q", "own")
     simulated.bind("later", "r", "blind")
     Client(simulated).publish(
@@ -169,7 +169,7 @@ def test_its_expiration_begins_when_the_delay_is_over(simulated: SimulatedBroker
 
 
 def test_a_mandatory_message_that_waits_is_not_returned(simulated: SimulatedBroker) -> None:
-    simulated.vhost.unbind(simulated.vhost.queue("q"), "later", "#", {})
+    simulated.vhost.bindings.unbind(simulated.vhost.queue("q"), "later", "#", {})
     client = Client(simulated)
     for ms in (10, 0):
         label, messages = labelled("later", "k", f"{ms}", headers={"x-delay": ms})
@@ -231,7 +231,7 @@ def test_a_full_queue_that_has_dead_letters_has_them_for_what_waited_too(
 def test_what_waits_goes_with_its_exchange(simulated: SimulatedBroker) -> None:
     delay(simulated, "a", 10)
     delay(simulated, "b", 5_000_000)
-    simulated.vhost.delete_exchange("later", if_unused=False)
+    simulated.vhost.exchange_definitions.delete("later", if_unused=False)
     assert HELD not in simulated.vhost.queues
     assert [queue.definition["name"] for queue in simulated.store.queues.values()] == ["q"]  # type: ignore[index]
     simulated.pass_time(10_000_000)
@@ -262,7 +262,7 @@ def test_an_exchanges_own_queue_can_be_purged_and_nothing_else(
     queue = simulated.vhost.queue(HELD)
     for forbidden in (
         lambda: simulated.vhost.delete_queue(queue),
-        lambda: simulated.vhost.bind(queue, "amq.direct", "k", {}),
+        lambda: simulated.vhost.bindings.bind(queue, "amq.direct", "k", {}),
         lambda: simulated.vhost.check_usable(queue),
         lambda: simulated.queue("amq.delayed.other"),
     ):
@@ -405,12 +405,12 @@ def test_a_history_goes_through_an_exchange_that_is_bound() -> None:
     for key in ("a", "b"):
         simulated.queue(key)
         simulated.bind("next", key, key)
-    assert simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    assert simulated.vhost.bindings.bind(simulated.vhost.exchange("next"), "recent", "", {})
     simulated.settle()
     assert simulated.ready("a") == ["one", "three"]
     assert simulated.ready("b") == ["two"]
     # As with a queue, the same binding once more is none.
-    assert not simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    assert not simulated.vhost.bindings.bind(simulated.vhost.exchange("next"), "recent", "", {})
     simulated.settle()
     assert simulated.ready("b") == ["two"]
 
@@ -418,7 +418,7 @@ def test_a_history_goes_through_an_exchange_that_is_bound() -> None:
 def test_a_history_goes_into_that_of_the_next_exchange() -> None:
     simulated = with_history()
     simulated.exchange("next", "x-recent-history", x_recent_history_length=2)
-    simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    simulated.vhost.bindings.bind(simulated.vhost.exchange("next"), "recent", "", {})
     simulated.settle()
     simulated.queue("q")
     simulated.bind("next", "q")
@@ -429,10 +429,10 @@ def test_a_history_goes_into_that_of_the_next_exchange() -> None:
 def test_a_history_without_a_route_is_no_error() -> None:
     simulated = with_history()
     simulated.exchange("next", "direct")
-    assert simulated.vhost.bind(simulated.vhost.exchange("next"), "recent", "", {})
+    assert simulated.vhost.bindings.bind(simulated.vhost.exchange("next"), "recent", "", {})
     simulated.queue("full", max_length=1, overflow="reject-publish")
     simulated.exchange("last")
     simulated.bind("last", "full")
-    assert simulated.vhost.bind(simulated.vhost.exchange("last"), "recent", "", {})
+    assert simulated.vhost.bindings.bind(simulated.vhost.exchange("last"), "recent", "", {})
     simulated.settle()
     assert simulated.ready("full") == ["one"]

@@ -72,7 +72,7 @@ def test_ways_through_exchanges_are_named(simulated: SimulatedBroker) -> None:
     simulated.exchange("first", "topic", alternate_exchange="lost")
     simulated.exchange("second")
     simulated.exchange("lost")
-    simulated.vhost.bind(simulated.vhost.exchange("second"), "first", "x", {})
+    simulated.vhost.bindings.bind(simulated.vhost.exchange("second"), "first", "x", {})
     simulated.bind("first", "a", "x")
     simulated.bind("second", "a")
     simulated.bind("lost", "b")

@@ -400,7 +400,7 @@ def test_it_is_the_brokers_own(simulated: SimulatedBroker, client: Client) -> No
     with pytest.raises(AccessRefusedError):
         vhost.delete_queue(held)
     with pytest.raises(AccessRefusedError):
-        vhost.bind(held, "amq.direct", "key", {})
+        vhost.bindings.bind(held, "amq.direct", "key", {})
     client.publish("", HISTORY, "forged")
     simulated.settle()
     assert simulated.ready(HISTORY) == []

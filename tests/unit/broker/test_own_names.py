@@ -75,7 +75,7 @@ def test_what_a_long_name_keeps_is_there_after_a_crash(name: str) -> None:
     assert sorted(simulated.ready("now")) == ["consumed", "later", "recent"]
     simulated.vhost.delete_queue(simulated.vhost.queue(name))
     for exchange in (name, recent):
-        simulated.vhost.delete_exchange(exchange, if_unused=False)
+        simulated.vhost.exchange_definitions.delete(exchange, if_unused=False)
     simulated.settle()
     assert [each for each in simulated.vhost.queues if each.startswith("amq.")] == []
 

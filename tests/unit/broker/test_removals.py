@@ -28,7 +28,7 @@ Delete = Callable[[SimulatedBroker], object]
 
 DELETES: dict[str, Delete] = {
     "queue": lambda simulated: simulated.vhost.delete_queue(simulated.vhost.queue("q")),
-    "exchange": lambda simulated: simulated.vhost.delete_exchange("x", if_unused=False),
+    "exchange": lambda simulated: simulated.vhost.exchange_definitions.delete("x", if_unused=False),
 }
 TYPES = [
     "direct",
@@ -111,13 +111,13 @@ def test_nothing_is_routed_through_a_deleted_exchange(simulated: SimulatedBroker
     bound(simulated)
     simulated.exchange("source", "direct")
     for number in range(BINDINGS):
-        simulated.vhost.bind(simulated.vhost.exchange("x"), "source", "1", {"n": number})
+        simulated.vhost.bindings.bind(simulated.vhost.exchange("x"), "source", "1", {"n": number})
     DELETES["exchange"](simulated)
     simulated.vhost.router.changed()
     Client(simulated).publish("source", "1", "a")
     simulated.settle()
     assert (simulated.ready("q"), simulated.ready("other")) == ([], [])
-    simulated.vhost.declare_exchange(
+    simulated.vhost.exchange_definitions.declare(
         "x", "topic", durable=True, auto_delete=False, internal=False, arguments={}
     )
     Client(simulated).publish("source", "1", "b")

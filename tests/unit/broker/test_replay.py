@@ -246,15 +246,15 @@ def test_requests_that_are_alike_are_each_done(simulated: SimulatedBroker, clien
 def test_the_exchange_routes_nothing(simulated: SimulatedBroker, client: Client) -> None:
     vhost = simulated.vhost
     with pytest.raises(AccessRefusedError, match="nothing can be bound"):
-        vhost.bind(vhost.queue("plain"), REPLAY_EXCHANGE, "q", {})
-    vhost.unbind(vhost.queue("plain"), REPLAY_EXCHANGE, "q", {})
+        vhost.bindings.bind(vhost.queue("plain"), REPLAY_EXCHANGE, "q", {})
+    vhost.bindings.unbind(vhost.queue("plain"), REPLAY_EXCHANGE, "q", {})
     with pytest.raises(PreconditionFailedError, match="alone is"):
         simulated.exchange("mine", "x-replay")
     with pytest.raises(AccessRefusedError):
-        vhost.delete_exchange(REPLAY_EXCHANGE, if_unused=False)
+        vhost.exchange_definitions.delete(REPLAY_EXCHANGE, if_unused=False)
     # A message that comes by another way asks for nothing.
     simulated.exchange("all", "fanout")
-    vhost.bind(vhost.exchange(REPLAY_EXCHANGE), "all", "", {})
+    vhost.bindings.bind(vhost.exchange(REPLAY_EXCHANGE), "all", "", {})
     client.publish("all", "q", "x")
     simulated.settle()
     assert simulated.ready("q") == []

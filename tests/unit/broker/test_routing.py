@@ -31,7 +31,7 @@ def with_queues(simulated: SimulatedBroker) -> SimulatedBroker:
 
 def link(simulated: SimulatedBroker, source: str, destination: str, key: str = "") -> None:
     """Bind an exchange to another."""
-    simulated.vhost.bind(simulated.vhost.exchange(destination), source, key, {})
+    simulated.vhost.bindings.bind(simulated.vhost.exchange(destination), source, key, {})
 
 
 def routed(simulated: SimulatedBroker, exchange: str, key: str = "", **properties: Any) -> str:
@@ -75,7 +75,7 @@ def test_a_queue_gets_one_copy_however_many_ways_lead_there(simulated: Simulated
 
 
 def test_an_exchange_that_is_missing_or_internal_is_refused(simulated: SimulatedBroker) -> None:
-    simulated.vhost.declare_exchange(
+    simulated.vhost.exchange_definitions.declare(
         "inside", "fanout", durable=True, auto_delete=False, internal=True, arguments={}
     )
     simulated.bind("inside", "a")
@@ -139,7 +139,7 @@ def test_an_alternate_exchange_that_is_missing_is_none(simulated: SimulatedBroke
     simulated.exchange("later")
     simulated.bind("later", "a")
     assert routed(simulated, "e", "x") == "a"
-    simulated.vhost.delete_exchange("later", if_unused=False)
+    simulated.vhost.exchange_definitions.delete("later", if_unused=False)
     assert routed(simulated, "e", "x") == ""
 
 
@@ -196,7 +196,7 @@ def test_each_exchange_on_the_way_matches_the_key(simulated: SimulatedBroker) ->
 
 
 def unbind(simulated: SimulatedBroker) -> None:
-    simulated.vhost.unbind(simulated.vhost.queue("a"), "e", "x", {})
+    simulated.vhost.bindings.unbind(simulated.vhost.queue("a"), "e", "x", {})
 
 
 def delete_queue(simulated: SimulatedBroker) -> None:
@@ -204,7 +204,7 @@ def delete_queue(simulated: SimulatedBroker) -> None:
 
 
 def rebuild_exchange(simulated: SimulatedBroker) -> None:
-    simulated.vhost.delete_exchange("e", if_unused=False)
+    simulated.vhost.exchange_definitions.delete("e", if_unused=False)
     simulated.exchange("e", "direct")
 
 
@@ -268,7 +268,7 @@ def test_keys_that_lead_to_the_same_queues_share_a_route(simulated: SimulatedBro
     assert other is not None
     assert other is not one
     assert other.counters is not one.counters
-    simulated.vhost.unbind(simulated.vhost.queue("a"), "e", "a.#", {})
+    simulated.vhost.bindings.unbind(simulated.vhost.queue("a"), "e", "a.#", {})
     found = router.shared("e", "a.1")
     assert found is not None
     assert found.queues == []
@@ -370,11 +370,11 @@ def test_what_changes_between_the_steps_is_not_remembered(
     for _ in range(8):
         next(steps)
     if change == "unbound":
-        simulated.vhost.unbind(simulated.vhost.queue("a"), "e", "0", {})
+        simulated.vhost.bindings.unbind(simulated.vhost.queue("a"), "e", "0", {})
     elif change == "deleted":
         simulated.vhost.delete_queue(simulated.vhost.queue("a"))
     else:
-        simulated.vhost.delete_exchange("e", if_unused=False)
+        simulated.vhost.exchange_definitions.delete("e", if_unused=False)
     assert [*steps]
     router = simulated.vhost.router
     if change == "exchange deleted":

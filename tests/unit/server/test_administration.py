@@ -386,12 +386,12 @@ def fill(server: SimulatedServer, vhost: str, queues: int) -> None:
         ("e", "topic", {}),
         ("late", "x-delayed-message", {"x-delayed-type": "fanout"}),
     ):
-        where.declare_exchange(
+        where.exchange_definitions.declare(
             name, kind, durable=True, auto_delete=False, internal=False, arguments=arguments
         )
-    where.bind(where.exchange("e"), "amq.topic", "#", {})
-    where.bind(where.exchange("amq.fanout"), "amq.topic", "#", {})
-    where.bind(where.queue("q0"), "e", "k", {})
+    where.bindings.bind(where.exchange("e"), "amq.topic", "#", {})
+    where.bindings.bind(where.exchange("amq.fanout"), "amq.topic", "#", {})
+    where.bindings.bind(where.queue("q0"), "e", "k", {})
 
 
 def rows_of(server: SimulatedServer, vhost: str) -> list[str]:
