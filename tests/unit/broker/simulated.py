@@ -116,3 +116,9 @@ def labelled(
     of_all = BasicProperties(**properties)
     parsed = parse_envelope(exchange, key, encode_properties(of_all), of_all)
     return parsed, [Message(parsed, body.encode()) for body in bodies]
+
+
+def publish(simulated: SimulatedBroker, queue: str, *bodies: str, **properties: object) -> None:
+    """Publish into a queue by a client of its own, and let all that follows be done."""
+    Client(simulated).publish("", queue, *bodies, **properties)
+    simulated.settle()

@@ -39,11 +39,6 @@ PROTOCOL = Path(__file__).parents[3] / "server" / "PROTOCOL.md"
 BY = By("anna", "test")
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def declared(simulated: SimulatedBroker, name: str, arguments: dict[str, Any]) -> None:
     simulated.vhost.declare_queue(
         name,

@@ -11,11 +11,6 @@ from tests.unit.broker.simulated import Client
 DEFAULT_MS = 1_800_000
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def look_until_late(simulated: SimulatedBroker, client: Client, step_ms: int, most_ms: int) -> int:
     """Look every `step_ms` as the broker does. Returns after how many ms the client is told."""
     for ms in range(0, most_ms, step_ms):

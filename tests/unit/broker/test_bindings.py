@@ -16,11 +16,6 @@ MANY = 2000
 """Exchanges in a row: more than Python has room for calls within calls."""
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def declare_auto_delete(simulated: SimulatedBroker, name: str, *, durable: bool) -> Exchange:
     simulated.vhost.exchange_definitions.declare(
         name, "fanout", durable=durable, auto_delete=True, internal=False, arguments={}

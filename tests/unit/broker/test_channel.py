@@ -15,11 +15,6 @@ def simulated() -> SimulatedBroker:
     return simulated
 
 
-@pytest.fixture
-def client(simulated: SimulatedBroker) -> Client:
-    return Client(simulated)
-
-
 def publish(simulated: SimulatedBroker, *bodies: str) -> None:
     Client(simulated).publish("", "q", *bodies)
     simulated.settle()

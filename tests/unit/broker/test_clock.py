@@ -12,11 +12,6 @@ from tests.unit.broker.test_waiting import Getter
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def set_clock(simulated: SimulatedBroker, ms: int) -> None:
     """Set the wall clock forwards, or back, and let the broker see it."""
     simulated.clock.set_wall(simulated.clock.wall_ms() + ms)

@@ -17,11 +17,6 @@ def simulated() -> SimulatedBroker:
     return made
 
 
-@pytest.fixture
-def client(simulated: SimulatedBroker) -> Client:
-    return Client(simulated)
-
-
 def counted(counters: Any) -> dict[str, int]:
     """The counters that are not 0."""
     names = [name for kind in type(counters).__mro__ for name in getattr(kind, "__slots__", ())]

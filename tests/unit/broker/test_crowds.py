@@ -8,21 +8,11 @@ from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker
-from tests.unit.broker.simulated import Client
-
-
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
+from tests.unit.broker.simulated import Client, publish
 
 
 def numbers(count: int) -> list[str]:
     return [str(number) for number in range(count)]
-
-
-def publish(simulated: SimulatedBroker, queue: str, *bodies: str) -> None:
-    Client(simulated).publish("", queue, *bodies)
-    simulated.settle()
 
 
 def test_one_message_concerns_few_of_many_consumers(

@@ -11,21 +11,11 @@ from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker, ack_until
-from tests.unit.broker.simulated import Client, labelled
-
-
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
+from tests.unit.broker.simulated import Client, labelled, publish
 
 
 def numbers(count: int) -> list[str]:
     return [str(number) for number in range(count)]
-
-
-def publish(simulated: SimulatedBroker, queue: str, *bodies: str, **properties: object) -> None:
-    Client(simulated).publish("", queue, *bodies, **properties)
-    simulated.settle()
 
 
 def test_consumers_get_equal_shares_of_what_waits(simulated: SimulatedBroker) -> None:

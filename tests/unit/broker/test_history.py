@@ -24,11 +24,6 @@ def simulated() -> SimulatedBroker:
     return made
 
 
-@pytest.fixture
-def client(simulated: SimulatedBroker) -> Client:
-    return Client(simulated)
-
-
 def consume_all(simulated: SimulatedBroker, client: Client, name: str, *bodies: str) -> None:
     """Publish messages to a queue, and get and ack each."""
     client.publish("", name, *bodies)

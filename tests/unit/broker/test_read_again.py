@@ -30,11 +30,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def restarted(simulated: SimulatedBroker, disk: Disk, *bodies: str) -> None:
     """Queue q has messages on disk only, and the disk cannot read them."""
     Client(simulated).publish("", "q", *bodies)

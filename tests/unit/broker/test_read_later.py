@@ -31,11 +31,6 @@ def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
     return Shortage(monkeypatch)
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def restarted(simulated: SimulatedBroker, shortage: Shortage, *bodies: str) -> None:
     """Queue q has messages on disk only, and nothing can be read."""
     Client(simulated).publish("", "q", *bodies)

@@ -6,17 +6,7 @@ import pytest
 
 from amqpstore_server.protocol.content import decode_properties
 from tests.simulated_broker import SimulatedBroker
-from tests.unit.broker.simulated import Client
-
-
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
-def publish(simulated: SimulatedBroker, queue: str, *bodies: str, **properties: object) -> None:
-    Client(simulated).publish("", queue, *bodies, **properties)
-    simulated.settle()
+from tests.unit.broker.simulated import Client, publish
 
 
 def test_the_highest_priority_follows_a_single_active_consumer_and_then_the_oldest(

@@ -31,11 +31,6 @@ ROOM_MS = 2000
 """In this time it is noticed that a queue has room."""
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def waiting(simulated: SimulatedBroker, name: str = "q") -> dict[str, int]:
     """Why letters wait in a queue, and how many; all that wait are counted."""
     queue = simulated.vhost.queue(name)

@@ -17,11 +17,6 @@ BODIES = [f"{number:03}".ljust(size, ".") for number, size in enumerate(SIZES)]
 BYTES = [len(body) for body in BODIES]
 
 
-@pytest.fixture
-def simulated() -> SimulatedBroker:
-    return SimulatedBroker()
-
-
 def left_by(limit_bytes: int) -> list[str]:
     """The messages that a limit leaves: as many of the last as fit."""
     sizes = accumulate(reversed(BYTES))

@@ -26,11 +26,6 @@ from tests.unit.engine.stores import ENVELOPE, TRANSIENT, Disk, drain, messages,
 TOO_HIGH = 1 << 64
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
-
-
 class Long(bytes):
     """As many bytes as it says, in no room."""
 

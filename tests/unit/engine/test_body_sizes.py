@@ -52,11 +52,6 @@ class CountingFile(WrappedFile):
         return self._file.read(offset, size)
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
-
-
 def bodies_of(store: Store, queue: Queue) -> int:
     """Bytes in the bodies of what is ready, by reading all of it."""
     return sum(len(one.body) for part in store.stored.browse(queue) for one in part)

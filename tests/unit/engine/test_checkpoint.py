@@ -25,11 +25,6 @@ from tests.unit.engine.stores import (
 )
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
-
-
 def index_files(disk: Disk) -> list[str]:
     return sorted(os.listdir(os.path.join(disk.directory, "index")))
 

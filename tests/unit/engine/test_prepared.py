@@ -1,7 +1,5 @@
 """Prepared transactions: undecided through any restart, and then all of it or none."""
 
-from pathlib import Path
-
 import pytest
 
 from amqpstore import (
@@ -22,11 +20,6 @@ from tests.unit.engine.stores import (
     spans,
     take,
 )
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
 
 
 def prepared_store(disk: Disk) -> Store:

@@ -24,11 +24,6 @@ from tests.unit.engine.stores import (
 )
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
-
-
 def crash_with(disk: Disk, *batches: list[bytes]) -> list[int]:
     """Sync batches to queue q and die. The segment's size before each batch and at the end."""
     store = disk.open()

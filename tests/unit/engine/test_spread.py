@@ -1,7 +1,6 @@
 """One publish of many messages, each to queues of its own, and runs whose ids are a column."""
 
 from array import array
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,11 +14,6 @@ from amqpstore.log.batch import record_bytes
 from tests.unit.engine.stores import Disk, bodies, drain, messages, queue_named
 
 ROUTES = [("a", "audit"), ("b", "audit"), ("a", "b", "audit"), ("audit",)]
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
 
 
 def spread(store: Store, queues: dict[str, Queue], count: int) -> dict[str, list[bytes]]:

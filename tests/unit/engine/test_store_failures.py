@@ -1,7 +1,6 @@
 """A write that fails: nothing is promised, nothing is retried, nothing more is accepted."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,6 @@ from tests.unit.engine.stores import (
 )
 
 CALLS = ["append", "datasync", "sync_directory"]
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
 
 
 @pytest.fixture

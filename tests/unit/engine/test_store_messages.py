@@ -18,11 +18,6 @@ from tests.unit.engine.stores import (
 )
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
-
-
 def test_messages_are_taken_in_the_order_of_their_publishes(disk: Disk) -> None:
     with disk.open() as store:
         queue = store.create_queue("q")

@@ -1,16 +1,9 @@
 """Transactions: all of it or none, and nothing before the commit."""
 
-from pathlib import Path
-
 import pytest
 
 from amqpstore import StoreClosedError, TransactionEndedError
 from tests.unit.engine.stores import Disk, bodies, drain, messages, queue_named, spans, take
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(str(tmp_path / "store"))
 
 
 def test_nothing_happens_before_the_commit(disk: Disk) -> None:
