@@ -124,17 +124,17 @@ class Prepared:
 
     @property
     def locked(self) -> list[tuple[Queue, Run]]:
-        """What it will ack: runs that are in no queue now."""
+        """The runs that a commit will ack: they are in no queue now."""
         return self._acks.runs
 
     @property
     def publish_count(self) -> int:
-        """How many messages it will publish."""
+        """The number of messages that a commit will publish."""
         return self._hidden.ready_count
 
     @property
     def ack_count(self) -> int:
-        """How many messages it will ack."""
+        """The number of messages that a commit will ack."""
         return sum(int(one[2]) for one in self._ranges)
 
     def publishes(self) -> list[Publish]:
@@ -304,7 +304,7 @@ def prepare(
         store.set_keeps_transient(hidden, keeps=keeps_transient)
         store.enqueues.put(place, messages, size, overhead)
     for _, run in acks.runs:
-        # As after a restart: they were delivered, and nobody has them.
+        # As after a restart: they were delivered, and no one has them.
         run.delivery_count += 1
     prepared = store.prepared[hidden.id] = Prepared(store, hidden, label, acks, groups, row.locked)
     return prepared

@@ -41,8 +41,8 @@ Range = tuple[int, int]
 
 
 class Aside(NamedTuple):
-    """What was purged from one queue: `ranges` of sequences, those in `files` as index files have
-    them, the others as `runs` without bodies.
+    """Messages that were purged from one queue: `ranges` of sequences, those in `files` as index
+    files have them, the others as `runs` without bodies.
     """
 
     queue: Queue
@@ -52,7 +52,7 @@ class Aside(NamedTuple):
 
     @property
     def message_count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return sum(file.live for file in self.files) + sum(run.count for run in self.runs)
 
 
@@ -80,7 +80,7 @@ class Purged:
 
     @property
     def message_count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return sum(one.message_count for one in self._asides if not one.queue.deleted)
 
     def is_of(self, queues: Sequence[Queue]) -> bool:

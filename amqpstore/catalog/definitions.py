@@ -47,7 +47,7 @@ class DefinitionsCopy(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return sum(map(len, self.tables.values()))
 
 

@@ -100,7 +100,7 @@ def check_pages(path: str, look: LookAtRow | None = None) -> None:
 
 
 class ReadableState(NamedTuple):
-    """What can be read of one of the two last commits. `tables` have their rows as stored, by key;
+    """The readable part of one of the two last commits. `tables` have their rows as stored, by key;
     `whole` are those that lack no row.
     """
 

@@ -209,7 +209,7 @@ class OffsetTableRow(NamedTuple):
 
 
 class SegmentEndRow(NamedTuple):
-    """Where a segment ends: bytes after `end` are not part of the store."""
+    """The end of a segment: bytes after `end` are not part of the store."""
 
     end: int
 
@@ -228,8 +228,8 @@ class DamageRow(NamedTuple):
 
 
 class PassedOverRow(NamedTuple):
-    """What a start has passed over: see `evidence.passed_over`. Ranges, each a first number and the
-    one after the last: LSNs, ids of messages, and ids of queues.
+    """Numbers that a start has passed over: see `evidence.passed_over`. They are ranges, each a
+    first number and the one after the last: LSNs, ids of messages, and ids of queues.
     """
 
     lsns: list[list[int]]
@@ -243,8 +243,8 @@ class PassedOverRow(NamedTuple):
 
 
 class GivenUpRow(NamedTuple):
-    """What a repair has given up: LSNs and ids of messages as in `PassedOverRow`; and where some of
-    these messages were: queue id, first sequence, first id and count of each run.
+    """Records that a repair has given up: LSNs and ids of messages as in `PassedOverRow`; and where
+    some of these messages were: queue id, first sequence, first id and count of each run.
     """
 
     lsns: list[list[int]]

@@ -1,4 +1,5 @@
-"""What the files of a store say of each other, as values: for a start, check, repair and export.
+"""Facts that the files of a store tell about each other, as values: for a start, check, repair and
+export.
 
 A store notes most things more than once: a file says in its records what it is, rows of the catalog
 say what files should hold, client trails say which messages were durable. So when a part is lost,

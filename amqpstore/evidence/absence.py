@@ -1,4 +1,4 @@
-"""Which messages the files of segments do not have, although the catalog has counted them.
+"""Messages that the catalog has counted, and the files of segments do not have.
 
 A row in `segments` says how many messages of a segment are live, and how far its file goes. So if
 the file is missing, is something other than a file, or ends too early (a volume that is not
@@ -123,7 +123,7 @@ class AbsentIds:
 
 
 class Absence:
-    """What is absent from an open store now, of what was absent when it was opened.
+    """Messages and batches that were absent when a store was opened, and still are.
 
     Messages are acked and purged unread, and a file may be put back. `messages` is how often queues
     hold absent messages, as of the last `look`; `ids` are theirs.

@@ -1,4 +1,5 @@
-"""How far the log was durable: noted about once a second, and in each segment, beside the log.
+"""Positions up to which the log was durable: noted about once a second, and in each segment, beside
+the log.
 
 A log whose end is lost (a last segment of zeros, cut off, or gone) looks like a shorter one, and
 the catalog only knows its last checkpoint, some seconds ago. So the process that writes the log

@@ -1,4 +1,5 @@
-"""Which file of which store a file is, by its records, whatever its name and its directory.
+"""Identifies a file by its records, whatever its name and its directory: which store it belongs to,
+and which of that store's files it is.
 
 Each record names the segment, or the index file, that it was written for, and its checksum shows
 which store it belongs to. So a file that was renamed, moved or swapped with another one (a copy in
@@ -50,14 +51,16 @@ _MAX_DEPTH = 8
 """How many directories deep files are looked for."""
 
 _PASSED_OVER = (CATALOG, RESERVE, TRAILS, TRANSIENT)
-"""These have no such files. Records in `transient/` have numbers of their own."""
+"""Files and folders in which no such records are looked for. Records in `transient/` have numbers
+of their own.
+"""
 
 _OURS = (SEGMENTS, INDEX, QUARANTINE)
 """Directories of a store that may be links to another disk."""
 
 
 class FileKind(enum.Enum):
-    """What a file of records is. The value is text for people."""
+    """The kind of a file of records. The value is text for people."""
 
     SEGMENT = "segment"
     INDEX = "index file"

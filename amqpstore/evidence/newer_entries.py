@@ -33,7 +33,7 @@ class NewerEntries(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is wrong, as text for people."""
+        """The fault, as text for people."""
         return (
             f"it has {self.messages} messages, from {self.first_id} to {self.last_id}, that neither"
             " the last checkpoint nor the log has seen: one of these is older, or lacks a part"

@@ -40,7 +40,7 @@ class NewerMessages(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is wrong with the file, as text for people."""
+        """The fault of the file, as text for people."""
         return self.error or f"{IS_NEWER}. It is kept"
 
     @property

@@ -1,4 +1,4 @@
-"""What starts have passed over: numbers that were given to something that no start has read.
+"""Numbers that starts have passed over: they were given to something that no start has read.
 
 If a part of the log is missing or damaged, or the catalog is an older one, a start serves what is
 left and goes on behind all numbers that the rest may have. Its next checkpoint then covers those
@@ -63,7 +63,7 @@ class PassedOver(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What was passed over, as text for people."""
+        """The numbers that were passed over, as text for people."""
         shown = ", ".join(f"{first} to {end - 1}" for first, end in self.message_ids.ranges[:3])
         more = ", ..." if len(self.message_ids.ranges) > 3 else ""
         of = f": messages with ids from {shown}{more} may be among it" if shown else ""

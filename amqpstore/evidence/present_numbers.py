@@ -1,4 +1,4 @@
-"""Which numbers sound records have in a part of the log: ids of messages, or LSNs of batches."""
+"""The numbers of sound records in a part of the log: ids of messages, or LSNs of batches."""
 
 from __future__ import annotations
 

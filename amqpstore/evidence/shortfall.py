@@ -1,4 +1,5 @@
-"""What was durable, and the log does not have: a log with a hole, or one that ends too early.
+"""Durable batches and messages that the log does not have: a log with a hole, or one that ends too
+early.
 
 Recovery takes the last whole batch for the end of the log. If that is not the end that it had, the
 notes beside it know: those of durable positions, and those in client trails about messages of
@@ -42,10 +43,10 @@ class MissingMessages(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """What a log has behind the position of the last checkpoint, `start`: the LSNs of its sound
-    batches, the ids of its messages that are sound or that those batches put in queues, and the
-    `operations` of those batches. `heads` are the next sequences of the durable queues by id as of
-    that checkpoint, `next_sequences` those behind the log.
+    """The content of a log behind the position of the last checkpoint, `start`: the LSNs of its
+    sound batches, the ids of its messages that are sound or that those batches put in queues, and
+    the `operations` of those batches. `heads` are the next sequences of the durable queues by id as
+    of that checkpoint, `next_sequences` those behind the log.
     """
 
     start: Position
@@ -63,7 +64,7 @@ class ReadLog(NamedTuple):
 
 @dataclass(frozen=True)
 class Shortfall:
-    """What the log lacks, at least: batches, and their messages, `settled` of which are known to
+    """Batches that the log lacks, at least, and their messages, `settled` of which are known to
     have left their queues: trails say so, or batches behind a hole do. What the lacking part said
     of other messages is not known: some of those that are ready may have been acked.
 
@@ -86,13 +87,15 @@ class Shortfall:
 
     @property
     def lost(self) -> int:
-        """How many messages are lost, at least, unless they had left their queues unnoted."""
+        """The number of messages that are lost, at least, unless they had left their queues
+        unnoted.
+        """
         of_queues = sum(one.messages - one.settled for one in self.queues.values())
         return max(self.messages - self.settled, of_queues, 0)
 
     @property
     def text(self) -> str:
-        """What is missing, as text for people."""
+        """The missing batches and messages, as text for people."""
         missing = max(self.messages, sum(one.messages for one in self.queues.values()))
         if not missing:
             return (

@@ -1,4 +1,4 @@
-"""What is of the wrong kind in a store: a directory or a pipe in the place of a file, and the like.
+"""Files of the wrong kind in a store: a directory or a pipe in the place of a file, and the like.
 
 Restores, mounts and typing errors leave such things. Nothing that is read from them is of the
 store, and a pipe would keep its reader waiting: so they are looked at, never opened. To whoever
@@ -62,8 +62,8 @@ KINDS: Mapping[str, FileType] = {
 """What the names that every store has, or may have, lead to."""
 
 _NO_LINKS = (LOCK,)
-"""These must not be links to files either: whoever starts a store writes into them, as root
-perhaps, in a directory of another user.
+"""Files that must not be links either: whoever starts a store writes into them, as root perhaps, in
+a directory of another user.
 """
 
 _NOT_NEEDED = (NEW_MARKER, NEW_MEMBER, NEW_REPLACEMENT, RESERVE, f"{CATALOG}/{DEFINITIONS}")
@@ -81,7 +81,7 @@ class WrongKind(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is wrong, and what to do, as text for people."""
+        """The fault, and what to do, as text for people."""
         if self.found is FileType.FORBIDDEN:
             return f"it is {self.found.value}: give it to the owner of the store"
         return (

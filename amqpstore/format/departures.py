@@ -25,7 +25,7 @@ class Departure(enum.IntEnum):
     DELIVERY_LIMIT = 3
     """The message was requeued, and had been delivered as often as its queue allows."""
     EXPIRED = 4
-    """Its time, or that of its queue, was over."""
+    """The message's time, or that of its queue, was over."""
     MAXLEN = 5
     """The message was at the head of a queue that was too long, or had too many bytes."""
     PUBLISH_REJECTED = 6
@@ -37,14 +37,17 @@ class Departure(enum.IntEnum):
     it, or there was no such exchange.
     """
     PURGED = 9
-    """Its queue was purged."""
+    """The message's queue was purged."""
     QUEUE_DELETED = 10
-    """Its queue was deleted, or the virtual host or the exchange that the queue belonged to."""
+    """The message's queue was deleted, or the virtual host or the exchange that the queue belonged
+    to.
+    """
     QUEUE_EXPIRED = 11
-    """Its queue was deleted because nobody had used it for some time."""
+    """The message's queue was deleted because it had not been used for some time."""
     OWNER_GONE = 12
-    """Its queue was deleted with the connection that had it for itself, or with its last
-    consumer."""
+    """The message's queue was deleted with the connection that had it for itself, or with its last
+    consumer.
+    """
     MOVED = 13
     """An operator moved it to another queue."""
     DELETED = 14
@@ -62,7 +65,7 @@ class Departure(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """Its name in metrics, answers and the log."""
+        """The reason's name in metrics, answers and the log."""
         return self.name.lower()
 
     @property

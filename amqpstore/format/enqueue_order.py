@@ -1,4 +1,4 @@
-"""What a batch of the log may enqueue, behind the batches before it.
+"""The messages that a batch of the log may enqueue, behind the batches before it.
 
 The sequences of a queue and the ids of its messages ascend in the log, and a batch enqueues its own
 messages. No store writes anything else, but somebody may have changed a segment with its checksums.

@@ -11,7 +11,8 @@ PAGE_BYTES = 4096
 
 
 class StoreLimits(NamedTuple):
-    """How much the engine does at once, and when work is worth doing. Nobody has to change them.
+    """Limits of how much the engine does at once, and of when work is worth doing. They need not be
+    changed.
 
     A store with small limits does everything it ever does within some hundred messages: the proofs
     use them for that. None of them is part of the format.

@@ -123,7 +123,7 @@ class SpreadEnqueue(NamedTuple):
 
     @property
     def message_count(self) -> int:
-        """How many messages it enqueues."""
+        """The number of messages that are enqueued."""
         return len(self.ids)
 
     def stretches(self) -> list[Operation]:
@@ -290,8 +290,8 @@ def envelope_of(head: bytes) -> Envelope:
 
 
 class MessageStart(NamedTuple):
-    """What precedes the body in a MESSAGE record that is not compressed: `start_bytes`, with the
-    header.
+    """The fields before the body in a MESSAGE record that is not compressed: `start_bytes`, with
+    the header.
 
     `checksum` is the payload's up to the body; with the body it should be `payload_checksum`.
     """
@@ -577,8 +577,9 @@ class Search:
 
     A sound header can claim that everything after it is its payload, and only the payload's
     checksum disproves it. Somebody who can write sound headers could nest them, and the search
-    would take time proportional to the square of the file's size. So after many bytes that were
-    checked in vain, such a header is trusted: what it claims as its payload is one gap.
+    would take time proportional to the square of the file's size. Therefore, once
+    many bytes were checked without finding a sound record, such a header is trusted: what it claims
+    as its payload is one gap.
     """
 
     def __init__(self) -> None:

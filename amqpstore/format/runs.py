@@ -475,7 +475,7 @@ class ReadyList(RunList[Run]):
 
     def append_new(self, run: Run, most_bytes: int) -> Run:
         """Add a run that was just published after all others; if it continues the last, which
-        nobody has been given, and takes less memory than `most_bytes`, it becomes part of that.
+        no one has been given, and takes less memory than `most_bytes`, it becomes part of that.
         Returns the run that has its messages.
         """
         runs = self._runs

@@ -1,4 +1,4 @@
-"""Which segments a store should have, and which one the log ends in.
+"""The segments that a store should have, and the one that the log ends in.
 
 The log is read from the last checkpoint's position on, so all its numbers from there to the highest
 known one should exist: that of the position, of a file, or of a noted end. The log removes none of

@@ -1,4 +1,4 @@
-"""Which store a directory is, by its marker, its catalog and its segments.
+"""The store that a directory is, by its marker, its catalog and its segments.
 
 A store id is 16 random bytes, so two never agree by chance. A store is opened only if marker and
 catalog agree: `check_catalog`. If they do not, or one of them is lost, the directory is still some

@@ -20,11 +20,11 @@ each turn.
 """
 
 _ABANDONED_MS = 1000
-"""After this time nobody asks for a message any more: its consumer has left, perhaps."""
+"""The time after which a message that was read is given up: its consumer has left, perhaps."""
 
 
 class MessageSource(Protocol):
-    """What messages are read from: the log, or transient messages on disk."""
+    """A source that messages are read from: the log, or transient messages on disk."""
 
     def read(
         self, first_id: int, count: int, large: LargeReads | None = None
@@ -111,7 +111,7 @@ class LargeReads:
         return _partly_read(message_id)
 
     def drop_abandoned(self) -> None:
-        """Drop what was read of messages that nobody asks for any more."""
+        """Drop what was read of messages that no one asks for any more."""
         if self._readings:
             since_ms = self._clock.monotonic_ms() - _ABANDONED_MS
             self._readings = {

@@ -1,4 +1,4 @@
-"""What a store measures of its work: how long it took and how much it was, in histograms."""
+"""Measurements of a store's work: how long it took and how much it was, in histograms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLACES = 128
 
 
 class BucketHistogram:
-    """How many values there were up to each of some bounds: the first, and always twice as much.
+    """Counts of values up to each of some bounds: each bound is twice the one before.
 
     `total` is the sum of all values; a value is counted in `counts[place]`, with the `place` of its
     `scale`. Of two threads that observe at once neither is lost, as CPython changes threads between
@@ -28,7 +28,7 @@ class BucketHistogram:
         self.scale = 1 / first
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count a value, of so many that are alike."""
+        """Count a value that occurred `count` times."""
         self.counts[int(value * self.scale - _LESS).bit_length()] += count
         self.total += value * count
 
@@ -38,7 +38,7 @@ class BucketHistogram:
 
     @property
     def buckets(self) -> list[int]:
-        """How many values belong to each bound, and at last how many are above all of them."""
+        """The number of values that belong to each bound, and at last of those above all."""
         last = len(self.bounds)
         return [*self.counts[:last], sum(self.counts[last:])]
 
@@ -49,10 +49,10 @@ class BucketHistogram:
 
 
 class StoreMeasures:
-    """What one store measures. `sync_s` are its fdatasyncs, `batch_messages` and `batch_bytes` what
-    each of them was for; `checkpoint_s` and `compaction_s` are the background work, `commit_s` the
-    commits of the catalog. `read_messages` were read back from disk; compaction has read and
-    written `compacted_bytes`, and freed `freed_bytes`.
+    """The measurements of one store. `sync_s` are its fdatasyncs, `batch_messages` and
+    `batch_bytes` what each of them was for; `checkpoint_s` and `compaction_s` are the background
+    work, `commit_s` the commits of the catalog. `read_messages` were read back from disk;
+    compaction has read and written `compacted_bytes`, and freed `freed_bytes`.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class OpenState:
 
 
 class ClosableStore(ABC):
-    """How a store is closed, be it one that serves or a follower's: the base of both."""
+    """A store that can be closed: the base of a store that serves, and of a follower's."""
 
     _state: OpenState
     _log: Log

@@ -96,7 +96,7 @@ class SegmentAccount:
 
     @property
     def garbage_bytes(self) -> int:
-        """How much of the file is not needed, without the framing around it."""
+        """The bytes of the file that are not needed, without the framing around them."""
         if not self.count:
             return self.end_bytes
         if self.live_count == self.count:

@@ -128,7 +128,7 @@ class Segment:
     def steps(self, first_id: int, lengths: Sequence[int], offset: int) -> TableSteps:
         """Return which of these records the offset table will have.
 
-        Any thread may ask, while nobody notes anything.
+        Any thread may ask, while no one notes anything.
         """
         step_bytes = self._limits.table_step_bytes
         last = self.table_offsets[-1] if self.table_offsets else offset - step_bytes
@@ -333,7 +333,7 @@ class Segment:
             writer.close()
 
     def detach(self) -> File | None:
-        """Return the file if it is open for reading, to be closed by the caller: nobody reads it
+        """Return the file if it is open for reading, to be closed by the caller: no one reads it
         any more.
         """
         return self._descriptors.detach(self.path)

@@ -115,7 +115,7 @@ class Space:
 
     @property
     def free_bytes(self) -> int:
-        """What was free when the disk was last asked, without what was written since."""
+        """The bytes that were free when the disk was last asked, less those written since."""
         return self._left_bytes
 
     @property

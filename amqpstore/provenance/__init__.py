@@ -1,4 +1,5 @@
-"""Where a message came from, and what became of it, as far as the log still says it.
+"""The provenance of a message: where it came from, and what became of it, as far as the log still
+says so.
 
 - `provenance`: what log and segments say of one message.
 - `trails`: the answer, step by step.

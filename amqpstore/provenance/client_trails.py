@@ -66,7 +66,7 @@ _NEWEST_BYTES = 1 << 20
 
 
 class What(enum.IntEnum):
-    """What a client did with a run of messages, or what was done for it."""
+    """Something that a client did with a run of messages, or what was done for it."""
 
     PUBLISHED = 1
     DELIVERED = 2
@@ -87,7 +87,7 @@ class NotedClient(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What happened to `message_count` messages of a queue, from `first_sequence` on.
+    """An event in the lives of `message_count` messages of a queue, from `first_sequence` on.
 
     `consumer_tag` is empty unless they were delivered to a consumer.
     """

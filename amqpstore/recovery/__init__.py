@@ -1,4 +1,4 @@
-"""What a start does: it opens a directory, and reconstructs the state from its files.
+"""The work of a start: it opens a directory, and reconstructs the state from its files.
 
 - `opening`: locks, creates and opens; `recovery`: reconstructs; `recovered`: the result, as a
   report and as values.

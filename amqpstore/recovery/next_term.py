@@ -1,4 +1,4 @@
-"""Where the log of a new leader begins."""
+"""The position at which the log of a new leader begins."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class RecoveryReport:
 
     @property
     def lost_count(self) -> int:
-        """How many messages that were durable cannot be read, at least, as far as is known."""
+        """The number of durable messages that cannot be read, at least, as far as is known."""
         # A message whose index file cannot be read may be an absent one, too.
         absent = max(sum(one.at_least for one in self.absent), self.unindexed)
         # Whatever is named as lost is missing in the log, too.

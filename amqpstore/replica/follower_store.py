@@ -184,7 +184,7 @@ class FollowerStore(ClosableStore):
 
     @property
     def last(self) -> BatchEnd:
-        """Where the log ends. All of it is durable, and up to there may be acked."""
+        """The end of the log. All of it is durable, and up to there may be acked."""
         return self._log.last
 
     @property

@@ -25,7 +25,7 @@ would have to send everything anyway.
 
 
 class BatchEnd(NamedTuple):
-    """Where batch `lsn` ends: at `offset` of segment `segment`. Later messages have ids from
+    """The end of batch `lsn`: at `offset` of segment `segment`. Later messages have ids from
     `message_id` on; 0 if that is not known. All zeros: where the log begins.
     """
 

@@ -27,8 +27,8 @@ _MAX_BYTES = 4096
 
 
 class Membership(NamedTuple):
-    """Which member a directory is of: 16 hexadecimal digits, and the id of the etcd cluster that
-    its group is kept in; 0 if it has not heard of one yet.
+    """The member that a directory belongs to: 16 hexadecimal digits, and the id of the etcd cluster
+    that its group is kept in; 0 if it has not heard of one yet.
 
     The others tell how far the group had come when the file was written: see FORMAT.md.
     """

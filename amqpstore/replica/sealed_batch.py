@@ -81,7 +81,7 @@ class SealedBatch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where in its segment it ends."""
+        """The offset in its segment at which the batch ends."""
         return self.offset + len(self.content)
 
     @property

@@ -34,8 +34,8 @@ _CHECKSUM = struct.Struct(">I")
 
 
 class WholeCopy(NamedTuple):
-    """What a copy has: `files`, the size in bytes of each by its name relative to the directory,
-    and the rows of all `tables`.
+    """The content of a copy: `files`, the size in bytes of each by its name relative to the
+    directory, and the rows of all `tables`.
     """
 
     files: dict[str, int]
@@ -68,7 +68,7 @@ class WholeCopy(NamedTuple):
 
 
 class CopySource(NamedTuple):
-    """What a copy of a store is made from: its rows, and the files that these name.
+    """The source of a copy of a store: its rows, and the files that these name.
 
     `sizes` says how much of a file is copied, None all of it. `segment` is the one that the copy's
     log ends in, 0 if it has no log.

@@ -32,8 +32,8 @@ def when_durable(
     received: list[tuple[Queue, Run]],
     now_ms: int,
 ) -> None:
-    """Once a commit is durable, and so its messages are ready, wake receivers and trim the
-    histories. To be called after the commit.
+    """Wake receivers and trim the histories once a commit is durable, and so its messages are
+    ready. To be called after the commit.
     """
     for placements, messages, *_ in publishes:
         for placement in placements:

@@ -23,7 +23,9 @@ from amqpstore.store import Store
 _log = logging.getLogger(__name__)
 
 _CONSUMED_AT = struct.Struct(">Q")
-"""Before the properties of a copy: when it was consumed (FORMAT.md, "The queues of a library")."""
+"""The time at which a copy was consumed, before its properties (FORMAT.md, "The queues of a
+library").
+"""
 
 _AT_ONCE = 256
 """How many messages are read under the lock at a time, about 1 MiB at most."""

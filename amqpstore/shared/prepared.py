@@ -9,7 +9,8 @@ from amqpstore.shared.queues import Queues
 
 
 class SharedPrepared:
-    """What was sent is in no queue, and what was received is locked, until it is decided.
+    """A prepared transaction: until it is decided, the messages it sent are in no queue, and the
+    messages it received are locked.
 
     Created by `SharedTransaction.prepare`, and found again, after a restart too, by
     `SharedStore.prepared`. `label` is its owner's name for it.

@@ -92,7 +92,7 @@ class SharedStore:
 
     @property
     def directory(self) -> str:
-        """Its data directory."""
+        """The data directory of the store."""
         return self._locked_store.store.directory
 
     @property

@@ -40,7 +40,7 @@ except ImportError as missing:  # on Windows
 _BUFFERS_A_CALL = 1024
 
 # Of what one call writes to new pages, Linux makes units as large as it can: see below. The largest
-# ones are made of memory that nobody has used for long, and that costs most where a hypervisor has
+# ones are made of memory that no one has used for long, and that costs most where a hypervisor has
 # taken it back: 1.4 us a KiB in calls of 4 MiB, 0.3 us in these.
 _MAX_BYTES_A_CALL = 1 << 20
 _LARGE_READ_BYTES = 1 << 20
@@ -102,7 +102,7 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 
 class FileType(enum.Enum):
-    """What a name in a directory leads to. The value is text for people.
+    """The kind of thing that a name in a directory leads to. The value is text for people.
 
     A link counts as what it leads to; only one that leads nowhere, or in a circle, is of a type of
     its own, or any link where none may be. So is a file or a directory that this process may not
@@ -121,7 +121,7 @@ class FileType(enum.Enum):
 
     @property
     def not_a_file(self) -> str:
-        """What is wrong with it in the place of a file, as text for people."""
+        """The fault of such a thing in the place of a file, as text for people."""
         return f"it is {self.value}, not a regular file"
 
 
@@ -210,7 +210,7 @@ class File(Protocol):
 
 
 class OwnLockError(BlockingIOError):
-    """This process itself has the lock."""
+    """Raised when this process itself has the lock."""
 
 
 class Lock(Protocol):
@@ -253,7 +253,7 @@ class Files(Protocol):
         """
 
     def recycle(self, old: str, new: str) -> File:
-        """Give a file that nobody needs any more a new name, and open it to be written from its
+        """Give a file that no one needs any more a new name, and open it to be written from its
         start: its `end` is 0, and behind that is what it had. A crash may leave both names.
 
         Raises: FileExistsError, if there is a file of the new name; BlockingIOError, if somebody
@@ -457,7 +457,7 @@ def type_of(path: str) -> FileType:
 
 
 def _open_alone(path: str) -> int:
-    """Open a file that nobody else has open, to be written to, and return its descriptor.
+    """Open a file that no one else has open, to be written to, and return its descriptor.
 
     Raises: BlockingIOError, if somebody has, or another name leads to it; OSError.
     """
@@ -582,7 +582,7 @@ class OsFiles:
         # A rename would replace a file of the new name; a link never does.
         os.link(old, new)
         try:
-            # Only then nobody else can open it under the old name.
+            # Only then no one else can open it under the old name.
             os.unlink(old)
             return OsFile(new, _open_alone(new))
         except (OSError, MemoryError):

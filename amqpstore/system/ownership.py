@@ -1,4 +1,4 @@
-"""Who owns what root creates in a store.
+"""The owner of what root creates in a store.
 
 A broker runs as a user of its own, and root works on its store with tools. What root creates would
 be root's, and the broker could then neither read nor write it. So each new file and directory is

@@ -1,42 +1,214 @@
-"""A name says what it names: a method that does something is no question."""
+"""Words that have to be decoded do not come back: in docstrings, comments and names of our modules.
+
+Each rule looks at one position, so that plain English does not fall with the bad: at the beginnings
+of docstrings, at docstrings and comments, at names of functions, at variables of long functions.
+"""
 
 import ast
-from collections.abc import Iterator
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from tests.unit.python_sources import Sources, parsed, sources
 
-QUESTIONS = ("has_", "is_", "can_")
-"""What a method is called that answers yes or no."""
+PRONOUNS = re.compile(
+    r"(After|And|As|Before|But|It|Its|Not|Of|Once|Since|So|That|The same|Their|These|They|This"
+    r"|Those|Who|Whatever|Whoever)\b(?! `[a-z_]+`,)"
+)
+"""What no docstring begins with: a sentence has a subject, and that is named."""
+
+QUESTIONS = re.compile(r"(How|What|When|Where|Which|Who|Whose|Why)\b")
+"""What the docstring of a module, a class or a function does not begin with either. Of an attribute
+it may say how many there are.
+"""
+
+PHRASES = re.compile(r"\b(by and by|in vain|nobody|so long|so many)\b(?! that\b)", re.IGNORECASE)
+"""What no docstring and no comment says: the number, a noun, or "no one" is clearer."""
+
+ANSWERS = ("has_", "is_", "can_")
+"""What the names of functions begin with that answer yes or no."""
+
+PLACEHOLDERS = re.compile(r"(found|one|said|told|its_\w+)$")
+"""Variables that do not say what they are: a comprehension may have them, and a short function."""
+
+LONG_LINES = 20
+
+MOVING = ("amqpstore_tools.bench",)
+PUBLISH = (
+    "amqpstore.queues",
+    "amqpstore.store",
+    "amqpstore_server.amqp",
+    "amqpstore_server.broker.channels",
+    "amqpstore_server.broker.queues",
+    "amqpstore_server.broker.work.publish_column",
+    "amqpstore_server.loop",
+    "amqpstore_server.protocol.receiver",
+)
+"""Rooms on the path of a publish, which is being rewritten."""
+
+NOT_YET: Mapping[str, tuple[str, ...]] = {
+    "pronouns": (*MOVING, *PUBLISH),
+    "questions": (*MOVING, *PUBLISH),
+    "phrases": (*MOVING, *PUBLISH),
+    "answers": (),
+}
+"""Rooms that a rule does not hold yet. The lists may only shrink."""
 
 
-def commands_as_questions(modules: Sources) -> Iterator[str]:
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def held(rule: str) -> Sources:
+    """The modules that are held to a rule."""
+    rooms = tuple(f"{room}." for room in NOT_YET[rule])
+    return {
+        module: text for module, text in sources().items() if not f"{module}.".startswith(rooms)
+    }
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST | None, int, str]]:
+    """Yield docstrings: what has each (None: an attribute), its line and its text."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for before, statement in zip([None, *body], body, strict=False):
+            if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+                continue
+            text = statement.value.value
+            is_own = before is None and isinstance(node, DOCUMENTED)
+            if isinstance(text, str) and (is_own or isinstance(before, ast.Assign | ast.AnnAssign)):
+                yield node if is_own else None, statement.lineno, text.strip()
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield blocks of comments: the line where each begins, and its text."""
+    block: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line = token.start[0]
+        if block and line != last + 1:
+            yield first, " ".join(block)
+            block = []
+        if not block:
+            first = line
+        block.append(token.string.lstrip("# "))
+        last = line
+    if block:
+        yield first, " ".join(block)
+
+
+def beginnings(modules: Sources) -> Iterator[str]:
+    """Docstrings that begin with a pronoun or a conjunction."""
+    for module, text in modules.items():
+        for _, line, docstring in docstrings(parsed(text)):
+            if word := PRONOUNS.match(docstring):
+                yield f"{module}:{line}: begins with {word[0]!r}: name the thing, or what is done"
+
+
+def questions(modules: Sources) -> Iterator[str]:
+    """Docstrings of modules, classes and functions that begin with a question."""
+    for module, text in modules.items():
+        for node, line, docstring in docstrings(parsed(text)):
+            if node is not None and (word := QUESTIONS.match(docstring)):
+                yield f"{module}:{line}: begins with {word[0]!r}: begin with a noun or a verb"
+
+
+def phrases(modules: Sources) -> Iterator[str]:
+    """Phrases in docstrings and comments that stand for a number or a noun."""
+    for module, text in modules.items():
+        said_of = [(line, said) for _, line, said in docstrings(parsed(text))]
+        for line, prose in [*said_of, *comments(text)]:
+            for phrase in PHRASES.findall(" ".join(prose.split())):
+                yield f"{module}:{line}: says {phrase!r}: say the number, or the noun"
+
+
+def commands_as_answers(modules: Sources) -> Iterator[str]:
     """Functions that are called as if they answered, and return nothing."""
     for module, text in modules.items():
         for node in ast.walk(parsed(text)):
             if (
                 isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                and node.name.lstrip("_").startswith(QUESTIONS)
+                and node.name.lstrip("_").startswith(ANSWERS)
                 and isinstance(node.returns, ast.Constant)
                 and node.returns.value is None
             ):
                 yield f"{module}:{node.lineno}: `{node.name}` returns nothing: name what it does"
 
 
-def test_no_method_that_does_something_is_called_like_a_question() -> None:
-    modules = {
-        module: text
-        for module, text in sources().items()
-        # A name here is the second half of a sentence: drills say what a member is or has.
-        if not module.startswith("amqpstore_tools.simulation.cluster.")
-    }
-    assert list(commands_as_questions(modules)) == []
+RULES = {
+    "pronouns": beginnings,
+    "questions": questions,
+    "phrases": phrases,
+    "answers": commands_as_answers,
+}
 
 
-@pytest.mark.parametrize("name", ["has_room", "_is_done", "can_go"])
-def test_a_command_that_is_called_like_a_question_is_found(name: str) -> None:
-    command = f"class A:\n    def {name}(self) -> None: ...\n"
-    [complaint] = commands_as_questions({"a": command})
-    assert complaint.startswith(f"a:2: `{name}`")
-    assert not [*commands_as_questions({"a": command.replace("None", "bool")})]
+@pytest.mark.parametrize("rule", RULES)
+def test_words_say_what_they_mean(rule: str) -> None:
+    assert list(RULES[rule](held(rule))) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_room_that_has_become_clean_is_held(rule: str) -> None:
+    modules = sources()
+    clean = [
+        room
+        for room in NOT_YET[rule]
+        if not any(
+            RULES[rule]({module: text})
+            for module, text in modules.items()
+            if f"{module}.".startswith(f"{room}.")
+        )
+    ]
+    assert clean == [], "take these off the list of the rule"
+
+
+MODULES = {
+    "pronouns": [
+        '"""Those of the API."""\n',
+        'class A:\n    """Not before that it stands."""\n',
+        'def f():\n    """That of a won election."""\n',
+        'X = 1\n"""The same for more."""\n',
+        'class A:\n    def f(self):\n        self.x = 1\n        """Of how many."""\n',
+    ],
+    "questions": [
+        '"""What a member knows."""\n',
+        'class A:\n    """How far it has come."""\n',
+        'def f():\n    """Who asks."""\n',
+    ],
+    "phrases": [
+        '"""Counts up to so\nmany."""\n',
+        "# nobody waits\nx = 1\n",
+        "x = 1  # for so long\n",
+        'class A:\n    x = 1\n    """Done by and by."""\n',
+    ],
+    "answers": [
+        "class A:\n    def has_room(self) -> None: ...\n",
+        "def _is_done() -> None: ...\n",
+    ],
+}
+GOOD = {
+    "pronouns": '"""Theories of those."""\n"""That is no docstring."""\n',
+    "questions": '"""A member knows what."""\nx = 1\n"""How many there are."""\n',
+    "phrases": '"""So many that it waits."""\nx = "nobody"  # nor here so long that it counts\n',
+    "answers": "def has_room() -> bool: ...\ndef note_room() -> None: ...\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"), [(rule, text) for rule in RULES for text in MODULES[rule]]
+)
+def test_words_that_have_to_be_decoded_are_found(rule: str, text: str) -> None:
+    [complaint] = RULES[rule]({"a": text})
+    assert complaint.startswith("a:")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_plain_english_is_left_alone(rule: str) -> None:
+    assert list(RULES[rule]({"a": GOOD[rule]})) == []

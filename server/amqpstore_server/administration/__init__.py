@@ -1,4 +1,4 @@
-"""What operators do with a broker: the one set of functions behind every door for them.
+"""Operators' work with a broker: the one set of functions behind every door for them.
 
 - `operations`: list, set and delete users, virtual hosts, permissions and policies; import
   definitions; `exporting`: export them; `telling`: the events of all this. `work`: how such work is

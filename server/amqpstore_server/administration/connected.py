@@ -1,4 +1,4 @@
-"""What operators see of a client's connection."""
+"""A client's connection as operators see it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class HasClientProperties(Protocol):
-    """What a client has said of itself."""
+    """A connection whose client has described itself."""
 
     client_properties: dict[str, Any]
 

@@ -40,7 +40,7 @@ _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", STREAMS, "excha
 _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
 _UNDEFINED = "undefined"
-"""How RabbitMQ writes a default type of queues that nobody has set."""
+"""How RabbitMQ writes a default type of queues that no one has set."""
 
 OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"
@@ -132,8 +132,8 @@ class VirtualHostDefinition(msgspec.Struct, kw_only=True):
 
     @property
     def all_metadata(self) -> dict[str, Any]:
-        """Its `description`, `tags`, `default_queue_type` and `protected_from_deletion`, if it has
-        them.
+        """The virtual host's `description`, `tags`, `default_queue_type` and
+        `protected_from_deletion`, if it has them.
         """
         found: dict[str, Any] = {
             "description": self.description,
@@ -153,7 +153,7 @@ class VirtualHostDefinition(msgspec.Struct, kw_only=True):
 
 
 class VirtualHostMetadata(msgspec.Struct, kw_only=True):
-    """What is read of the metadata of a virtual host."""
+    """The metadata of a virtual host that is read."""
 
     description: str
     tags: list[str] | str
@@ -222,7 +222,7 @@ class PolicyDefinition(msgspec.Struct, kw_only=True):
 
     @property
     def policy(self) -> Policy:
-        """What the broker keeps of it."""
+        """The policy as the broker keeps it."""
         return Policy(self.name, self.pattern, self.apply_to, self.priority, dict(self.settings))
 
 

@@ -1,6 +1,6 @@
 """The requests of operators about the messages of a queue (see `messages`).
 
-Whoever reaches the admin socket may do everything, so nobody's permissions are asked here.
+Whoever reaches the admin socket may do everything, so no one's permissions are asked here.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class UndoPurge(_OfQueue, tag="messages undo-purge"):
 
 
 class ProvenanceOfMessage(_OfQueue, tag="messages provenance"):
-    """Where a message of a queue came from, and what became of it."""
+    """Ask where a message of a queue came from, and what became of it."""
 
     position: str | int
 
@@ -107,7 +107,7 @@ class ProvenanceOfMessage(_OfQueue, tag="messages provenance"):
 
 
 class ProvenanceOfId(OperatorRequest, tag="messages provenance-of-id"):
-    """Where the message of an id came from, and what became of it."""
+    """Ask where the message of an id came from, and what became of it."""
 
     id: int
 

@@ -59,8 +59,8 @@ EVERYTHING = _Everything()
 
 
 class Browsing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which page of a queue: up to `limit` messages from position `start` on, or after `offset`
-    ready ones.
+    """A page of a queue: up to `limit` messages from position `start` on, or after `offset` ready
+    ones.
 
     With `filter` no more than `max_scanned` are looked at. Bodies are cut after
     `max_payload_bytes`, as they are read.
@@ -75,8 +75,8 @@ class Browsing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Selecting(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages: those at some positions, or all; of them those that match a filter, and the
-    first `limit` of them. Positions or a filter have to be given.
+    """A selection of messages: those at some positions, or all; of them those that match a filter,
+    and the first `limit` of them. Positions or a filter have to be given.
     """
 
     positions: list[str | int] | None = None
@@ -85,8 +85,8 @@ class Selecting(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Replaying(Selecting, kw_only=True):
-    """Which dead letters, and how they go back: to the `queue` they died in, or through the
-    `exchange` they had come from. Letters whose x-death this broker has not written stay, unless it
+    """Dead letters, and how they go back: to the `queue` they died in, or through the `exchange`
+    they had come from. Letters whose x-death this broker has not written stay, unless it
     `trusts_publishers`.
     """
 

@@ -60,11 +60,11 @@ class AdministrationError(Exception):
 
 
 class MissingError(AdministrationError):
-    """What the operation is about does not exist."""
+    """The object of the operation does not exist."""
 
 
 class ProtectedError(AdministrationError):
-    """What the operation is about is protected from it."""
+    """The object of the operation is protected from it."""
 
 
 _USERS_AT_ONCE = 64

@@ -1,4 +1,4 @@
-"""Where a message came from and what became of it, of a running broker: read by a worker thread."""
+"""The provenance of messages of a running broker, read by a worker thread."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _answer(broker: Broker, found: Provenance, names: Names) -> Work[dict[str, A
 
 
 def _holder(broker: Broker, place: Mapping[str, Any]) -> Work[dict[str, Any] | None]:
-    """Return which client has got the message at a place, and has not acked it; None if nobody."""
+    """Return which client has got the message at a place, and has not acked it; None if no one."""
     vhost = broker.vhosts.get(place["vhost"])
     queue = vhost.queues.get(place["queue"]) if vhost is not None else None
     if queue is None or not queue.unacked_count:

@@ -1,4 +1,4 @@
-"""What all requests of operators are (see `requests`)."""
+"""The base of all requests of operators (see `requests`)."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class ClearPolicy(OperatorRequest, tag="policies clear"):
 
 
 class Explain(OperatorRequest, tag="exchanges explain"):
-    """Where a message would go, and why."""
+    """Ask where a message would go, and why."""
 
     vhost: str
     exchange: str

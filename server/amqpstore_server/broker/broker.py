@@ -70,7 +70,7 @@ class Broker:
         self.context = context
         self.vhosts: dict[str, VirtualHost] = {}
         self.deleted: dict[str, VirtualHost] = {}
-        """Virtual hosts that are being deleted: nobody can open them, `deleting_vhost` empties
+        """Virtual hosts that are being deleted: no one can open them, `deleting_vhost` empties
         them.
         """
         self._past = ChannelCounters()
@@ -544,7 +544,7 @@ class Broker:
                 queue.priorities.add(definition["level"], store_queue)
 
     def _restore_branches(self) -> None:
-        """Restore the prepared transactions that nobody has decided yet."""
+        """Restore the prepared transactions that no one has decided yet."""
         if not self.context.store.prepared:
             return
         queues = self._queues_by_store_id()

@@ -1,5 +1,5 @@
-"""How the parts of a queue, or of a virtual host, refer to what they are part of: without keeping
-it alive.
+"""References from the parts of a queue, or of a virtual host, to what they are part of, which they
+do not keep alive.
 
 So it is freed at once when it is deleted. A cycle of references would wait for the garbage
 collector, which comes so seldom here that a million reply queues of clients that are gone would add

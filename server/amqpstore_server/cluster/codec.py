@@ -88,7 +88,7 @@ class FrameReader(Generic[_F]):
 
     @property
     def partial_bytes(self) -> int:
-        """How much has come of a frame that is not whole yet."""
+        """The bytes that have come of a frame that is not whole yet."""
         return len(self._received)
 
     def next_frame(self) -> _F | None:

@@ -1,4 +1,5 @@
-"""What a member asks of its driver, and by which of its methods the answer is handed in.
+"""Effects: requests of a member to its driver. Each names the method by which the answer is handed
+in.
 
 Effects are carried out in order. Those of the disk (from `Persist` on) are one queue: none is begun
 before the one before it is durable, except that one sync may cover many batches in a row.
@@ -46,13 +47,13 @@ class KeepAlive(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Give a lease back; nobody waits for it."""
+    """Give a lease back; no one waits for it."""
 
     lease: int
 
 
 class ShowAlive(NamedTuple):
-    """Put a key below `alive/` under a lease of 10 s; nobody waits for it."""
+    """Put a key below `alive/` under a lease of 10 s; no one waits for it."""
 
     key: str
     value: Mapping[str, Any]
@@ -137,7 +138,7 @@ class Define(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Replace all definitions by the leader's; nobody waits for it."""
+    """Replace all definitions by the leader's; no one waits for it."""
 
     snapshot: DefinitionsSnapshot
 
@@ -151,13 +152,13 @@ class FindReceived(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Write a piece of the leader's store, beside the own one: nobody waits for it."""
+    """Write a piece of the leader's store, beside the own one: no one waits for it."""
 
     piece: StorePiece
 
 
 class Adopt(NamedTuple):
-    """Put the copy of the leader's store that was received in the place of the own one: nobody
+    """Put the copy of the leader's store that was received in the place of the own one: no one
     waits for it. If that has something behind the common position it goes into quarantine.
     """
 

@@ -13,7 +13,7 @@ from amqpstore_server.cluster.timing import Timing
 
 
 class Candidacy(Enum):
-    """How far a candidacy has come."""
+    """The stage of a candidacy."""
 
     NONE = "not standing"
     GRANTING = "asking for a lease"

@@ -58,7 +58,7 @@ from amqpstore_server.cluster.timing import Timing
 
 
 class Stream(Enum):
-    """How far a follower's connection has come."""
+    """The stage of a follower's connection."""
 
     NONE = "no connection"
     DIALLED = "connecting"
@@ -154,7 +154,7 @@ class Following:
         if is_greeted and not is_another and now < self._dial_at + self._timing.greeting_s:
             return
         if is_greeted or self.state is Stream.DIALLED:
-            # Nobody has answered, or somebody else leads by now.
+            # No one has answered, or somebody else leads by now.
             self.hang_up()
         if (
             self.state is Stream.NONE
@@ -288,7 +288,7 @@ class Following:
         self.hang_up()
 
     def discarded(self) -> None:
-        """What was behind the common position is in quarantine."""
+        """Note that the batches behind the common position are in quarantine."""
         if self.state is Stream.DISCARDING and self._welcome is not None:
             self._persist(self._welcome)
 

@@ -1,4 +1,4 @@
-"""What members send each other; `codec` puts it on the wire.
+"""Frames that members send each other; `codec` puts it on the wire.
 
 A leader numbers what it ships in one term: 1 is the beginning of the term, which stands for all
 that its log had then, and each batch and each change of definitions is the next *frame*. 0 is what
@@ -79,7 +79,7 @@ class ReceivedFile(NamedTuple):
 
 
 class Join(Enum):
-    """What a follower has to do before it takes the stream."""
+    """The work that a follower has to do before it takes the stream."""
 
     STREAM = "stream"
     """Nothing: the leader's log goes on where its own ends."""
@@ -239,7 +239,7 @@ class Promise(_Frame, frozen=True, tag=13):
 
 
 class Leave(_Frame, frozen=True, tag=16):
-    """The follower is being stopped, so that nobody waits for it. Sent only to a leader that takes
+    """The follower is being stopped, so that no one waits for it. Sent only to a leader that takes
     it.
     """
 

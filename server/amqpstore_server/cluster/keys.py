@@ -1,4 +1,4 @@
-"""What is kept in etcd, and the transactions that change it.
+"""The keys of a group in etcd, and the transactions that change them.
 
 Every change of who leads, or of who counts, is one transaction of compares and puts. Two compares
 guard each: the leadership it belongs to (the `mod_revision` of the key `leader`, the *fence*), and
@@ -125,8 +125,8 @@ class View(NamedTuple):
 
     @property
     def group_id(self) -> str:
-        """What tells this group from any other, and from one that was founded in its place; empty
-        in a group that an older version has founded.
+        """The id that tells this group from any other, and from one that was founded in its place;
+        empty in a group that an older version has founded.
         """
         row = self.rows.get(GROUP)
         return str(row.value.get("id", "")) if row else ""
@@ -172,13 +172,17 @@ class View(NamedTuple):
 
     @property
     def secret(self) -> bytes:
-        """What members prove to each other that they know; empty before the group is founded."""
+        """The secret that members prove to each other that they know; empty before the group is
+        founded.
+        """
         row = self.rows.get(SECRET)
         return bytes.fromhex(row.value["secret"]) if row else b""
 
     @property
     def members(self) -> dict[str, Mapping[str, Any]]:
-        """What is known of each member: where it is, and whether it may be in the list."""
+        """The facts that are known about each member: where it is, and whether it may be in the
+        list.
+        """
         return {
             key.removeprefix(_MEMBERS): row.value
             for key, row in self.rows.items()
@@ -208,7 +212,7 @@ class View(NamedTuple):
         return alive_key(member) in self.rows
 
     def is_adrift(self, member: str) -> bool:
-        """Whether a member runs and follows nobody, by its own word."""
+        """Whether a member runs and follows no one, by its own word."""
         row = self.rows.get(alive_key(member))
         return row is not None and not row.value.get("follows", False)
 
@@ -309,8 +313,9 @@ def _succession(view: View, member: str) -> tuple[str, ...]:
 
 
 class FloorChange(NamedTuple):
-    """How far everything is confirmed, and the revision of what says so in etcd until now: without
-    comparing that, a request that is carried out late would lower it again.
+    """A change of the position up to which everything is confirmed, with the revision of the key
+    that says so in etcd until now: without comparing that, a request that is carried out late would
+    lower it again.
     """
 
     position: ReplicaPosition
@@ -372,7 +377,7 @@ def registration(view: View, member: str, generation: Generation, request: str) 
 
 def proof(fence: int, view: View, member: str, request: str) -> EtcdTransaction | None:
     """Return the transaction with which a leader says that a member has caught up, whatever copy
-    of its directory it began with; None if nobody doubts it.
+    of its directory it began with; None if no one doubts it.
     """
     found = view.generation(member)
     if found is None or found.is_proven:
@@ -397,7 +402,7 @@ def generation_put(member: str, generation: Generation, request: str) -> Put:
 def regain(
     state_revision: int, value: Mapping[str, Any], lease: int, request: str
 ) -> EtcdTransaction:
-    """Return the transaction that renews a leadership whose lease was lost: nobody was elected
+    """Return the transaction that renews a leadership whose lease was lost: no one was elected
     since.
     """
     return EtcdTransaction(

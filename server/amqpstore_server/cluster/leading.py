@@ -61,7 +61,9 @@ from amqpstore_server.cluster.timing import Health, Timing
 
 
 class Deposed(NamedTuple):
-    """Why a leader has to step down. `is_unfit`: its machine hangs, and the process has to end."""
+    """The reason why a leader has to step down. `is_unfit`: its machine hangs, and the process has
+    to end.
+    """
 
     reason: str
     is_unfit: bool = False
@@ -79,10 +81,10 @@ class _Sealed(NamedTuple):
 class _Handover(NamedTuple):
     """A leadership that is to be given to another member as soon as everything is committed.
 
-    `to` is empty if nobody is there to take it. `is_stopping`: it is given up in any case.
+    `to` is empty if no one is there to take it. `is_stopping`: it is given up in any case.
     Publishers wait from now on, but acks and deliveries go on, so that under load something is
     always under way: behind `quiet_at` nothing new is waited for, only what is sealed by then, up
-    to `last`. What follows has been sent to the successor, too, and was promised to nobody.
+    to `last`. What follows has been sent to the successor, too, and was promised to no one.
     """
 
     to: str
@@ -150,7 +152,9 @@ class Leader:
         self._stalled_since: float | None = None
         self._is_blocked = False
         self._full_since: float | None = None
-        """Since when the disk here has been nearly full, or was tried last to give way for that."""
+        """The time since which the disk here has been nearly full, or at which this leader last
+        tried to give way for that.
+        """
         self._handover: _Handover | None = None
         self._beats: dict[int, float] = {}
         self._beat = 0
@@ -165,12 +169,14 @@ class Leader:
 
     @property
     def min_in_sync(self) -> int:
-        """How many members have to be in that list, so that anything is committed."""
+        """The number of members that must be in that list for anything to be committed."""
         return self._view.min_in_sync
 
     @property
     def in_reach(self) -> int:
-        """How many members of that list are connected and get all batches, this one included."""
+        """The number of members of that list that are connected and get all batches, this one
+        included.
+        """
         return sum(not self._is_other(one) or self._is_streaming(one) for one in self.members)
 
     @property
@@ -192,7 +198,7 @@ class Leader:
         return ReplicaPosition(self.term, number) if number > self._base.number else self._base
 
     def may_serve(self, now: float) -> bool:
-        """Tell whether nobody else can lead yet: by the lease, or by the promises of all
+        """Tell whether no one else can lead yet: by the lease, or by the promises of all
         candidates.
         """
         return self.deposed is None and (now < self._tenure.until or now < self.serves_until())
@@ -400,12 +406,12 @@ class Leader:
         if follower is None or follower.is_streaming or ready.term != self.term:
             return
         if ready.join is Join.COPY:
-            # It has less than it acked, unless nobody waits for it: then it leaves the list first.
+            # It has less than it acked, unless no one waits for it: then it leaves the list first.
             is_waited_for = self._names[link] in self.waits_for
             self._effects.append(HangUp(link) if is_waited_for else SendCopy(link, ready.received))
             return
         follower.is_streaming, follower.spoke_at = True, now
-        # Its promise is asked for at once: nobody is waited for without one.
+        # Its promise is asked for at once: no one is waited for without one.
         self._beat_at = now
         # What this disk does not have yet cannot be read from the log: it is sent from memory.
         written = self._unsynced[0].number - 1 if self._unsynced else self._number
@@ -526,7 +532,7 @@ class Leader:
     def _may_enter(self, name: str, follower: FollowerProgress, now: float) -> bool:
         """Tell whether a follower is a voter, and at most a second behind.
 
-        While etcd does not answer nobody can enter the list, and where only promises hold, one who
+        While etcd does not answer no one can enter the list, and where only promises hold, one who
         has not promised yet would end this leader's term.
         """
         if not follower.is_streaming or follower.is_leaving or not self._view.is_voter(name):
@@ -538,7 +544,7 @@ class Leader:
         return (
             follower.acked >= max(self.committed, 1)
             and now - behind < 1.0
-            # Who was dropped again and again is better than nobody.
+            # Who was dropped again and again is better than no one.
             and (now >= follower.may_enter_at or self._is_blocked)
         )
 
@@ -620,7 +626,7 @@ class Leader:
             follower.may_enter_at = now + wait_s
 
     def _forget_who_is_back(self) -> None:
-        """Say of nobody why he is not in the list who is, or is no member any longer."""
+        """Say of no one why he is not in the list who is, or is no member any longer."""
         self.left = {
             name: reason
             for name, reason in self.left.items()
@@ -777,7 +783,7 @@ class Leader:
         while; empty if it has not to.
 
         The key of a member that has died stays for some seconds, and is no reason: those count that
-        say that they follow nobody, as they do once they miss the beats.
+        say that they follow no one, as they do once they miss the beats.
         """
         view, timing = self._view, self._timing
         if self._stalled_since is None or now - self._stalled_since < timing.stall_s:

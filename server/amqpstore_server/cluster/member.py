@@ -55,7 +55,7 @@ from amqpstore_server.cluster.tenure import Leadership, Outcome
 from amqpstore_server.cluster.timing import Health, Timing
 
 _SURE = 3
-"""So many answers in a row are not an older one that was overtaken."""
+"""The number of equal answers in a row that cannot be an older one that was overtaken."""
 
 
 class Role(Enum):
@@ -169,12 +169,16 @@ class GroupMember:
 
     @property
     def waits(self) -> str:
-        """Why this member stays out or does not lead, for people; empty if nothing is wrong."""
+        """The reason why this member stays out or does not lead, for people; empty if nothing is
+        wrong.
+        """
         return "; ".join(self._waits.values())
 
     @property
     def lag_batches(self) -> int:
-        """How many confirmed batches are not on the disk here, as far as this member knows."""
+        """The number of confirmed batches that are not on the disk here, as far as this member
+        knows.
+        """
         known = max(self.following.committed_number, self.notes.floor.number)
         return max(known - self._log.last().number, 0)
 
@@ -185,8 +189,8 @@ class GroupMember:
 
     @property
     def waiting(self) -> int:
-        """How many processes say that they stay out or do not lead, or are known to by the
-        leader.
+        """The number of processes that say that they stay out or do not lead, or that the leader
+        knows to do so.
         """
         rows = self._view.rows if self._view is not None else {}
         shown = {
@@ -295,7 +299,7 @@ class GroupMember:
         return not reason
 
     def _may_stand(self, view: View, now: float) -> bool:
-        """Tell whether this member may lead, nobody has its promise, and its turn has come."""
+        """Tell whether this member may lead, no one has its promise, and its turn has come."""
         identity = self.identity
         if identity.member not in view.in_sync or now < self._stand_at:
             return False
@@ -486,7 +490,7 @@ class GroupMember:
             self._look_at_leader()
 
     def discarded(self) -> None:
-        """What was never committed is gone from the log."""
+        """Note that what was never committed is gone from the log."""
         self.following.discarded()
 
     def opened(self, now: float) -> None:
@@ -532,7 +536,7 @@ class GroupMember:
         """Stop in order: a leader lets the oldest follower take over once everything is committed.
 
         `StepDown` comes within `hand_over_s`; a follower may end at once: its leader
-        knows then that nobody is to wait for it.
+        knows then that no one is to wait for it.
         """
         if self.leader is not None:
             self.leader.stop(now)

@@ -1,4 +1,4 @@
-"""What a member keeps beside its store of how far its group had come, and what that tells it.
+"""A member's notes, beside its store, on how far its group had come, and what they tell it.
 
 An etcd is known by what it holds, not by its cluster id, which is derived from its arguments: one
 that was made anew by the same command has the same. It is the group's if it has the group's id, and
@@ -16,7 +16,9 @@ from amqpstore_server.cluster.keys import View
 
 
 class Notes(NamedTuple):
-    """What was seen last. It may be late by a moment: it tells the least that is true."""
+    """The state of the group as it was seen last. It may be late by a moment: it tells the least
+    that is true.
+    """
 
     group: str = ""
     """The group's id; empty if it has none, or was not seen yet."""

@@ -1,4 +1,4 @@
-"""What operators do with a group: transactions on its keys, like those of members.
+"""Operations on a group: operators' transactions on its keys, like those of members.
 
 Each change of the group or its members compares the revision of the key `group`, and puts it: so
 such changes happen one after another, each by somebody who has seen what the one before it did.
@@ -45,7 +45,7 @@ def founding(
     """Return the transaction that makes a store a group of one member, if there is no such group.
 
     Args: value, of the member's key; term, the highest one that the store knows; group_id, by which
-    members know the group again; former, the keys of an older state of it that nobody leads, which
+    members know the group again; former, the keys of an older state of it that no one leads, which
     go.
     """
     group = {
@@ -90,7 +90,7 @@ def joining(
 def removal(view: View, member: str, request: str) -> EtcdTransaction:
     """Return the transaction that removes a member which does not lead.
 
-    If it is in the in-sync list, the leader drops it from there: nobody else may change the list.
+    If it is in the in-sync list, the leader drops it from there: no one else may change the list.
     """
     return _on_group(
         view,
@@ -143,11 +143,11 @@ def switching(view: View, to: str, lease: int, request: str) -> EtcdTransaction:
 
 
 def forced_succession(view: View, member: str, request: str) -> EtcdTransaction:
-    """Return the transaction that makes one member the only candidate, while nobody leads: a person
+    """Return the transaction that makes one member the only candidate, while no one leads: a person
     says that its history holds, and that what only others had is lost.
 
-    It begins a term that nobody leads: a leader that has only lost its lease cannot regain its key
-    then, nor change the list, and nobody follows it. No member has seen a higher one, so all of
+    It begins a term that no one leads: a leader that has only lost its lease cannot regain its key
+    then, nor change the list, and no one follows it. No member has seen a higher one, so all of
     them believe in this decision, whatever they know of before.
     """
     term = 1 + max(view.term, *(_seen_term(view, one) for one in view.members))
@@ -203,7 +203,7 @@ def _seen_term(view: View, member: str) -> int:
 
 
 def disbanding(view: View, request: str) -> EtcdTransaction:
-    """Return the transaction that deletes all keys of a group that nobody leads."""
+    """Return the transaction that deletes all keys of a group that no one leads."""
     return EtcdTransaction(
         (Compare(GROUP, view.changed(GROUP)), Compare(LEADER, 0)),
         deletes=tuple(view.rows),

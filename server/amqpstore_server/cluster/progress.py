@@ -9,7 +9,9 @@ from amqpstore_server.cluster.frames import START
 
 
 class LeaveReason(Enum):
-    """Why a follower leaves the in-sync list, for people; its name in small letters is a label."""
+    """The reason why a follower leaves the in-sync list, for people; its name in small letters is a
+    label.
+    """
 
     LOST = "its disk has lost data"
     REMOVED = "it is not a voter of this group any longer"
@@ -21,7 +23,7 @@ class LeaveReason(Enum):
 
 
 class FollowerProgress:
-    """How far one follower has come; it outlives its connections."""
+    """The progress of one follower; it outlives its connections."""
 
     __slots__ = (
         "acked",

@@ -1,4 +1,4 @@
-"""Which process is that of a member.
+"""The registration of a process as that of a member.
 
 A data directory may be copied, or put back from a backup, and the file MEMBER with it. Each start
 counts a generation: in MEMBER first, and then in etcd. So whoever finds a higher one in etcd than
@@ -19,7 +19,7 @@ from amqpstore_server.cluster.tenure import Outcome
 
 
 class Registered(Enum):
-    """How far a registration has come."""
+    """The stage of a registration."""
 
     NO = "not registered"
     NOTING = "counting the start in MEMBER"
@@ -74,7 +74,9 @@ class Registering:
 
     @property
     def objection(self) -> str:
-        """Why this process stays out, or does not stand for election; empty if nothing is wrong."""
+        """The reason why this process stays out, or does not stand for election; empty if nothing
+        is wrong.
+        """
         member = self._identity.member
         if self.state is Registered.REPLACED:
             return (

@@ -8,7 +8,7 @@ from amqpstore_server.cluster.frames import HeldBatch, ReplicaPosition
 
 
 class ReplicaLog(Protocol):
-    """What a member has on disk."""
+    """The log that a member has on disk."""
 
     def tail(self) -> tuple[HeldBatch, ...]:
         """Return durable batches, newest first: enough of them for another member to find a common

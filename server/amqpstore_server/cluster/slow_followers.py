@@ -1,4 +1,4 @@
-"""Which followers hold the others up: each of their acks may come in time, and all clients wait for
+"""Followers that hold the others up: each of their acks may come in time, and all clients wait for
 it.
 """
 
@@ -36,7 +36,7 @@ class SlowFollowers:
     ) -> None:
         """Note who lacks what enough members to commit it have had for a while.
 
-        Args: had, the last frame that so many members have; lacked_s, for how long they have lacked
+        Args: had, the last frame that enough members have; lacked_s, for how long they have lacked
         the next one; waits_for, the followers that anybody waits for.
         """
         timing = self._timing
@@ -45,7 +45,7 @@ class SlowFollowers:
         self._usual_s = max(lacked_s, self._usual_s - passed_s / 2)
         for name, follower in followers.items():
             if name not in waits_for or follower.link is None:
-                # Nobody waits for it, or it is gone, which is seen to.
+                # No one waits for it, or it is gone, which is seen to.
                 follower.held_up_s = 0.0
                 follower.follow_frame(0, 0.0)
             elif now - follower.received_at < timing.slow_s:

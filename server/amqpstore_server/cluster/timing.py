@@ -1,4 +1,4 @@
-"""How long things may take. Safety of confirms depends on none of it: see `in_sync`."""
+"""Time limits of a group. The safety of confirms depends on none of it: see `in_sync`."""
 
 from __future__ import annotations
 
@@ -17,42 +17,43 @@ class Timing(NamedTuple):
     promise_s: float = 3.0
     """How long a follower does not stand for election after it has answered a beat."""
     ack_timeout_s: float = 2.0
-    """A follower that has not acked for so long, nor received a part of a large frame, while frames
-    wait for it, leaves the list.
+    """The time after which a follower leaves the list that has neither acked nor received a part of
+    a large frame while frames wait for it.
     """
     slow_s: float = 0.25
-    """A follower holds the others up that takes so long for what enough of them have, and longer
-    than they took themselves. If it does so for most of the time it leaves the list: each of its
-    acks may come in time, and all clients wait for it. A link to another continent takes less.
+    """The delay with which a follower holds the others up: it takes this long for what enough of
+    them have, and longer than they took themselves. If it does so for most of the time it leaves
+    the list: each of its acks may come in time, and all clients wait for it. A link to another
+    continent takes less.
     """
     silent_s: float = 5.0
-    """A follower of which nothing has come for so long leaves the list, also when nothing waits for
-    its ack: those who count on the list count the living.
+    """The time after which a follower of which nothing has come leaves the list, also when nothing
+    waits for its ack: those who count on the list count the living.
     """
     turn_s: float = 0.3
     """Between the candidacies of two members that could both lead."""
     unfit_s: float = 3.0
-    """A member whose disk or event loop has hung for so long does not lead."""
+    """The time after which a member whose disk or event loop hangs does not lead."""
     opening_s: float = 30.0
-    """A member that was elected and has not served a client for so long does not lead: the disk may
-    hang while the store is opened. Recovery reads what no checkpoint covers, and queues drop what
-    has expired, which takes a second or two.
+    """The time after which a member that was elected and has not served a client does not lead: the
+    disk may hang while the store is opened. Recovery reads what no checkpoint covers, and queues
+    drop what has expired, which takes a second or two.
     """
     stall_s: float = 5.0
-    """A leader that cannot commit for so long lets others try."""
+    """The time after which a leader that cannot commit lets others try."""
     disk_low_s: float = 10.0
-    """A leader whose disk has been nearly full for so long lets a follower lead that has room: what
-    its publishers wait for may never come.
+    """The time after which a leader whose disk is nearly full lets a follower lead that has room:
+    what its publishers wait for may never come.
     """
     unable_s: float = 10.0
-    """A member that was elected and could not serve clients stands again after so long."""
+    """The time after which a member that was elected and could not serve clients stands again."""
     hand_over_s: float = 5.0
     """How long a leader that hands over waits until everything is committed."""
     quiet_s: float = 0.25
     """How long it takes at most until publishers have stopped for that."""
     read_every_s: float = 1.0
     """A member looks at etcd this often, whatever its watch tells; a follower each `turn_s` while
-    nobody leads.
+    no one leads.
     """
     alive_every_s: float = 3.0
     greeting_s: float = 10.0
@@ -64,13 +65,11 @@ class Timing(NamedTuple):
     while that moves.
     """
     copy_silence_s: float = 30.0
-    """A follower that gets a copy of the store connects again when it has heard nothing for so
-    long.
-    """
+    """The silence after which a follower that gets a copy of the store connects again."""
     copy_retry_s: float = 5.0
-    """A follower whose copy was cut off waits for so long before it connects again."""
+    """The time that a follower whose copy was cut off waits before it connects again."""
     drops_within_s: float = 600.0
-    """A follower that was dropped from the list three times within so long has to wait."""
+    """The time within which three drops from the list make a follower wait."""
     first_wait_s: float = 10.0
     """What it waits for the first time; each further time twice as long."""
     longest_wait_s: float = 60.0

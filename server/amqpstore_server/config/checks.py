@@ -1,4 +1,4 @@
-"""What values of the configuration are checked with, beyond their types."""
+"""Checks of values of the configuration, beyond their types."""
 
 from __future__ import annotations
 

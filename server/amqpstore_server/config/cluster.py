@@ -45,7 +45,7 @@ _NEEDS = (
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a broker replicates its store, and where etcd is."""
+    """The configuration of a replicated broker: how it replicates its store, and where etcd is."""
 
     cluster_name: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Which keys of a configuration act on nothing, because of what others say.
+"""Keys of a configuration that act on nothing, because of the values of others.
 
 Each of them is valid, and may be there for the day on which the other key changes; but somebody has
 set it and supposes that it acts, so it is told.
@@ -13,7 +13,9 @@ from amqpstore_server.config.config import KEYS, Config
 
 
 class _Needed(NamedTuple):
-    """What some keys need to act: keys with these names or prefixes, but for the exceptions."""
+    """Requirements of some keys, without which they do not act: keys with these names or prefixes,
+    but for the exceptions.
+    """
 
     prefixes: tuple[str, ...]
     what: str

@@ -1,5 +1,5 @@
-"""What a configuration key is: its type, valid values and documentation, declared once, and how a
-value from a file, the environment or the command line is checked against them.
+"""Configuration keys: a key's type, valid values and documentation, declared once, and how a value
+from a file, the environment or the command line is checked against them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConfigError(PicklableError):
 
 @dataclass(frozen=True)
 class _Declared:
-    """What a key has beside its type and default; `key` describes it."""
+    """The declaration of a key beside its type and default; `key` describes it."""
 
     meaning: str
     is_live: bool

@@ -1,4 +1,4 @@
-"""Where the configuration comes from: command line options, then environment variables, then a TOML
+"""The sources of the configuration: command line options, then environment variables, then a TOML
 file, then the defaults.
 
 A secret may also be in a file that a variable names, with `_FILE` behind the name of its own: so
@@ -45,7 +45,7 @@ class EffectiveConfig:
 
 @dataclass(frozen=True)
 class ConfigSources:
-    """What a broker was started with, from which its configuration can be loaded again.
+    """The sources that a broker was started with, from which its configuration can be loaded again.
 
     Args: path, of the file that the command line names, if any; environment, all variables; flags,
     the texts of options by key; default_path, of the file that is read if it exists and none is

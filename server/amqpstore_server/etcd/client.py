@@ -1,7 +1,7 @@
 """The requests to etcd, each to the first endpoint that answers.
 
 A request that changes nothing, or may safely happen twice, goes to the next endpoint after any
-failure. A transaction does so only if nobody can have received it: without an answer it may have
+failure. A transaction does so only if no one can have received it: without an answer it may have
 happened, or may happen later, and a second one must not be mistaken for it.
 """
 
@@ -49,7 +49,7 @@ _Result = TypeVar("_Result")
 
 
 class Attempted(NamedTuple):
-    """What became of a transaction, and etcd's revision after it; `reason` says why it is unknown.
+    """The outcome of a transaction, and etcd's revision after it; `reason` says why it is unknown.
 
     It is refused if a compare does not hold, or a lease is gone: then it never happens.
     """
@@ -108,12 +108,14 @@ class EtcdClient:
 
     @property
     def identity(self) -> EtcdIdentity:
-        """Which etcd it is: to be known to the next process."""
+        """The identity of the etcd: the next process has to know it."""
         return self._identity.known
 
     @property
     def objection(self) -> str:
-        """Why the etcd that answers is not the one that is known; empty if it is, or none does."""
+        """The reason why the etcd that answers is not the one that is known; empty if it is, or
+        none does.
+        """
         return self._identity.objection
 
     def without_identity(self) -> EtcdClient:

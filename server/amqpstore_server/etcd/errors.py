@@ -1,4 +1,4 @@
-"""What may be wrong with an endpoint, its answer, or all of etcd."""
+"""Errors of an endpoint, of its answer, or of all of etcd."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class EtcdUnavailableError(EtcdError):
 
 
 class OtherEtcdError(EtcdError):
-    """This is another etcd than before, or its revisions went back: those that are known here mean
-    nothing there.
+    """Raised when this is another etcd than before, or its revisions went back: the revisions that
+    are known here mean nothing there.
     """
 
 

@@ -43,7 +43,7 @@ class IdentityCheck:
 
     @property
     def objection(self) -> str:
-        """Why another etcd answers than the one that is known; empty if none does."""
+        """The reason why another etcd answers than the one that is known; empty if none does."""
         return str(self._other) if self._other is not None else ""
 
     def begin(self) -> int:

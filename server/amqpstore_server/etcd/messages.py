@@ -23,7 +23,7 @@ _SHOWN_BYTES = 200
 
 
 class Header(msgspec.Struct):
-    """What is in each answer: who gives it, and at which revision it was."""
+    """The header of each answer: who gives it, and at which revision it was."""
 
     cluster_id: int
     revision: int = 0
@@ -75,8 +75,8 @@ class KeepAliveAnswer(msgspec.Struct):
 
 
 class Failure(msgspec.Struct):
-    """Why a request was not carried out. Gateways before 3.6 have `error` in the place of
-    `message`, or both.
+    """The reason why a request was not carried out. Gateways before 3.6 have `error` in the place
+    of `message`, or both.
     """
 
     message: str = ""

@@ -1,4 +1,4 @@
-"""Where etcd is, and who this is."""
+"""The endpoints of etcd, and the identity with which this process asks them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_PORT = 2379
 
 @dataclass(frozen=True)
 class EtcdSettings:
-    """How to reach etcd.
+    """The addresses and credentials with which etcd is reached.
 
     `endpoints` are URLs, as `endpoint_url` accepts them. `ca`, `certificate` and `key` are PEM
     files; without `ca`, the system's are trusted, and without `key`, it is in the certificate's

@@ -1,4 +1,4 @@
-"""What the keys of a group must hold, whoever has put it there.
+"""Checks of the values that the keys of a group must hold, whoever has put them there.
 
 An operator with etcdctl may put anything. A member that reads it must be told which key is wrong,
 and not fail where it needs a field that is missing.

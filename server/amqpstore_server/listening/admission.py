@@ -32,8 +32,8 @@ class _Waiting(NamedTuple):
 
 
 class AcceptRate:
-    """How many clients may be let in: `per_s` a second, and as many at once after a quiet second. 0
-    is any number.
+    """The rate at which clients may be let in: `per_s` a second, and as many at once after a quiet
+    second. 0 is any number.
     """
 
     def __init__(self, per_s: int = 0) -> None:
@@ -88,7 +88,7 @@ class AdmissionLine:
         milliseconds while there is traffic. Those that make others leave, who close their sockets
         in a turn of their own, are let in one by one.
 
-        Returns for how many seconds nobody else may be let in.
+        Returns for how many seconds no one else may be let in.
         """
         for _ in range(_LET_IN_AT_ONCE):
             if not self._count or self.rate.wait_s(now):

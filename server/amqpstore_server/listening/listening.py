@@ -18,7 +18,7 @@ _BACKLOG = 4096
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104
 _ACCEPTED_AT_ONCE = 128
 _BUSY_S = 0.004
-"""How long nobody is accepted, after some at once, while those who were cannot be let in."""
+"""How long no one is accepted, after some at once, while those who were cannot be let in."""
 
 _ACCEPT_AGAIN_S = 1.0
 
@@ -84,7 +84,7 @@ class Acceptor:
         self._admit = admit
         self._others_first = others_first
         self._idle: trio.CancelScope | None = None
-        """While `run` waits for the next one to connect, and nobody waits to be let in."""
+        """While `run` waits for the next one to connect, and no one waits to be let in."""
 
     async def run(self) -> None:
         """Accept clients until cancelled, and close the listener then, and those that still wait to

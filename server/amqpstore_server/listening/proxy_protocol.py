@@ -37,7 +37,7 @@ _IP_VERSIONS = {"TCP4": 4, "TCP6": 6}
 
 
 class ProxyHeaderError(ValueError):
-    """What was sent is not a header of the PROXY protocol."""
+    """Raised when what was sent is not a header of the PROXY protocol."""
 
 
 class Addresses(NamedTuple):

@@ -1,4 +1,4 @@
-"""Who may log in, and how.
+"""Logins: who may log in, and how.
 
 - `logins`: by password, certificate or token; `users`: users and their tags.
 - `login_checks`: the queue for password checks; `password_hashes`: the hashes in definitions files.

@@ -59,8 +59,8 @@ class Certificates:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What a new client is accepted with; the name that it asks for may choose another
-        certificate.
+        """The TLS context that a new client is accepted with; the name that it asks for may choose
+        another certificate.
         """
         return self._pairs[0].context
 

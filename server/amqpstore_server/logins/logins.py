@@ -1,4 +1,4 @@
-"""Who may log in: by password, by a certificate that was verified, or with a token."""
+"""Checks of logins: by password, by a certificate that was verified, or with a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as one peer, for limits of what one may have."""
+"""Peers: which addresses count as one, for limits of what one peer may have."""
 
 from __future__ import annotations
 

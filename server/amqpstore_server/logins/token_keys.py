@@ -38,9 +38,7 @@ class KeysError(Exception):
 
 
 class KeySource:
-    """Where the keys of the configuration come from. `is_remote` if they are fetched, from
-    `address`.
-    """
+    """The source of the configured keys. `is_remote` if they are fetched, from `address`."""
 
     def __init__(self, config: Config) -> None:
         self._directory = config.oauth_keys

@@ -44,7 +44,7 @@ Answer = Response
 
 
 class Pieces(Response):
-    """An answer whose content was made in pieces, and is sent so: nobody waits while it is put
+    """An answer whose content was made in pieces, and is sent so: no one waits while it is put
     together.
     """
 

@@ -30,7 +30,7 @@ BodyT = TypeVar("BodyT")
 
 
 class NoBody(msgspec.Struct):
-    """What a route reads that has no body."""
+    """The body of a route that reads none."""
 
 
 async def read_body(request: Request, max_bytes: int, large: trio.Semaphore) -> bytes:

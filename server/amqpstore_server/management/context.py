@@ -1,4 +1,6 @@
-"""What requests are answered from: the parts of the broker that the management door needs."""
+"""The context that requests are answered from: the parts of the broker that the management door
+needs.
+"""
 
 from __future__ import annotations
 

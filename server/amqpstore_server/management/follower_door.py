@@ -127,7 +127,7 @@ class FollowerDoor:
         return _told("" if figures.leader else _NOBODY_LEADS)
 
     async def _get_alarms(self, _request: Request) -> Response:
-        # It blocks nobody: whether publishers wait, the leader says.
+        # It blocks no one: whether publishers wait, the leader says.
         return _told("", alarms=[])
 
     async def _get_damage(self, _request: Request) -> Response:

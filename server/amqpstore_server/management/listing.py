@@ -37,7 +37,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class RowKind(Protocol[T_contra]):
-    """How rows are made of items."""
+    """A kind of rows, and how they are made of items."""
 
     def reader(self, path: Sequence[str]) -> Callable[[T_contra], Any]:
         """Return what reads one column, or what is inside it, of many items; it returns ABSENT for
@@ -109,7 +109,7 @@ MADE: RowKind[Mapping[str, Any]] = _Made()
 
 @dataclass(frozen=True)
 class ListQuery:
-    """What a list is asked for. `page` is 0 without pages."""
+    """The parameters that a list is asked with. `page` is 0 without pages."""
 
     page: int = 0
     page_size: int = _PAGE_SIZE

@@ -1,4 +1,4 @@
-"""Who asks: the login of a request, and what it may see and do.
+"""The login of a request, and what it may see and do.
 
 Logins are checked by the same functions as those of AMQP clients, in the same queue, so that wrong
 ones cost the broker no more here than there; a login that was right is remembered. Tags mean what

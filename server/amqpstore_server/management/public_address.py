@@ -1,4 +1,5 @@
-"""Where a browser sees this door: behind a proxy under another host, scheme and path than here.
+"""The address at which a browser sees this door: behind a proxy under another host, scheme and path
+than here.
 
 A proxy that ends TLS passes requests on without it, many replace `Host` by the address that they
 connect to, and some serve the door below a path, which they take away or leave. What the

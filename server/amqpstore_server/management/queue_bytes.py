@@ -1,4 +1,4 @@
-"""How many messages a queue has and how many bytes, by RabbitMQ's names: see `MessageSums`.
+"""Counts of a queue's messages and bytes, by RabbitMQ's names: see `MessageSums`.
 
 `_ram` is what is in memory with its bodies, `_paged_out` what is on disk alone.
 """

@@ -1,4 +1,4 @@
-"""What a route is: its method and path, who may call it, and what it is described as.
+"""Routes: the method and path of each, who may call it, and what it is described as.
 
 The application and its description for OpenAPI are built of the same entries.
 """

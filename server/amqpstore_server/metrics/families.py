@@ -44,7 +44,7 @@ def single(described: Described, value: float, labels: Mapping[str, str] | None 
 
 
 class Distribution(Protocol):
-    """What a histogram is made of: see `BucketHistogram`."""
+    """The values that a histogram is made of: see `BucketHistogram`."""
 
     @property
     def bounds(self) -> Sequence[float]: ...

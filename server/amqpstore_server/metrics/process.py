@@ -1,4 +1,4 @@
-"""What a process uses, and what it may use, whether it leads or follows: RabbitMQ's metrics."""
+"""Resources that a process uses and may use, whether it leads or follows: RabbitMQ's metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics are collected from: the parts of one running broker."""
+"""The source that metrics are collected from: the parts of one running broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service manager is told: the protocol of sd_notify(3), which needs no library."""
+"""Messages to a service manager: the protocol of sd_notify(3), which needs no library."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals at which other servers reopen their logs, and that would end this one."""
 
 _early_reloads: list[int] = []
-"""The SIGHUPs that came while nobody could read the configuration again."""
+"""The SIGHUPs that came while no one could read the configuration again."""
 
 
 def prepare_signals() -> None:
@@ -47,7 +47,7 @@ def _remember(number: int, _frame: object) -> None:
 
 
 def _end_at_once(_number: int, _frame: object) -> None:
-    """End a start: nobody is served yet, so there is nothing to wait for, and the next start goes
+    """End a start: no one is served yet, so there is nothing to wait for, and the next start goes
     on with what was begun on disk. The first process of a container could not be stopped otherwise
     while it recovers the store: it gets no signal that it has no handler for.
     """

@@ -1,5 +1,5 @@
-"""What one table may hold, with everything in it, by whatever road it comes; and what the messages
-in one answer may have, whatever was asked.
+"""Bounds of one table, with everything in it, whichever way it comes; and of the messages in one
+answer, whatever was asked.
 
 The limits are those of AMQP tables (`field_table`). What comes as JSON becomes tables, or is kept
 and listed like them: bodies of requests, filters, definitions. All of it is counted here, JSON

@@ -1,5 +1,5 @@
-"""What has been received, in batches: consecutive publishes of a channel, and acks of contiguous
-tags, are one event each.
+"""Events: what has been received, in batches: consecutive publishes of a channel, and acks of
+contiguous tags, are one event each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Publishes:
 @final
 class Acks:
     """basic.acks of the tags `first` to `last`, each a frame of its own; or one with `multiple`, of
-    all tags up to `last`. A basic.ack on channel 0, where nobody can ack, is a `ReceivedMethod`.
+    all tags up to `last`. A basic.ack on channel 0, where no one can ack, is a `ReceivedMethod`.
     """
 
     __slots__ = ("channel", "first", "last", "multiple")

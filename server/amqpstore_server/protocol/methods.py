@@ -234,7 +234,7 @@ class ChannelFlow(Method):
 
 @_method(20, 21)
 class ChannelFlowOk(Method):
-    """What the asked peer does from now on."""
+    """The answer of the asked peer: what it does from now on."""
 
     active: Bit
 
@@ -727,7 +727,7 @@ class DtxRecover(Method):
 
 @_method(100, 81)
 class DtxRecoverOk(Method):
-    """Their names, one behind another: each as the arguments of `Prepare`."""
+    """The names of prepared branches, one behind another: each as the arguments of `Prepare`."""
 
     in_doubt: LongStr
 

@@ -49,7 +49,7 @@ _HEADER_HEAD_MASK = b"\xff\xff\0\0\xff\xff\xff\xff"
 _BODY_HEAD_MASK = b"\xff\xff\0\0\0\0\0\0"
 
 _READ_HEADERS = {name[1:] for name in READ_HEADERS}
-"""Their names, without the length."""
+"""The names of the headers that the broker reads, without their length."""
 
 _STRINGS = b"Sx"
 _TABLE, _ARRAY = b"FA"

@@ -1,4 +1,4 @@
-"""What publishes are addressed to: each basic.publish is decoded once for all that repeat it."""
+"""Targets of publishes: each basic.publish is decoded once for all that repeat it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What makes a broker a member of a group: decisions of `amqpstore_server.cluster` carried out on
-sockets, disks and etcd.
+"""The machinery that makes a broker a member of a group: decisions of `amqpstore_server.cluster`
+carried out on sockets, disks and etcd.
 
 Nothing of this is imported by a single node.
 

@@ -1,5 +1,5 @@
-"""What a follower that joins is sent: all definitions, and the batches that it lacks, from the
-leader's own segments.
+"""Catching up of a follower that joins: it is sent all definitions, and the batches that it lacks,
+from the leader's own segments.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from amqpstore_server.replication.member_log import MemberLog
 
 
 class Leading(Protocol):
-    """What the state machine of a leader is asked, in any thread. None: it leads no longer."""
+    """A question to the state machine of a leader, in any thread. None: it leads no longer."""
 
     def seal(self, layout: bytes, content: bytes) -> ShippedBatch | None: ...
 
@@ -157,7 +157,7 @@ class LeaderCompanion:
             self.on_settled()
 
     def depose(self, reason: str) -> None:
-        """This member leads no longer: nobody waits any more."""
+        """End the leadership of this member: none of its clients waits any more."""
         with self._lock:
             self._deposed = reason
             self._changed.notify_all()

@@ -210,7 +210,7 @@ class Controller:
     # The state machine.
 
     def _tell(self, happen: Callable[[GroupMember, float], _Result]) -> _Result:
-        """Let something happen to the state machine, which nobody else has meanwhile, and obey
+        """Let something happen to the state machine, which no one else has meanwhile, and obey
         it.
         """
         with self._lock:
@@ -218,7 +218,7 @@ class Controller:
                 result = happen(self.member, time.monotonic())
                 self._obey()
             except BaseException as error:
-                # Nobody knows what it would have asked for: this process cannot go on.
+                # No one knows what it would have asked for: this process cannot go on.
                 self.orders.fail(error)
                 raise
         return result
@@ -318,11 +318,11 @@ class Controller:
             self._companion.depose(reason)
         self.orders.depose(reason)
         if not self._has_released:
-            # Nobody has asked for the store yet.
+            # No one has asked for the store yet.
             self._lane.put(Follow())
 
     def _note(self, effect: WriteNotes) -> None:
-        """Write MEMBER, in the lane's thread: nobody else waits for that."""
+        """Write MEMBER, in the lane's thread: no one else waits for that."""
         try:
             self._file.write(effect.notes)
         except OSError as error:

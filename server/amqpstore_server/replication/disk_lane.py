@@ -95,7 +95,7 @@ class DiskAnswers(Protocol):
         """The store is open again after a leadership."""
 
     def stream_failed(self) -> None:
-        """What the leader sends cannot be taken: hang up, and connect again."""
+        """Hang up, and connect again: what the leader sends cannot be taken."""
 
     def failed(self, error: BaseException) -> None:
         """The store is lost for this process."""

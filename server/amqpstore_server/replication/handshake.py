@@ -1,16 +1,17 @@
-"""How two members prove to each other that they know the group's secret, before anything else.
+"""The handshake by which two members prove to each other that they know the group's secret, before
+anything else.
 
     dialer to listener      MAGIC, purpose (1 byte), nonce (32 bytes)
     listener to dialer      MAGIC, nonce (32 bytes), proof (32 bytes)
     dialer to listener      proof (32 bytes)
 
 A proof is the HMAC-SHA-256, under the secret, of who gives it, the purpose, and both nonces: so it
-cannot be used again, nor sent back to its sender. Nobody gets more than these few bytes, or more
+cannot be used again, nor sent back to its sender. No one gets more than these few bytes, or more
 time than the deadline, without one. What follows is not encrypted by this: that takes certificates.
 
 The keys for tags of frames, one for each direction, are the HMAC-SHA-256, under the secret, of what
 a proof is made of, with `frames of dialer` and `frames of listener` as the role. Whether there are
-tags is decided by the purpose, which is under the proofs: nobody between the two can change that.
+tags is decided by the purpose, which is under the proofs: no one between the two can change that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DEADLINE_S = 3.0
 
 
 class Purpose(Enum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     STREAM = b"s"
     """A follower takes the leader's frames, without tags: over TLS, or one of them is too old."""
@@ -41,8 +42,8 @@ class Purpose(Enum):
 
 
 class PeerSession(NamedTuple):
-    """What two members have agreed on: what the connection is for, and with which tags this one
-    sends frames and reads them; None without tags.
+    """The agreement of two members: what the connection is for, and with which tags this one sends
+    frames and reads them; None without tags.
     """
 
     purpose: Purpose
@@ -55,7 +56,7 @@ class HandshakeError(Exception):
 
 
 class HandshakeSocket(Protocol):
-    """What a handshake needs of a socket, with TLS or without."""
+    """A socket as a handshake needs it, with TLS or without."""
 
     def settimeout(self, timeout: float | None, /) -> None: ...
 

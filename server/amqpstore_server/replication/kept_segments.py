@@ -20,12 +20,16 @@ from amqpstore.system.filenames import KEPT, kept_path, kept_segment, segment_pa
 _log = logging.getLogger(__name__)
 
 _HELD_S = 60.0
-"""For so long a segment is held for a follower: it has to connect again when it has its copy."""
+"""The time for which a segment is held for a follower: it has to connect again when it has its
+copy.
+"""
 _COPIES = "copies"
 
 
 class KeptSegments:
-    """What is kept in a member's directory, at most `max_bytes`. For one thread at a time."""
+    """The segments that are kept in a member's directory, at most `max_bytes`. For one thread at a
+    time.
+    """
 
     def __init__(self, directory: str, max_bytes: int) -> None:
         self._directory = directory
@@ -44,7 +48,7 @@ class KeptSegments:
         return {one: kept_path(self._directory, one, end) for one, end in self.ends.items()}
 
     def has(self, number: int) -> bool:
-        """Tell whether a segment is kept, and nobody has removed its file."""
+        """Tell whether a segment is kept, and no one has removed its file."""
         end = self.ends.get(number)
         return end is not None and os.path.exists(kept_path(self._directory, number, end))
 
@@ -59,7 +63,7 @@ class KeptSegments:
         except FileExistsError:
             pass
         except OSError as error:
-            # Nobody needs it as long as everybody is there.
+            # No one needs it as long as everybody is there.
             extra = {"path": path, "reason": str(error)}
             _log.warning("a segment is not kept for members that are away", extra=extra)
             return

@@ -1,7 +1,7 @@
 """Connections between members: one TCP connection each, with a thread that reads and one that
 writes.
 
-Nobody waits for a peer: whoever has a frame sends at once what the socket takes of it, which wakes
+No one waits for a peer: whoever has a frame sends at once what the socket takes of it, which wakes
 no thread. All else is queued, up to a limit. A peer that leaves more unread loses its connection,
 and catches up from the log when it has connected again.
 
@@ -53,7 +53,7 @@ Write: TypeAlias = Callable[[Frame], None]
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is left of a frame that was sent in part: nothing else may be sent before it."""
+    """The rest of a frame that was sent in part: nothing else may be sent before it."""
 
     parts: tuple[memoryview, ...]
     size: int
@@ -83,7 +83,7 @@ class LinkEvents(Protocol):
         """A part of a frame has come."""
 
     def refused(self, link: int) -> None:
-        """What has come is not a frame, or not the one that the peer sent next."""
+        """Refuse what has come: it is not a frame, or not the one that the peer sent next."""
 
     def disconnected(self, link: int, reason: str) -> None: ...
 

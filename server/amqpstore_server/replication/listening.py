@@ -56,7 +56,7 @@ class Strangers:
     """The connections that have not proved yet to be a member's: a limited number of them.
 
     One more puts out the oldest of the address that has the most: whoever opens many and is silent
-    keeps nobody out, as a member proves what it is at once.
+    keeps no one out, as a member proves what it is at once.
     """
 
     def __init__(self, limit: int) -> None:
@@ -117,7 +117,7 @@ class MemberListener:
         threading.Thread(target=self._accept, name="members", daemon=True).start()
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no one any more."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -30,7 +30,7 @@ class MemberFile:
 
     @property
     def notes(self) -> Notes:
-        """What it says of how far the group had come."""
+        """The file's notes on how far the group had come."""
         return notes_of(self._found)
 
     def write(self, notes: Notes) -> None:

@@ -1,4 +1,4 @@
-"""What a member knows of its own log, for all threads: the state machine asks without waiting for
+"""A member's knowledge of its own log, for all threads: the state machine asks without waiting for
 the disk.
 """
 

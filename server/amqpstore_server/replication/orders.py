@@ -1,4 +1,4 @@
-"""What the state machine orders the thread to do that has the store of a leader."""
+"""Orders of the state machine to the thread that has the store of a leader."""
 
 from __future__ import annotations
 

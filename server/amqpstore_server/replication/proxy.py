@@ -54,7 +54,7 @@ class KnownLeader(NamedTuple):
 class Proxy:
     """The clients of one follower.
 
-    Args: leader, says who leads; None while nobody is known to. connect, returns a connection to
+    Args: leader, says who leads; None while no one is known to. connect, returns a connection to
     that address on which a member has proved to be one; called in threads.
     """
 

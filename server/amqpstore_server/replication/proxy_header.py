@@ -1,5 +1,5 @@
-"""Who a client is that a follower passes on: a header of the PROXY protocol, version 2, in front of
-what the client sends.
+"""The client that a follower passes on: a header of the PROXY protocol, version 2, in front of what
+the client sends.
 
 Among its further fields is one of type ALPN (1), with the door the client came through. It is
 believed of members only, which have proved to be some before they send it.

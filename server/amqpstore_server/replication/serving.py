@@ -95,8 +95,8 @@ def serve_member(
 
 
 class Doorways(NamedTuple):
-    """Where a follower takes clients and requests to the management API, if it `passes_on` these,
-    and where it is asked about itself.
+    """The sockets on which a follower takes clients and requests to the management API, if it
+    `passes_on` these, and on which it is asked about itself.
     """
 
     config: Config

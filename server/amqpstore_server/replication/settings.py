@@ -1,4 +1,4 @@
-"""What the configuration says about the cluster, as those need it who act on it."""
+"""The configuration of the cluster, in the form in which the code that acts on it needs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MemberCertificates:
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """How a broker is a member of a group.
+    """The settings of a broker as a member of a group.
 
     `cluster` and `group` say where in etcd its keys are. `replicate` is the address to listen on,
     `advertise` how others reach it, and `amqp` how clients do: HOST:PORT, or [IPV6]:PORT.
@@ -46,7 +46,7 @@ class ClusterSettings:
 
     @property
     def prefix(self) -> str:
-        """What the group's keys in etcd begin with."""
+        """The prefix of the group's keys in etcd."""
         return f"/amqpstore/{self.cluster}/{self.group}/"
 
 

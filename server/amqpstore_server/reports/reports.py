@@ -33,7 +33,7 @@ class ReportError(Exception):
 
 
 class RecoveredQueue(msgspec.Struct):
-    """What a start found in one queue."""
+    """The messages that a start found in one queue."""
 
     vhost: str | None = None
     queue: str | None = None
@@ -70,7 +70,7 @@ class SetAsideQueue(msgspec.Struct):
 
 
 class RecoveryContent(msgspec.Struct):
-    """What a start found after a crash: see `recovery_reports`."""
+    """The findings of a start after a crash: see `recovery_reports`."""
 
     segments: int
     scanned_bytes: int
@@ -104,7 +104,7 @@ class BrokenPromise(msgspec.Struct):
 
 
 class DrillStep(msgspec.Struct):
-    """What was done, and how many of the promised messages survived it."""
+    """A step of a drill, and how many of the promised messages survived it."""
 
     round: int
     number: int
@@ -131,7 +131,7 @@ class DrilledScenario(msgspec.Struct):
 
 
 class DrillContent(msgspec.Struct):
-    """What a drill found."""
+    """The findings of a drill."""
 
     version: str
     violated: bool

@@ -1,4 +1,4 @@
-"""What the broker has counted, as totals, rates and samples over time.
+"""The broker's counts, as totals, rates and samples over time.
 
 The counters themselves are in the broker (`broker.counters`) and cost it a few additions for each
 run of messages. This package reads them about once a second.

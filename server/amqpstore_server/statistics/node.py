@@ -1,4 +1,4 @@
-"""What the node uses, and what it has done since its start: the figures that have rates."""
+"""The resources that the node uses, and its work since its start: the figures that have rates."""
 
 from __future__ import annotations
 

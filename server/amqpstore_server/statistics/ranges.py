@@ -1,4 +1,4 @@
-"""What part of the past a request asks for: an age and an increment, in seconds."""
+"""The part of the past that a request asks for: an age and an increment, in seconds."""
 
 from __future__ import annotations
 

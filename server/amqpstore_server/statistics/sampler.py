@@ -40,10 +40,10 @@ MAX_BYTES = 48 << 20
 _TOTALS_S = 1.0
 _OBJECTS_S = 5.0
 _PRICE = 200
-"""A pass is followed by a pause of at least so many times the processor time that it took."""
+"""The pause after a pass, at least, divided by the processor time that the pass took."""
 
 _KEPT_MS = OBJECTS[-1].step_ms * OBJECTS[-1].samples
-"""An object that has not changed for so long has no series any more."""
+"""The time without a change after which an object has no series any more."""
 
 _AT_ONCE = 128
 """Objects that are sampled before others have their turn: a quarter of a millisecond."""
@@ -118,8 +118,8 @@ def exchange_values(counters: ExchangeCounters) -> tuple[int, ...]:
 
 
 class QueueSums(NamedTuple):
-    """What there is in all queues together, as of the last pass: how many they are, and those all
-    of whose entries are `in_memory`; their consumers; messages whose entries are on disk only
+    """The sums over all queues, as of the last pass: how many queues there are, and how many have
+    all their entries `in_memory`; their consumers; messages whose entries are on disk only
     (`paged`), and the bytes of their bodies as far as they are known; messages that cannot be read;
     and how many messages there are where, with their bytes (`messages`).
     """
@@ -139,8 +139,8 @@ class QueueSums(NamedTuple):
 
 
 class LastSample(NamedTuple):
-    """What the last pass found: the values, a series if they have ever changed, and which pass was
-    the first to find these values.
+    """The findings of the last pass: the values, a series if they have ever changed, and which pass
+    was the first to find these values.
     """
 
     values: tuple[int, ...]
@@ -308,7 +308,7 @@ class Sampler:
         return share if share > LEAST_SHARE else 0.0
 
     async def passes(self, pause: Callable[[float], Awaitable[object]]) -> None:
-        """Take samples until it is cancelled. Args: pause, waits for so many seconds."""
+        """Take samples until it is cancelled. Args: pause, waits for a number of seconds."""
         totals, objects = _Pass(_TOTALS_S), _Pass(_OBJECTS_S)
         while True:
             now_s = self._clock.monotonic_ms() / 1000
@@ -424,7 +424,7 @@ class Sampler:
 
 
 class _Pass:
-    """When one kind of pass is due. It takes longer until the next one the more it costs."""
+    """The schedule of one kind of pass. It takes longer until the next one the more it costs."""
 
     def __init__(self, every_s: float) -> None:
         self.due_s = 0.0

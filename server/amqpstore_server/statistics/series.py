@@ -19,7 +19,7 @@ _LEAST_SAMPLES = 13
 
 
 class SampleRetention(NamedTuple):
-    """How many samples are kept, one for each `step_ms`."""
+    """The number of samples that are kept, one for each `step_ms`."""
 
     step_ms: int
     samples: int
@@ -141,5 +141,5 @@ class CounterSeries:
 
 
 def series_bytes(retentions: Sequence[SampleRetention], width: int) -> int:
-    """Return about what a full series of so many values takes in memory."""
+    """Return about how many bytes of memory a full series of `width` values takes."""
     return _SERIES_BYTES + 8 * (width + 1) * sum([samples for _, samples in retentions])

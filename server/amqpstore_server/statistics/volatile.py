@@ -1,5 +1,5 @@
-"""How many messages of each queue are not in the log, and so end with the process: a file beside
-the store says it, for the next start to count what was lost.
+"""Counts of the messages of each queue that are not in the log, and so end with the process: a file
+beside the store says it, for the next start to count what was lost.
 
 A process that stops writes it last. One that is killed has written it about a second before, so
 that its counts are those of that moment; the file is not synced, and after a power cut it may be
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class LostMessages(msgspec.Struct, frozen=True):
-    """What the last process has lost: virtual hosts, queues, and how many messages. `is_final` if
+    """The losses of the last process: virtual hosts, queues, and how many messages. `is_final` if
     it has stopped, and so knew; otherwise it is what was there at `time_ms`.
     """
 

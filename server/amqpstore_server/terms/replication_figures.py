@@ -1,4 +1,4 @@
-"""What the metrics of a member tell of its group: those of a leader, and those of a follower."""
+"""Figures of a member about its group, for metrics: of a leader, and of a follower."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReplicationFigures(NamedTuple):
 
 
 class FollowerFigures(NamedTuple):
-    """Figures of one moment. `leader` is the address of who leads, and empty while nobody is known
+    """Figures of one moment. `leader` is the address of who leads, and empty while no one is known
     to; `takes_clients`: clients that come here are passed on to it. `batch` is the last one on disk
     here, and `lag_batches` are confirmed and not here, as far as this member knows.
     `received_bytes` of `copy_bytes` of the leader's store are here, while it gets a copy.

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class ServingTerm(Protocol):
-    """What waits for others than this broker's own disk, and what ends the time."""
+    """The time in which a broker serves: what waits for others than its own disk, and what ends the
+    time.
+    """
 
     @property
     def has_followers(self) -> bool:

@@ -52,7 +52,7 @@ _NOBODY_LISTENS = (errno.ENOENT, errno.ECONNREFUSED, errno.ELOOP)
 """There is no socket, that of a broker that was killed, or something that is not a socket."""
 
 _PATIENCE_S = 10.0
-"""After this time without an answer people are told what they are waiting for."""
+"""The time without an answer after which people are told what they are waiting for."""
 
 
 class RefusedError(ToolError):

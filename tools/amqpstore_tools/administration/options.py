@@ -1,4 +1,4 @@
-"""What the verbs for operators share: their options, and how they end."""
+"""The parts that the verbs for operators share: their options, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where passwords are read from: a terminal, standard input or a file.
+"""The sources of passwords: a terminal, standard input or a file.
 
 Never from the command line, which other users of the machine can read, and shells remember.
 """

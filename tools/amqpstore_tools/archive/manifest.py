@@ -27,7 +27,9 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class LogPosition(NamedTuple):
-    """Where the next run continues: an offset in a segment of the log, and the LSN there."""
+    """The position where the next run continues: an offset in a segment of the log, and the LSN
+    there.
+    """
 
     segment: Number
     offset: Number

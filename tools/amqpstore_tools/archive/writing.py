@@ -51,7 +51,7 @@ class SegmentItem(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveContext:
-    """What all tasks of a run know."""
+    """The context that all tasks of a run share."""
 
     run: int
     staging: str

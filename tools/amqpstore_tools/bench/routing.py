@@ -1,4 +1,4 @@
-"""What a run declares on the broker: queues, an exchange, bindings, and the routes of publishes."""
+"""The declarations of a run: queues, an exchange, bindings, and the routes of publishes."""
 
 import random
 from dataclasses import dataclass

@@ -243,7 +243,7 @@ class StoreCheck(PreparedStore):
 
     @property
     def known(self) -> Known:
-        """What is known of the store when all files have been read."""
+        """The facts about the store that are known when all files have been read."""
         return Known(self._is_whole and not self._has_damaged_index, self.history.removed)
 
     def compare_jobs(self) -> dict[int, CompareJob]:

@@ -15,7 +15,7 @@ WHERE_EXPLAINED = (
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is.
+    """The severity of a finding.
 
     `ERROR`: something is lost, or will be, or the store does not open. `WARNING`: the store serves
     what it holds, but something in it is wrong. `NOTE`: normal after a crash or a repair.

@@ -30,7 +30,7 @@ ONE_BY_ONE = ("index", "segments", "marks")
 
 @dataclass(frozen=True)
 class StoreContext:
-    """What all steps know of one store; `rows` are None without a catalog.
+    """The context of one store that all steps share; `rows` are None without a catalog.
 
     A step gets rows of `ONE_BY_ONE` with its job; they may be missing here. `ranges` are the ids of
     accounts by segment; `names` are those of queues by id.
@@ -75,7 +75,7 @@ class Read:
 
 @dataclass
 class Summary:
-    """What the other steps need to know of a segment.
+    """The facts about a segment that the other steps need.
 
     `segment` is without records, except that the one with the checkpoint position has its batches.
     `log` has the findings in the log, None if the state before it was unknown; then `after` is the
@@ -122,7 +122,7 @@ class IndexResult:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a store when all files have been read: see `ReferenceChecker`."""
+    """The facts that are known of a store when all files were read: see `ReferenceChecker`."""
 
     is_whole: bool
     removed: dict[int, list[Range]]
@@ -130,8 +130,8 @@ class Known:
 
 @dataclass(frozen=True)
 class CompareJob:
-    """What a segment is compared with: the log before it, its rows, and what came after the
-    checkpoint position; None if there is none.
+    """The facts that a segment is compared with: the log before it, its rows, and what came after
+    the checkpoint position; None if there is none.
     """
 
     place: LogPlace | None

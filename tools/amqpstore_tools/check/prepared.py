@@ -15,7 +15,8 @@ from amqpstore_tools.check.index import Live
 
 
 class Holdings:
-    """How many messages queues hold: live entries of index files, and the changes in the log.
+    """Counts of the messages that queues hold: live entries of index files, and the changes in the
+    log.
 
     Args: counted, messages of queues whose index files are not in `live`.
     """

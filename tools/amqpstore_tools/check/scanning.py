@@ -110,12 +110,12 @@ class ScannedBatch:
 
     @property
     def possible_operations(self) -> list[Operation]:
-        """Its operations without those that contradict others, or its messages."""
+        """The batch's operations without those that contradict others, or its messages."""
         return EnqueueOrder({}, 0).split(self)[0]
 
     @property
     def contradiction(self) -> str:
-        """Why one of its operations is not possible; empty if all are."""
+        """The reason why one of the operations is not possible; empty if all are."""
         return next(iter(EnqueueOrder({}, 0).split(self)[1]), "")
 
     def has(self, first_id: int, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""What was durable and is missing in the log, as findings: see `amqpstore.evidence`."""
+"""Durable batches and messages missing in the log, as findings: see `amqpstore.evidence`."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class SegmentJob(NamedTuple):
 
 
 class PreparedStore:
-    """What is known of a store before its segments are read."""
+    """The facts about a store that are known before its segments are read."""
 
     def __init__(self, store: ReadableStore, tell: Progress) -> None:
         self._directory, self._files, self._catalog, self._is_live = store

@@ -1,4 +1,4 @@
-"""What operators do with a group of replicas: its keys in etcd, and the directories of members.
+"""Operators' work on a group of replicas: its keys in etcd, and the directories of members.
 
 - `group`: the keys, read and changed by compare-and-set; `naming`: how members are named.
 - `directory`: what makes a data directory a member's.

@@ -1,4 +1,4 @@
-"""What makes a data directory a member's: the file MEMBER beside the store."""
+"""The data directory of a member, which the file MEMBER beside the store makes one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FILES = OsFiles()
 
 
 class MemberStore(NamedTuple):
-    """What a member's store has: its id, the highest term it knows, and the LSN of the last batch
-    of its log.
+    """The contents of a member's store: its id, the highest term it knows, and the LSN of the last
+    batch of its log.
     """
 
     store_id: str

@@ -21,7 +21,7 @@ from amqpstore_tools.cluster.naming import named
 from amqpstore_tools.offline.exits import ToolError, UsageError
 
 _MANY = 3
-"""From so many replicas on, a leader that is alone should not confirm."""
+"""The number of replicas from which on a leader that is alone should not confirm."""
 _DROPPED_S = 15.0
 
 

@@ -1,4 +1,4 @@
-"""Who leads: by an operator's wish, or by force."""
+"""Changes of the leader: by an operator's wish, or by force."""
 
 from __future__ import annotations
 

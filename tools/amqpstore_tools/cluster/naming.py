@@ -1,4 +1,4 @@
-"""How members are named on a command line: by id, by its beginning, or by address."""
+"""Names of members on a command line: by id, by its beginning, or by address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and scripts are shown of a group."""
+"""The status of a group, for people and scripts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemberStatus(NamedTuple):
 
     @property
     def copied(self) -> str:
-        """How much of a copy has come, for people; empty if it receives none."""
+        """The part of a copy that has come, for people; empty if it receives none."""
         if not self.copy_bytes:
             return ""
         return f"{100 * self.copied_bytes // self.copy_bytes} % of {size(self.copy_bytes)}"

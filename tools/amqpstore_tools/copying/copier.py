@@ -61,7 +61,7 @@ CATALOG_PATH = f"{CATALOG}/{CATALOG_FILE}"
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """How to copy. `links`: files that never change become hard links, where possible.
+    """The options of a copy. `links`: files that never change become hard links, where possible.
 
     `against`, an earlier copy. `verify`: `new` files only, `all`, including those from the earlier
     copy, or `none`. `expected`, what the source is known to contain. `manifest`, whether the copy

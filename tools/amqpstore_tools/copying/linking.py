@@ -35,7 +35,7 @@ _HEAD_BYTES = 64
 
 
 class How(Enum):
-    """How a file gets into a copy."""
+    """The way in which a file gets into a copy."""
 
     COPIED = "copied"
     LINKED = "linked"

@@ -43,9 +43,9 @@ _OPTIONS = Options(
 
 @dataclass(frozen=True)
 class Hit:
-    """What was damaged, in words; the file, relative to the store's directory; and for a record its
-    kind, and its number if it is a message. `may_refuse`: the store need not open. `gone`: ids of
-    messages whose bytes are lost.
+    """The damage that was done, in words; the file, relative to the store's directory; and for a
+    record its kind, and its number if it is a message. `may_refuse`: the store need not open.
+    `gone`: ids of messages whose bytes are lost.
     """
 
     did: str

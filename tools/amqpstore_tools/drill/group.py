@@ -207,14 +207,16 @@ class DrilledGroup:
         return leading[0]
 
     def wait_until_in_sync(self, count: int = SIZE) -> None:
-        """Return when so many are in the list, and one of them leads. Raises: BrokerEndedError."""
+        """Return when `count` members are in the list, and one of them leads. Raises:
+        BrokerEndedError.
+        """
         self._wait(
             f"fewer than {count} are in sync",
             lambda: len(self.keys.view().in_sync) >= count and self.leader() is not None,
         )
 
     def wait_until_settled(self, least_s: float) -> None:
-        """Return when somebody leads; or after at least so long, when each member that runs says
+        """Return when somebody leads; or after at least `least_s`, when each member that runs says
         why it waits. Raises: BrokerEndedError.
         """
         since = time.monotonic()

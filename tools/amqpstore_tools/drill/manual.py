@@ -1,4 +1,5 @@
-"""What the manual has an operator do with a damaged store: check, export, repair, restore a copy.
+"""The steps that the manual has an operator take with a damaged store: check, export, repair,
+restore a copy.
 
 Each step is done as it would be typed, and compared with the optimum: every message whose bytes are
 intact comes out of an export and of a repair, and everything out of a restored copy; a check does

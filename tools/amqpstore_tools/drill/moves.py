@@ -72,8 +72,8 @@ def explore_moves(
 def _history(
     open_store: OpenStore, files: MemoryFiles, rng: random.Random, moves: int
 ) -> tuple[MemoryFiles, list[Operation | int]]:
-    """Return the disk before the moves, and the operations on it; a number means that so many moves
-    were promised then.
+    """Return the disk before the moves, and the operations on it; a number is that of the moves
+    that were promised then.
     """
     store = open_store(files)
     source, *targets = (store.create_queue({"name": name}) for name in (_SOURCE, *_TARGETS))

@@ -44,8 +44,8 @@ class Mounted(NamedTuple):
 
 
 class Syncs(NamedTuple):
-    """What some synced writes took: the median time of a sync, that of a write past the cache, and
-    the writes and flushes that the device has counted; None for what cannot be known.
+    """The costs of some synced writes: the median time of a sync, that of a write past the cache,
+    and the writes and flushes that the device has counted; None for what cannot be known.
     """
 
     number: int
@@ -155,7 +155,7 @@ def _device(descriptor: int, found: Mounted) -> str:
 
 
 def _counted(device: str) -> tuple[int, int] | None:
-    """Return the writes and flushes that a device has done; None if nobody counts them."""
+    """Return the writes and flushes that a device has done; None if no one counts them."""
     try:
         with open(f"{device}/stat", encoding="ascii") as file:
             fields = file.read().split()

@@ -70,7 +70,7 @@ class Prover:
 
     @property
     def distinct(self) -> int:
-        """How many different disks were recovered and checked."""
+        """The number of different disks that were recovered and checked."""
         return len(self._distinct)
 
     @property

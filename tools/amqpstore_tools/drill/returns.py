@@ -1,7 +1,7 @@
 """Members and an etcd of a drilled group that come back older than they were: a copy of a data
 directory is put back, or the end of a log is lost.
 
-A `Comeback` keeps what they are now, and later, when nobody runs any longer, puts that back. What
+A `Comeback` keeps what they are now, and later, when no one runs any longer, puts that back. What
 was confirmed in between only the former leader has then, and it stays away until the others have
 said that they wait for it.
 """
@@ -22,7 +22,9 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Comeback(Protocol):
-    """What comes back older. `leader` is who leads when it is made: that one has everything."""
+    """A part of a group that comes back older. `leader` is who leads when it is made: that one has
+    everything.
+    """
 
     did: str
     """What happens, in words."""

@@ -92,7 +92,7 @@ class DrillRun:
 
     @property
     def fraction(self) -> float:
-        """How far the run is towards the nearest of its bounds, 0 to 1."""
+        """The progress of the run towards the nearest of its bounds, 0 to 1."""
         settings = self.settings
         done = [0.0]
         if settings.images:

@@ -24,8 +24,8 @@ EXCHANGE = "amqpstore-drill"
 
 
 class Payload(NamedTuple):
-    """What was published. For a drill's messages the routing key is the message's name: no two have
-    the same.
+    """The content of a publish. For a drill's messages the routing key is the message's name: no
+    two have the same.
     """
 
     exchange: str

@@ -65,7 +65,7 @@ class CatalogImage:
 
     `reason` says why nothing can be read, None if it can; `tables` are the names of existing
     tables, `bad_rows` those that `rows` found; `is_plain`, whether one was found without a
-    checksum. Nobody may write to it meanwhile: for a running store, a copy is read (see
+    checksum. No one may write to it meanwhile: for a running store, a copy is read (see
     `snapshot`).
     Args: plain, as `may_be_plain` returns it for the store.
     """
@@ -128,7 +128,7 @@ class CatalogImage:
         return [row for row in self.bad_rows if not row.is_corrected]
 
     def commit(self, _changes: Sequence[Change]) -> NoReturn:
-        """Not supported: the catalog is read-only. Raises: OSError."""
+        """Raise OSError: the catalog is read-only."""
         raise OSError(f"{self.path} is open for reading only")
 
     def refuse(self, reason: str) -> None:

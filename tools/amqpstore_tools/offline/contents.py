@@ -97,7 +97,7 @@ class TransactionImage(NamedTuple):
 
     @property
     def lsn(self) -> int:
-        """Its log sequence number."""
+        """The log sequence number of the batch."""
         return self.record.number
 
 

@@ -1,4 +1,4 @@
-"""What in a store the owner of the store may not use, because it belongs to another user.
+"""Files in a store that the owner of the store may not use, because they belong to another user.
 
 A broker runs as the user to whom its store belongs. Root reads everything, so to root a file that
 `cp` or an editor has left as root's looks as sound as any other, and the broker does not start.
@@ -41,7 +41,7 @@ class ForeignFile(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is wrong, and what to do, as text for people."""
+        """The fault, and what to do, as text for people."""
         return (
             f"it belongs to user {self.uid}, with mode {self.mode:04o}: user {self.owner.uid}, who "
             f"owns the store, may not open it as a broker has to. Give it to that user: {self.cure}"

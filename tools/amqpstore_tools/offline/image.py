@@ -177,12 +177,12 @@ class StoreImage:
 
     @property
     def report(self) -> RecoveryReport:
-        """What recovery would report at the next start."""
+        """The report that recovery would make at the next start."""
         return self._recovered.report
 
     @property
     def lost_count(self) -> int:
-        """How many messages that were durable cannot be read, at least, as far as is known."""
+        """The number of durable messages that cannot be read, at least, as far as is known."""
         return self.report.lost_count
 
     @cached_property

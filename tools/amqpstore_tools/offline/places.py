@@ -1,4 +1,4 @@
-"""Where a tool may write: not into the store that it works on, and how on a full disk."""
+"""Places where a tool may write: not into the store that it works on, and how on a full disk."""
 
 from __future__ import annotations
 

@@ -98,17 +98,17 @@ class QueueImage:
 
     @property
     def vhost(self) -> str | None:
-        """Its virtual host, if a broker created it."""
+        """The virtual host of the queue, if a broker created it."""
         return _text(self.definition, "vhost")
 
     @property
     def name(self) -> str | None:
-        """Its name, if it has one."""
+        """The name of the queue, if it has one."""
         return name_of(self.definition)
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name of the queue for people."""
         if self.is_hidden:
             return f"prepared transaction (queue id {self.id})"
         return self.name if self.name is not None else f"queue id {self.id}"

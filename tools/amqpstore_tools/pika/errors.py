@@ -31,7 +31,7 @@ class ExtensionMissingError(_PicklableAmqpError):
 
 
 class PikaChangedError(_PicklableAmqpError):
-    """This release of pika does not have the private parts that this package needs."""
+    """Raised when this release of pika does not have the private parts that this package needs."""
 
     def __init__(self, version: str, missing: str) -> None:
         super().__init__(

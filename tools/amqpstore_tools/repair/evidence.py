@@ -1,4 +1,4 @@
-"""What the last checkpoint's accounts say of messages: how many queues held each."""
+"""Evidence of the last checkpoint's accounts on messages: how many queues held each."""
 
 from __future__ import annotations
 

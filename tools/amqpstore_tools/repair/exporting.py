@@ -1,4 +1,4 @@
-"""What is left of a damaged store, to be exported: the same messages, under the same names, as a
+"""The remains of a damaged store, to be exported: the same messages, under the same names, as a
 repair keeps.
 """
 
@@ -34,7 +34,7 @@ _ENTRIES = 16_384
 
 
 class Remains(NamedTuple):
-    """What a repair would keep of a store. `checked` is the check that it is based on;
+    """The parts of a store that a repair would keep. `checked` is the check that it is based on;
     `descriptors` has the files that were read.
     """
 
@@ -59,7 +59,7 @@ class Remains(NamedTuple):
 
     @property
     def in_doubt(self) -> int:
-        """How many prepared transactions there are."""
+        """The number of prepared transactions."""
         return sum(not row.purged for row in self.truth.prepared.values())
 
 
@@ -79,7 +79,7 @@ def find_remains(store: ReadableStore, tell: Progress) -> Iterator[Remains]:
 
 
 class RemainingQueue:
-    """What is left of a queue. `again` of its messages may have been acked; `is_recovered`, whether
+    """The remains of a queue. `again` of its messages may have been acked; `is_recovered`, whether
     its name is lost.
     """
 

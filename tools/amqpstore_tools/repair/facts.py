@@ -64,7 +64,7 @@ class SegmentFacts:
 
     @property
     def runs(self) -> list[Ids]:
-        """Its readable messages."""
+        """The readable messages of the queue."""
         return self.scanned.runs
 
     def durable_ids(self) -> Ranges:

@@ -1,4 +1,4 @@
-"""Which files of a store may have its messages, under whatever name they are found."""
+"""Files of a store that may have its messages, under whatever name they are found."""
 
 from __future__ import annotations
 

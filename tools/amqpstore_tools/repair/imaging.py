@@ -53,7 +53,7 @@ class RemainingImage(StoreImage):
 
     @property
     def lost_count(self) -> int:
-        """How many messages are lost, at least."""
+        """The number of messages that are lost, at least."""
         return self.remaining.lost_count if self.remaining else super().lost_count
 
     def messages(self, ids: Iterable[int]) -> Iterator[tuple[int, StoredMessage | None]]:
@@ -64,7 +64,7 @@ class RemainingImage(StoreImage):
 
     @property
     def remains(self) -> Remains | None:
-        """What a repair would keep, if the catalog cannot be read."""
+        """The parts that a repair would keep, if the catalog cannot be read."""
         return self.remaining.remains if self.remaining else None
 
     def find_remains(self) -> Remains:

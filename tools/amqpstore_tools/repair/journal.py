@@ -92,7 +92,7 @@ class Repair:
 
     @property
     def name(self) -> str:
-        """Its path, relative to the store's directory."""
+        """The path of the file, relative to the store's directory."""
         return f"{QUARANTINE}/{os.path.basename(self.path)}"
 
     @property
@@ -292,7 +292,7 @@ def _check_names(path: str, names: Iterable[str]) -> None:
 
 
 class _PlanPart(msgspec.Struct):
-    """What a repair's plan says of its files: see `RepairPlan`."""
+    """The part of a repair's plan that is about its files: see `RepairPlan`."""
 
     store_id: str
     files: Listing

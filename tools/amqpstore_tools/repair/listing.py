@@ -26,7 +26,7 @@ that of the rest, and of its places.
 """
 
 _NO_PART = {KEPT, LOCK, RESERVE, TRANSIENT, "reports", f"{CATALOG}/lock.mdb"}
-"""Not read or changed by a repair; their content means nothing to the store."""
+"""Files that a repair neither reads nor changes; their content means nothing to the store."""
 
 _CHUNK_BYTES = 1 << 20
 

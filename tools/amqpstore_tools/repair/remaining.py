@@ -1,4 +1,4 @@
-"""What is left of a store, in the form that an image of a store has."""
+"""The remains of a store, in the form that an image of a store has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_ENTRY = "rows of the catalog count these messages, and no file has them"
 
 
 class Remaining:
-    """What is left of a store. `segments` come in the order of their ids, those under another name
+    """The remains of a store. `segments` come in the order of their ids, those under another name
     too; `recovered` has every queue with its messages, and the positions behind the log.
     """
 
@@ -74,7 +74,7 @@ class Remaining:
 
     @property
     def lost_count(self) -> int:
-        """How many messages are lost, at least: see `RepairPlan`."""
+        """The number of messages that are lost, at least: see `RepairPlan`."""
         of_queues = sum(one.lost_count for one in self._truth.queues.values())
         return of_queues + self._truth.shortfall.lost
 

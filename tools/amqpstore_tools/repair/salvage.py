@@ -1,4 +1,4 @@
-"""What is left of a damaged catalog: the rows of its sound pages.
+"""The remains of a damaged catalog: the rows of its sound pages.
 
 LMDB never writes over a page of the last commit, so its file has the last two of them. If the pages
 of the last one are damaged, the one before may be whole: that is a catalog a little older, and the
@@ -40,7 +40,7 @@ class _State(NamedTuple):
 
     @property
     def trusted(self) -> int:
-        """How many of the tables that belong together are whole."""
+        """The number of tables that are whole, of those that belong together."""
         return len(self.whole.intersection(_OF_ONE_COMMIT))
 
 

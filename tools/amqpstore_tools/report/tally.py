@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What all tasks know. Events are counted by `bucket_ms`."""
+    """The context that all tasks share. Events are counted by `bucket_ms`."""
 
     files: Files
     seed: int

@@ -16,9 +16,10 @@ from amqpstore_tools.simulation.wrapped_files import WrappedFile, WrappedFiles
 
 
 class FaultKind(enum.Enum):
-    """How a call fails. MEMORY raises a MemoryError. SHORT_WRITE writes the first half before the
-    disk is full; DONE_ANYWAY does everything before the error; LOST writes nothing to the disk, now
-    or later, but until the power is cut it reads as if it had: only on a simulated disk.
+    """The way in which a call fails. MEMORY raises a MemoryError. SHORT_WRITE writes the first half
+    before the disk is full; DONE_ANYWAY does everything before the error; LOST writes nothing to
+    the disk, now or later, but until the power is cut it reads as if it had: only on a simulated
+    disk.
     """
 
     EIO = errno.EIO

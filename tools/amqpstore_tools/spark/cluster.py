@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """How many tasks run at the same time."""
+        """The number of tasks that run at the same time."""
         return int(self._context.defaultParallelism)
 
     def spread(self, items: Sequence[One], size_of: Callable[[One], int]) -> RDD[One]:

@@ -75,7 +75,7 @@ class MemoryBroker:
     """
 
     def __init__(self, **settings: Any) -> None:
-        # Time stands still unless a test moves it: nobody may have to wait before they connect.
+        # Time stands still unless a test moves it: no one may have to wait before they connect.
         self._config = msgspec.convert({"accepts_per_s": 0, "drain_s": 0, **settings}, Config)
         self._definitions = _definitions(self._config.definitions)
         self._clock = VirtualClock(time.time_ns() // 1_000_000)
@@ -86,7 +86,7 @@ class MemoryBroker:
         self.survived = ""
         """What survived the last crash although it was not synced."""
         self.disk = Disk()
-        # Bound but not listened on: while the broker is down nobody else gets its port.
+        # Bound but not listened on: while the broker is down no one else gets its port.
         self._place = socket.socket()
         try:
             self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -112,7 +112,7 @@ class MemoryBroker:
 
     @property
     def log(self) -> str:
-        """Its log since the beginning, the last 1000 lines."""
+        """The broker's log since the beginning, the last 1000 lines."""
         return str(self._log)
 
     @property
@@ -127,7 +127,7 @@ class MemoryBroker:
 
     @property
     def recovery_report(self) -> RecoveryReport:
-        """What the last start found on the disk."""
+        """The report of the last start on what it found on the disk."""
         return self._store.recovery_report
 
     # Power.

@@ -29,7 +29,7 @@ class VirtualClock(trio.abc.Clock):
 
     @property
     def elapsed_s(self) -> float:
-        """How far it has moved."""
+        """The time by which the clock has moved."""
         return (self.now_ms - self.start_ms) / 1000
 
     def advance_to(self, now_ms: int) -> None:

@@ -35,11 +35,11 @@ class ExportedQueue(Protocol):
 
     @property
     def count(self) -> int:
-        """How many messages it has, readable or not."""
+        """The number of messages, readable or not."""
 
     @property
     def lost(self) -> int:
-        """How many messages were not among its columns: nothing else is known of them."""
+        """The number of messages that were not among its columns: nothing else is known of them."""
 
     def columns(self) -> Iterator[MessageColumns]:
         """Yield its messages in order. Raises: OSError."""
@@ -70,7 +70,7 @@ class ImageQueue:
 
     @property
     def lost(self) -> int:
-        """How many messages were in index files that cannot be read."""
+        """The number of messages that were in index files that cannot be read."""
         return sum(one.live for one in self._queue.unreadable)
 
     def columns(self) -> Iterator[MessageColumns]:

@@ -31,15 +31,17 @@ _MAX_BYTES = 1 << 10
 """Longer properties are decoded field by field."""
 
 _MAX_TRIED = 32
-"""Of how many properties in a column the shape is looked for: for each that takes as long as to
+"""The number of properties in a column whose shape is looked for: for each that takes as long as to
 decode ten.
 """
 
 _MAX_FAILED = 64
-"""After so many that have no shape, it is no longer looked for."""
+"""The number of properties without a shape after which it is no longer looked for."""
 
 _ROUND = 1024
-"""After so many properties, shapes are given up if not even a quarter had one that was known."""
+"""The number of properties after which shapes are given up, if not even a quarter had one that was
+known.
+"""
 
 _PAUSE = 16 * _ROUND
 """How many properties are decoded field by field then, before shapes are looked for again."""

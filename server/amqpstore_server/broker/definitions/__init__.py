@@ -1,4 +1,4 @@
-"""What clients and operators define: how it is checked, stored, changed and deleted.
+"""Definitions of clients and operators: how they are checked, stored, changed and deleted.
 
 - `accepted`: which arguments, policy keys and limits act, are taken with a note, or are refused.
 - `exchange_definitions`, `binding_definitions`: exchanges and bindings are declared, removed, and

@@ -1,6 +1,6 @@
-"""What is accepted acts: the one table of the names that a declaration, a policy or a limit may
-have, for all roads by which they come (AMQP, the API, an import, the configuration's file), and of
-what the broker reads in a message.
+"""Names that are accepted, and act: the one table of those that a declaration, a policy or a limit
+may have, whichever way they come (AMQP, the API, an import, the configuration's file), and of what
+the broker reads in a message.
 
 A name acts, or it is taken with a note, because its absence changes nothing for any message here,
 or it is refused. One that is not in the table is refused if it looks like a misspelling of one that
@@ -43,7 +43,7 @@ _ALIKE = 0.85
 
 _MAX_COMPARED = 64
 """How many of the unknown names of one declaration are looked at for that. It takes about 0.05 ms
-each, and clients may send thousands: who misspells one does not have so many.
+each, and clients may send thousands: who misspells one has few.
 """
 
 _MAX_FIELD_NAME = 100
@@ -56,7 +56,7 @@ of the others: an import may cause thousands.
 
 
 class Place(enum.Enum):
-    """Where names stand."""
+    """A place where names stand."""
 
     QUEUE = "argument of a queue"
     EXCHANGE = "argument of an exchange"
@@ -72,12 +72,12 @@ class Place(enum.Enum):
 
     @property
     def takes_any(self) -> bool:
-        """Whether a name that nobody knows is taken, with a note."""
+        """Whether a name that no one knows is taken, with a note."""
         return self in (Place.QUEUE, Place.EXCHANGE, Place.CONSUMER)
 
 
 class Treatment(enum.Enum):
-    """What becomes of a name."""
+    """The way in which a name is treated."""
 
     ACTS = "acts"
     NOTED = "note"
@@ -85,7 +85,7 @@ class Treatment(enum.Enum):
 
 
 class NameRule(NamedTuple):
-    """What becomes of one name, and why, if it does not act."""
+    """The treatment of one name, and the reason, if it does not act."""
 
     treatment: Treatment
     reason: str = ""

@@ -30,7 +30,7 @@ _AT_ONCE = 48
 
 
 class DeletingHost(Protocol):
-    """What a deletion needs of its virtual host."""
+    """A virtual host as a deletion needs it."""
 
     name: str
     context: BrokerContext

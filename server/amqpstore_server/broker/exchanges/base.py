@@ -143,7 +143,7 @@ class Exchange(ABC):
 
     @property
     def binding_count(self) -> int:
-        """How many bindings it has."""
+        """The number of bindings."""
         return sum(map(len, self._by_destination.values()))
 
     def has(self, binding: Binding) -> bool:

@@ -1,4 +1,4 @@
-"""What the broker reads of a message, and the headers it adds to dead letters.
+"""The parts of a message that the broker reads, and the headers it adds to dead letters.
 
 - `envelope`: exchange, routing keys and the properties that matter, such as priority.
 - `filters`: which messages an operator means.

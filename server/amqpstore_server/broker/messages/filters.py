@@ -28,7 +28,7 @@ _Test = Callable[[Any], bool]
 
 
 class Condition(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a value has to be: all that is given applies.
+    """A condition on a value: all that is given applies.
 
     `min` and `max` are for numbers (a timestamp is in seconds since 1970), `contains` and `pattern`
     for texts.
@@ -47,15 +47,15 @@ Wanted = str | int | float | bool | None | Condition
 
 
 class TextCondition(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a body has to contain: its first 1 MiB are searched."""
+    """A condition on a body, whose first 1 MiB are searched."""
 
     contains: str | None = None
     pattern: str | None = None
 
 
 class MessageFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Which messages are meant: those that meet all conditions, so an empty one means every
-    message.
+    """A filter that messages pass that meet all its conditions: an empty one lets every message
+    pass.
 
     `properties` are named as in AMQP, `message_id` or `message-id`. A pattern matches anywhere in a
     text.

@@ -1,4 +1,4 @@
-"""What the broker counts: messages in and out of queues, exchanges, channels and virtual hosts.
+"""The broker's counters: messages in and out of queues, exchanges, channels and virtual hosts.
 
 Everything is counted for a run or a column of messages, never for each of them, and only ever goes
 up, but for `unacked_count` of a queue; who wants a rate looks twice. The names are those of
@@ -18,10 +18,10 @@ _MAX_PROBES = 64
 
 
 class DeliveryCounters:
-    """What left queues. `deliver` and `get` are those that have to be acked, the others with
-    `no_ack` are gone at once; `redeliver` are those of all of them that were delivered before;
-    `reject` are those that were rejected without being requeued. `late_ack` are those of `ack`
-    whose queue had been deleted before, and they with it.
+    """Counts of messages that left queues. `deliver` and `get` are those that have to be acked, the
+    others with `no_ack` are gone at once; `redeliver` are those of all of them that were delivered
+    before; `reject` are those that were rejected without being requeued. `late_ack` are those of
+    `ack` whose queue had been deleted before, and they with it.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class DeliveryCounters:
 
 
 class ChannelCounters(DeliveryCounters):
-    """What passed through a channel, or all channels of a virtual host.
+    """Counts of messages that passed through a channel, or all channels of a virtual host.
 
     `publish` are all messages that clients published; `return_unroutable` and `drop_unroutable`
     are those of them without a queue, with `mandatory` and without; `return_undelivered` are those
@@ -130,8 +130,8 @@ class ChannelTotals:
 
 
 class MessageSizes:
-    """How large the messages are that clients publish: how many have a body of up to each of
-    `bounds`, in bytes, which are those of RabbitMQ. `total` is the sum of all.
+    """Sizes of the messages that clients publish: how many have a body of up to each of `bounds`,
+    in bytes, which are those of RabbitMQ. `total` is the sum of all.
     """
 
     __slots__ = ("buckets", "total")
@@ -180,7 +180,7 @@ class DeliveryProbes:
         if queue.id in self.waiting:
             return
         if len(self.waiting) >= _MAX_PROBES:
-            # Nobody may ever consume from their queues.
+            # No one may ever consume from their queues.
             del self.waiting[next(iter(self.waiting))]
         self.waiting[queue.id] = queue.next_sequence - 1, read_s
 
@@ -194,8 +194,8 @@ class DeliveryProbes:
 
 
 class ExchangeCounters:
-    """What was published to an exchange (`publish_in`), and the copies of it that went to queues
-    (`publish_out`).
+    """Counts of messages that were published to an exchange (`publish_in`), and the copies of it
+    that went to queues (`publish_out`).
     """
 
     __slots__ = ("publish_in", "publish_out")
@@ -224,7 +224,7 @@ class OctetCounters:
 
 
 class ChurnCounters:
-    """What came and went since the start: connections that were opened, channels, queues.
+    """Counts of connections, channels and queues that came and went since the start.
 
     `queue_declared` are declarations, those of existing queues too.
     """

@@ -1,4 +1,4 @@
-"""How many messages have left, by queue and reason, and the line of the log about them.
+"""Counts of the messages that have left, by queue and reason, and the line of the log about them.
 
 What is acked is counted with the deliveries: see `DeliveryCounters`. Everything else passes here,
 a batch at a time. Counts are kept in lists, by the numbers of the reasons: a full queue drops one
@@ -38,8 +38,8 @@ _NONE = [0] * _WIDTH
 
 
 class Departures:
-    """How many messages have left since the start, by the number of the reason, without those that
-    were acked.
+    """Counts of messages that have left since the start, by the number of the reason, without those
+    that were acked.
 
     `dead_lettered` are those of them that arrived in another queue as dead letters. `came_back` are
     messages that had been counted, and are in their queue again: a purge was undone, a prepared
@@ -116,10 +116,10 @@ class QueueDepartures(Departures):
 
 
 class DepartureLog:
-    """What has left since the last line of the log about it: the queues that messages have left are
+    """Departures since the last line of the log about them: the queues that messages have left are
     `waiting`. Those that are gone are summed up at once, as clients may make up and delete any
-    number of them before the next line. So are messages that no queue was bound for, by the
-    virtual host and the exchange they were published to.
+    number of them before the next line. So are messages that no queue was bound for, by the virtual
+    host and the exchange they were published to.
     """
 
     def __init__(self) -> None:

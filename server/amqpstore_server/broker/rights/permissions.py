@@ -43,7 +43,7 @@ class Granting(Protocol):
 
 
 class Rights(Protocol):
-    """What somebody may do in a virtual host."""
+    """The rights of a user in a virtual host."""
 
     def check(self, permission: str, kind: str, name: str) -> None:
         """Raises: AccessRefusedError."""
@@ -115,7 +115,7 @@ class Access:
         return not self._patterns[permission].is_empty
 
     def check_any(self, kind: str, name: str) -> None:
-        """Make sure that the user has any permission on a name: without one, nobody may learn
+        """Make sure that the user has any permission on a name: without one, no one may learn
         whether it exists.
 
         Raises: AccessRefusedError.

@@ -78,7 +78,7 @@ class Quotas:
 
 
 class Usage:
-    """What one connection has of the quotas, until `close`."""
+    """The share of the quotas that one connection has, until `close`."""
 
     __slots__ = ("_channels", "_quotas", "_user", "_vhost")
 

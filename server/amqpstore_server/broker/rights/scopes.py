@@ -71,8 +71,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class TokenRights:
-    """What a token grants. `user` is a name for the log and the user-id of messages; `expires_at`
-    is in seconds since 1970.
+    """The rights that a token grants. `user` is a name for the log and the user-id of messages;
+    `expires_at` is in seconds since 1970.
     """
 
     user: str

@@ -1,5 +1,5 @@
-"""What a user may publish: the one place where rights are asked for a message, by whatever road it
-is published.
+"""The right of a user to publish: the one place where rights are asked for a message, by whatever
+road it is published.
 
 - To publish to an exchange, over AMQP or HTTP, in a transaction of either kind or not, takes the
   permission to write to it, and to write with each routing key, those in CC and BCC too, if it is a
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class PublishRights:
-    """What somebody with `rights` in a virtual host may publish there. Args: router, of the virtual
-    host.
+    """The right of a user with `rights` in a virtual host to publish there. Args: router, of the
+    virtual host.
     """
 
     def __init__(self, router: Router, rights: Rights) -> None:

@@ -100,7 +100,7 @@ class Route:
 
 
 class RouteStep(NamedTuple):
-    """What one exchange does with a message on its way.
+    """A step of a message's way: what one exchange does with it.
 
     `found` are the destinations that it returns for each routing key that it looks at; `alternate`
     is the exchange that gets the message because it goes nowhere from here.
@@ -112,7 +112,7 @@ class RouteStep(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """What the way of a message through exchanges has led to."""
+    """The result of a message's way through exchanges."""
 
     queues: list[Queue]
     counters: ExchangeCounters | None

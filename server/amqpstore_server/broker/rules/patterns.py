@@ -25,8 +25,8 @@ _MAX_SHOWN = 200
 
 
 class PatternLimit(NamedTuple):
-    """How much an expression may weigh, see `weight`, and how large RE2 may make it, in bytes and
-    in instructions: each of these may be looked at for each byte that is searched.
+    """Limits of an expression: its `weight`, and the size that RE2 may make it, in bytes and in
+    instructions: each of these may be looked at for each byte that is searched.
     """
 
     weight: int

@@ -26,7 +26,7 @@ AT_LEAST_ONCE = "at-least-once"
 
 
 class LetterStrategy(enum.StrEnum):
-    """What becomes of messages that die in a queue, as RabbitMQ's metrics name it."""
+    """The treatment of messages that die in a queue, as RabbitMQ's metrics name it."""
 
     DISABLED = "disabled"
     AT_MOST_ONCE = "at_most_once"
@@ -107,7 +107,7 @@ class Settings:
 
     @property
     def letter_strategy(self) -> LetterStrategy:
-        """What becomes of messages that die in the queue."""
+        """The treatment of messages that die in the queue."""
         if self.dead_letter_exchange is None:
             return LetterStrategy.DISABLED
         keeps = self.keeps_letters

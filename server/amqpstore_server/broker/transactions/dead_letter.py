@@ -63,8 +63,8 @@ from amqpstore_server.protocol.field_table import (
 
 
 class Fate:
-    """What has become of messages that died in a queue: how many were cut as cycles, how many found
-    no queue, and how many are `kept` in it until others take them. The others arrived in one.
+    """The fate of messages that died in a queue: how many were cut as cycles, how many found no
+    queue, and how many are `kept` in it until others take them. The others arrived in one.
     """
 
     __slots__ = ("cycles", "kept", "unrouted")

@@ -88,9 +88,9 @@ class _Left(Exception):  # noqa: N818 - it is no error
 
 
 class Return(NamedTuple):
-    """How letters go back: `through_exchange`, or straight to their queue, as far as the operator
-    has `rights` to. A letter that was replayed `max_replays` times stays, and so does one whose
-    x-death its publisher wrote, unless the operator `trusts_publishers`.
+    """The way back of letters: `through_exchange`, or straight to their queue, as far as the
+    operator has `rights` to. A letter that was replayed `max_replays` times stays, and so does one
+    whose x-death its publisher wrote, unless the operator `trusts_publishers`.
     """
 
     through_exchange: bool

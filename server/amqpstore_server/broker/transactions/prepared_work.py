@@ -47,12 +47,12 @@ class PreparedWork:
 
     @property
     def publish_count(self) -> int:
-        """How many messages it will publish."""
+        """The number of messages that a commit will publish."""
         return self._prepared.publish_count
 
     @property
     def ack_count(self) -> int:
-        """How many messages it will ack."""
+        """The number of messages that a commit will ack."""
         return self._prepared.ack_count
 
     def committing(
@@ -112,7 +112,7 @@ class PreparedWork:
         return self._putting_back(in_order(locked, _place, _MAX_PUT_BACK), left)
 
     def _putting_back(self, batches: Iterator[list[_Locked]], left: int) -> Iterator[None]:
-        """Put the runs of the batches back: so many are left in them."""
+        """Put the runs of the batches back. Args: left, the number of messages in them."""
         batch: list[_Locked] = []
         try:
             while left:

@@ -60,8 +60,8 @@ class Selection(NamedTuple):
 
 
 class Handled:
-    """What has become of a selection: how many messages were handled, and how many were left where
-    they are, by reason; `stopped` says why the rest was not tried, or is empty.
+    """The outcome of a selection: how many messages were handled, and how many were left where they
+    are, by reason; `stopped` says why the rest was not tried, or is empty.
     """
 
     def __init__(self) -> None:

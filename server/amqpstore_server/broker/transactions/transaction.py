@@ -32,7 +32,7 @@ they go."""
 
 
 class Plan(NamedTuple):
-    """Where messages go: to `queues`, at `placements`.
+    """A plan for messages: they go to `queues`, at `placements`.
 
     The first `delivered` of them go to at least one queue; the first `accepted` of them are refused
     by no queue because it is full.
@@ -340,8 +340,8 @@ def when_moved(
     on_durable: Callable[[], None] | None = None,
     or_else: Callable[[], None] | None = None,
 ) -> None:
-    """After a transaction that moved messages from the store's queues `left`: update counts and
-    make the messages available.
+    """Update counts and make messages available after a transaction that moved them from the
+    store's queues `left`.
     """
     if columns:
         context.when_durable(context.moving(left))

@@ -65,8 +65,8 @@ _CHANGED_MS = 100
 
 _SOON_MS = 50
 _MOST_MS = 1000
-"""After which time it is tried whether a full queue has room: at first, if it just had some, and at
-most. It is twice as long each time that it had none.
+"""The time after which it is tried whether a full queue has room: at first, if it just had some,
+and at most. It is twice as long each time that it had none.
 """
 
 _PRICE = 10
@@ -275,18 +275,18 @@ class Forwarding:
         self._keys: dict[str, list[Queue] | None] = {}
         """Routing keys, each with the queues that it leads to; None if that depends on more."""
         self._version = self._router.version
-        """That of the routes among them."""
+        """The version of the routes among them."""
         self._full: dict[Queue, None] = {}
         """The queues that have refused a letter: no later one is to overtake it."""
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """Why letters wait, and how many, as they were looked at last."""
+        """The reasons why letters wait, with the number of each, as of the last look at them."""
         return self._shown if self._letters().ready_count else {}
 
     @property
     def wants_to_look(self) -> bool:
-        """Whether letters are to be looked at again, by and by."""
+        """Whether letters are to be looked at again at some time."""
         return self.has_news or bool(self._full)
 
     def look_again(self) -> None:

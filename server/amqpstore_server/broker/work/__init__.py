@@ -1,4 +1,4 @@
-"""What all virtual hosts share: the context, and work that is done later or in steps.
+"""The work that all virtual hosts share: the context, and work that is done later or in steps.
 
 - `context`: what they share; `limits`: of memory and of work done in one go; `events`: what
   happens, for the audit log and the event exchange.

@@ -1,4 +1,4 @@
-"""What all virtual hosts of a broker share."""
+"""The context that all virtual hosts of a broker share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BrokerContext:
     publish to many queues; the number is that of messages that each got. `moved` counts, by the id
     of the source queue in the store, messages in transactions that are not durable yet; `flush`
     makes everything durable at once. `waiting_for_room` has work to do when the disk has caught up;
-    `background` has work in steps that nobody waits for, and a turn does one of them. `name_rule`
+    `background` has work in steps that no one waits for, and a turn does one of them. `name_rule`
     is the rule for names, see `broker.names`; `node` is the name of the broker, as RabbitMQ has one
     for each node.
     `consumer_timeout_ms` is the time in which a delivery has to be acked where neither the consumer

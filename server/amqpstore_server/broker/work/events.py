@@ -1,4 +1,4 @@
-"""What happens in a broker: each change is told once, to the audit log and to the event exchange.
+"""Events in a broker: each change is told once, to the audit log and to the event exchange.
 
 The event exchange is that of RabbitMQ's plug-in rabbitmq_event_exchange, with its routing keys and
 headers. It has everything, the audit log what somebody did through a door. Without a binding no
@@ -32,7 +32,7 @@ class BrokerEvent(NamedTuple):
 
 
 class BrokerEvents:
-    """Where everything that happens is told.
+    """The events of a broker, and the listeners who are told of them.
 
     `by` is who acts now, None the broker itself: a door sets it with `acting`.
     """

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class BrokerLimits(NamedTuple):
-    """How much the broker does at once, and remembers. They are not configured: tests lower them.
+    """Limits of how much the broker does at once, and remembers. They are not configured: tests
+    lower them.
 
     While more than `max_pending_bytes` wait for the disk, or `max_pending_moves` transactions that
     move messages between queues, messages stop moving between queues.

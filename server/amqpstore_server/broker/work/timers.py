@@ -76,7 +76,7 @@ class Timers:
 
     @property
     def next_ms(self) -> int:
-        """When the next timer may be due; 0 if none is set."""
+        """The time at which the next timer may be due; 0 if none is set."""
         heap = self._heap
         while heap and heap[0][2].due_ms != heap[0][0]:
             heapq.heappop(heap)

@@ -1,4 +1,4 @@
-"""Which page is asked for, and what it shows."""
+"""The address of a page: which one is asked for, and what it shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def own_path(path: str) -> str:
 
 
 class PageAddress(NamedTuple):
-    """What the address of a page says: the names in its path, decoded, and its parameters.
+    """The parts of the address of a page: the names in its path, decoded, and its parameters.
 
     `cookies` are what the browser has kept, such as which columns a list has in it.
     """

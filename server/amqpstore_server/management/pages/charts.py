@@ -33,7 +33,7 @@ LENGTHS = ("messages_ready", "messages_unacknowledged")
 
 
 class LiveReading(NamedTuple):
-    """What a live page shows now: texts, values for its charts, and the samples before."""
+    """A reading of a live page: texts, values for its charts, and the samples before."""
 
     figures: dict[str, str]
     values: dict[str, float]

@@ -1,4 +1,4 @@
-"""Which columns of a list a browser shows: what somebody has chosen, in a cookie for each list.
+"""The columns of a list that a browser shows: its user's choice, in a cookie for each list.
 
 Until then a list has its usual columns, and on a phone fewer. What was chosen is shown on any
 screen.

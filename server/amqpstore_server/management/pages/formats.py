@@ -1,4 +1,4 @@
-"""How numbers, times and states are written on the pages."""
+"""Formats of numbers, times and states on the pages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The sessions that outlive a restart of the broker: a file beside the store.
 
-What it says lets nobody in: a session is found by a digest of its cookie, and the user's password
+What it says lets no one in: a session is found by a digest of its cookie, and the user's password
 is there as a digest under the same cookie, which only the browser has.
 """
 

@@ -1,4 +1,4 @@
-"""What each page shows: read from the API, a function for each page."""
+"""The content of each page, read from the API by a function for each page."""
 
 from __future__ import annotations
 

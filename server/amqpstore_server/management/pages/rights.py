@@ -1,4 +1,4 @@
-"""What the user may do with what a page shows: a button that the API would refuse is not there."""
+"""The rights of the user on what a page shows: a button that the API would refuse is not there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All messages of a queue, or all that match a filter, handled in pieces, so that a page can show
 how far it is.
 
-One request for all of them could take minutes, and nobody would know how far it is. Here each piece
+One request for all of them could take minutes, and no one would know how far it is. Here each piece
 is a request of its own, for the positions that were just read: what arrives meanwhile is left
 alone, and whoever closes the page stops it between two pieces.
 """
@@ -95,7 +95,7 @@ class QueueSelection:
 
     @property
     def outcome(self) -> str:
-        """What came of it, for a person."""
+        """The outcome, for a person."""
         plural = "" if self.done_count == 1 else "s"
         text = f"{self.done_count:,} message{plural} {_DONE[self._action]}."
         for reason, count in self._left.items():

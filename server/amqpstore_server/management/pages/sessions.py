@@ -1,4 +1,4 @@
-"""Who is logged in to the pages: a cookie that names a session.
+"""Sessions of users who are logged in to the pages: a cookie names one.
 
 Each request checks the login of its session again. That of a password stands as long as the user
 has that password: whoever is deleted, or gets another one, is out at the next request, and other
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PageNotice:
-    """What a page says above everything else, once. `kind` is "good" or "bad"."""
+    """A notice that a page shows above everything else, once. `kind` is "good" or "bad"."""
 
     kind: str
     text: str
@@ -175,7 +175,7 @@ class Sessions:
 
     def _make_room(self) -> None:
         """End sessions whose time is up, and if there are too many, the oldest of the user that has
-        most of them: one who logs in again and again ends nobody else's.
+        most of them: one who logs in again and again ends no one else's.
         """
         now_ms = self._clock.wall_ms()
         for cookie, session in list(self._sessions.items()):

@@ -56,7 +56,7 @@ _SPELLINGS: tuple[Callable[[str, Row], bool], ...] = (
 
 
 class BindingBody(msgspec.Struct):
-    """What is bound with."""
+    """The body of a request that binds."""
 
     routing_key: str = ""
     arguments: dict[str, Any] | list[Any] = {}

@@ -24,7 +24,7 @@ _QUERY = (*LIST_QUERY, *_STATISTICS_QUERY)
 
 
 class DeclareExchange(msgspec.Struct):
-    """What an exchange is declared with."""
+    """The body of a request that declares an exchange."""
 
     type: str = "direct"
     durable: bool = True

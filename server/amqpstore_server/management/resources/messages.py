@@ -20,7 +20,7 @@ _PAGE = tuple(field.name for field in msgspec.structs.fields(Browsing))
 
 
 class Moving(Selecting, kw_only=True):
-    """Which messages, and the queue that they go to, in the same virtual host."""
+    """A selection of messages, and the queue that they go to, in the same virtual host."""
 
     target: str
 

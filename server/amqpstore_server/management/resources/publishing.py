@@ -54,7 +54,7 @@ _MAX_GOT_BYTES = 64 << 20
 properties is `MessageRoom`'s. With the message that goes beyond it the answer ends.
 """
 _SMALL_BYTES = 1 << 20
-"""Who gets from a queue with more takes one of few places, unless what was got is less."""
+"""A get from a queue with more takes one of few places, unless what was got is less."""
 _NUMBERS = {"delivery_mode": 2, "priority": 255, "timestamp": (1 << 64) - 1}
 """Properties that are numbers, and the highest of each."""
 _PROPERTIES = frozenset(BasicProperties.__dataclass_fields__)
@@ -71,7 +71,7 @@ class PublishBody(msgspec.Struct):
 
 
 class GetBody(msgspec.Struct):
-    """How many messages are got, and what becomes of them. `requeue` is what old clients send
+    """The number of messages to get, and what becomes of them. `requeue` is what old clients send
     instead of `ackmode`. Bodies are cut after `truncate` bytes.
     """
 
@@ -268,7 +268,7 @@ async def get(call: Call) -> Answer:
         queue.touch()
         call.context.wake()
     if mode == "ack_requeue_false" or mode == "reject_requeue_false":
-        # The client has them now, and nobody else: as far as a crash goes, too.
+        # The client has them now, and no one else: as far as a crash goes, too.
         await _durable(call)
     return await call.json(found)
 

@@ -40,7 +40,7 @@ _QUERY = (*LIST_QUERY, *_STATISTICS_QUERY, "disable_stats", "enable_queue_totals
 
 
 class DeclareQueue(msgspec.Struct):
-    """What a queue is declared with; the last three say nothing."""
+    """The body of a request that declares a queue; the last three say nothing."""
 
     durable: bool = True
     auto_delete: bool = False

@@ -24,7 +24,7 @@ _MAX_DAMAGE = 100
 
 
 class BranchDecision(msgspec.Struct, forbid_unknown_fields=True):
-    """What becomes of a prepared branch."""
+    """The decision on a prepared branch."""
 
     vhost: str
     xid: str

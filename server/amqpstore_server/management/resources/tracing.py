@@ -1,4 +1,6 @@
-"""Where a message would go, and where one came from: see `broker.explaining`, `message_trail`."""
+"""Routes of messages, ahead and back: where one would go, and where one came from. See
+`broker.explaining`, `message_trail`.
+"""
 
 from __future__ import annotations
 

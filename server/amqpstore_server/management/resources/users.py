@@ -24,8 +24,8 @@ _BY_USER = ("vhost", "user", "exchange")
 
 
 class UserBody(msgspec.Struct):
-    """What a user is set with: a password, or the hash of one, or neither for a user who cannot
-    log in with one. Without `limits` it keeps those that it has.
+    """The settings of a user: a password, or the hash of one, or neither for a user who cannot log
+    in with one. Without `limits` it keeps those that it has.
     """
 
     tags: str | list[str] | None = None

@@ -19,7 +19,7 @@ _QUERY = (*LIST_QUERY, "msg_rates_age", "msg_rates_incr", "lengths_age", "length
 
 
 class VhostBody(msgspec.Struct):
-    """What a virtual host is described with, and whether its messages are traced. RabbitMQ spells
+    """The description of a virtual host, and whether its messages are traced. RabbitMQ spells
     `default_queue_type` in two ways.
     """
 

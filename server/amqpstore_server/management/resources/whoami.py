@@ -1,4 +1,4 @@
-"""Who is logged in."""
+"""The user who is logged in."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ _NOTED_S = 2.0
 _ELECTED_S = 6.0
 """Longer than it takes until one is elected who may lead."""
 _FAILOVER_S = 15.0
-"""Longer than this nobody should lead, whatever else the machine does."""
+"""Longer than this no one should lead, whatever else the machine does."""
 
 
 class _Known:
-    """What the clients know, over all rounds: `taken` was acked, queue by queue. The deliveries of
+    """The clients' knowledge, over all rounds: `taken` was acked, queue by queue. The deliveries of
     `logged` are in the log of enough members, so that these messages come back flagged, if at all.
     """
 
@@ -290,7 +290,7 @@ def _kill(_leader: DrilledMember, followers: list[DrilledMember], rng: random.Ra
 
 
 def _kill_all(_leader: DrilledMember, followers: list[DrilledMember], rng: random.Random) -> None:
-    """What the leader confirms from now on, nobody else would have."""
+    """Kill all followers: from now on the leader alone has what it confirms."""
     for one in followers:
         one.end()
     time.sleep(rng.uniform(0.1, 1.5))
@@ -315,7 +315,7 @@ _DISTURBANCES: tuple[tuple[str, _Disturb], ...] = (
 def _look(run: DrillRun, address: Address, known: _Known) -> Iterator[Fault]:
     """Take all messages. Yield what is lost, strange, or was delivered before and is not flagged.
 
-    What a leader has delivered, and no follower had in its log when it was lost, nobody knows of.
+    What a leader has delivered, and no follower had in its log when it was lost, no one knows of.
     """
     for name in QUEUES:
         drainer = Drainer(address, name)

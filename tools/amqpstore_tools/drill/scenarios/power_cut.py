@@ -40,7 +40,7 @@ _CUTS_IN_RECOVERY = 1
 _MOVES = 6
 _IMAGES_OF_MOVES = 12
 _MANUAL_OPERATIONS = 100
-"""After one operation out of this many, the steps of the manual are taken with an image."""
+"""The steps of the manual are taken with an image after one operation out of this many."""
 
 _MANUAL_OPERATION = 50
 """Which of them: early enough for a short run, and late enough for a store that holds something."""

@@ -39,7 +39,7 @@ class TaskExecutor(Protocol):
 
     @property
     def width(self) -> int:
-        """How many tasks run at the same time."""
+        """The number of tasks that run at the same time."""
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""What a repair gives up: numbers that were given to something that it has not found.
+"""Numbers that a repair gives up: they were given to something that it has not found.
 
 They are noted in the new catalog, and none of them is given again. If a file with any of them is
 put back later, a start keeps it, and the next repair takes its messages in.

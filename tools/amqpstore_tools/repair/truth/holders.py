@@ -1,4 +1,4 @@
-"""How many queues hold each message, without a count for each of them."""
+"""Counts of the queues that hold each message, without a number for each message."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Hole(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """What reading index files left open: `holes` by queue.
+    """Questions that reading index files left open: `holes` by queue.
 
     `elsewhere` counts live entries of deleted queues, which no checkpoint has released yet.
     `damaged`, by queue, are the rows of files that lack something that the row knows.

@@ -1,4 +1,4 @@
-"""Which queues exist: those of the catalog, of the copy of the definitions, and those without a
+"""The queues that exist: those of the catalog, of the copy of the definitions, and those without a
 name.
 """
 

@@ -1,4 +1,6 @@
-"""What can be relied on: where the last checkpoint was, and what of catalog and log is whole."""
+"""The parts of a store that can be relied on: where the last checkpoint was, and what of catalog
+and log is whole.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _INDEX_CODES = {"index-missing", "index-damaged", "index-order", "index-row-diff
 
 
 class GivenUpPlace(NamedTuple):
-    """Where messages were that the last repair gave up."""
+    """A place of messages that the last repair gave up."""
 
     queue_id: int
     first_sequence: int
@@ -39,7 +41,7 @@ class GivenUpPlace(NamedTuple):
 
 
 class Trust:
-    """What a store's catalog and log can be trusted with.
+    """The extent to which a store's catalog and log can be trusted.
 
     `log` has all batches with a TRANSACTION. `position` is the last checkpoint's, and `heads` the
     next sequences of queues by then, as far as they are known. What was `passed_over` by starts is

@@ -1,4 +1,6 @@
-"""What the stages of the search work on: queues with their messages, and what is known of both."""
+"""The values that the stages of the search work on: queues with their messages, and what is known
+of both.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class QueueTruth:
 
     @property
     def lost_count(self) -> int:
-        """How many messages are lost, at least."""
+        """The number of messages that are lost, at least."""
         return self.absent + sum(one.message_count for one in self.lost)
 
     def put(self, run: Run) -> list[tuple[int, int]]:

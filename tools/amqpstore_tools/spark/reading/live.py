@@ -1,4 +1,4 @@
-"""What is live in a segment: which queues hold its messages, and whether they have been delivered.
+"""Live messages of a segment: which queues hold them, and whether they have been delivered.
 
 A task gets this with its partition. It is kept as runs, and packed as columns: a queue from the
 middle of which nothing was taken is one run per segment.

@@ -46,8 +46,8 @@ class SegmentTask(NamedTuple):
 
 @dataclass
 class StorePartition(InputPartition):
-    """What one task reads. `rows` are those that the driver has made already; for view `findings`
-    everything is empty.
+    """The part of a store that one task reads. `rows` are those that the driver has made already;
+    for view `findings` everything is empty.
 
     `lease` is the directory of the links, empty if the files are read in place.
     """

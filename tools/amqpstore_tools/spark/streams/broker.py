@@ -33,7 +33,7 @@ class Delivered(NamedTuple):
 
     @property
     def tag(self) -> int:
-        """Its delivery tag."""
+        """The delivery tag."""
         return self.method.delivery_tag or 0
 
 

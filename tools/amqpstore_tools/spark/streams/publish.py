@@ -115,7 +115,7 @@ class _Publisher:
                 connection.channel().queue_delete(ledger)
 
     def undo(self, branches: Collection[str]) -> None:
-        """Roll back branches that were prepared in vain."""
+        """Roll back branches that were prepared and will not be committed."""
         with locked(self._options.url, self._stream) as channel:
             resource = XaResource(channel.connection.channel())
             for xid in resource.recover():
