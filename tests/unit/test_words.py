@@ -36,7 +36,6 @@ PLACEHOLDERS = re.compile(r"(found|one|said|told|its_\w+)$")
 
 LONG_LINES = 20
 
-MOVING = ("amqpstore_tools.bench",)
 PUBLISH = (
     "amqpstore.queues",
     "amqpstore.store",
@@ -50,9 +49,9 @@ PUBLISH = (
 """Rooms on the path of a publish, which is being rewritten."""
 
 NOT_YET: Mapping[str, tuple[str, ...]] = {
-    "pronouns": (*MOVING, *PUBLISH),
-    "questions": (*MOVING, *PUBLISH),
-    "phrases": (*MOVING, *PUBLISH),
+    "pronouns": PUBLISH[4:],
+    "questions": PUBLISH[:7],
+    "phrases": PUBLISH,
     "answers": (),
 }
 """Rooms that a rule does not hold yet. The lists may only shrink."""
@@ -160,10 +159,14 @@ def test_a_room_that_has_become_clean_is_held(rule: str) -> None:
     clean = [
         room
         for room in NOT_YET[rule]
-        if not any(
-            RULES[rule]({module: text})
-            for module, text in modules.items()
-            if f"{module}.".startswith(f"{room}.")
+        if not list(
+            RULES[rule](
+                {
+                    module: text
+                    for module, text in modules.items()
+                    if f"{module}.".startswith(f"{room}.")
+                }
+            )
         )
     ]
     assert clean == [], "take these off the list of the rule"

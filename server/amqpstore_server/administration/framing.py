@@ -1,5 +1,5 @@
-"""The form of requests and answers on the admin socket: a length in four bytes, big-endian, and so
-many bytes of JSON. Each connection is one request and its answer.
+"""The form of requests and answers on the admin socket: a length in four bytes, big-endian, and
+JSON of that length in bytes. Each connection is one request and its answer.
 """
 
 from __future__ import annotations

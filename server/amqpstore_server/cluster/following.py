@@ -136,8 +136,8 @@ class Following:
     def tick(self, view: View | None, now: float) -> None:
         """Connect to the leader that etcd named last, each second until it is reached."""
         if self.state is Stream.STREAMING:
-            # Beats come twice a second, and frames while it catches up: whoever is silent for so
-            # long is gone, or leads no more.
+            # Beats come twice a second, and frames while it catches up: a leader that is silent for
+            # `promise_s` is gone, or leads no more.
             if now - self._heard_at > self._timing.promise_s:
                 self.hang_up()
                 self._effects.append(ReadKeys())

@@ -49,7 +49,7 @@ class WatchedChannel(Protocol):
 
     @property
     def origin(self) -> tuple[str, int, str]:
-        """Whose channel it is: the connection's name, the channel's number and the user."""
+        """The owner of the channel: the connection's name, the channel's number and the user."""
 
     def unacked_in(self, queue: object) -> Iterator[UnackedRun]:
         """Yield what its client has of a queue."""

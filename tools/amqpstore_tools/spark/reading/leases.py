@@ -103,7 +103,7 @@ class Driver(NamedTuple):
 
 
 class _Owner(msgspec.Struct):
-    """Whose lease it is, and after how long without a reader it expires."""
+    """The owner of a lease, and the time without a reader after which it expires."""
 
     host: str
     pid: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
