@@ -153,14 +153,14 @@ class Prepared:
         """
         self._check_locked()
         sequences = array("Q")
-        found: list[Message] = []
-        yield from self._read_into(sequences, found)
+        waiting: list[Message] = []
+        yield from self._read_into(sequences, waiting)
         if lost := self._hidden.quarantined.count + self._hidden.unreadable_count:
             raise UndecidableError(self.label, f"{lost} of its messages cannot be read")
         self.without_queue.clear()
         for first, length, priority, placements in self._groups:
             start, stop = (bisect_left(sequences, one) for one in (first, first + length))
-            messages = found[start:stop]
+            messages = waiting[start:stop]
             for queue_id, _, most in placements:
                 if queue_id not in self._store.queues:
                     count = len(messages)
@@ -210,21 +210,21 @@ class Prepared:
             store.put_back(hidden, run)
         cost = 0
         position = hidden.first_sequence
-        while found := store.withdraw(
+        while withdrawn := store.withdraw(
             hidden, _READ_AT_ONCE, first_sequence=position, in_parts=True
         ):
-            if isinstance(found, PartlyReadError):
+            if isinstance(withdrawn, PartlyReadError):
                 cost = _READ_AT_ONCE
-            elif isinstance(found, ReadLaterError):
-                raise found
-            elif isinstance(found, Run):
-                position = found.end
-                sequences.extend(range(found.first_sequence, position))
-                messages += found.messages or ()
-                cost += found.count + found.body_bytes // _BYTES_OF_ONE
-                store.put_back(hidden, found)
+            elif isinstance(withdrawn, ReadLaterError):
+                raise withdrawn
+            elif isinstance(withdrawn, Run):
+                position = withdrawn.end
+                sequences.extend(range(withdrawn.first_sequence, position))
+                messages += withdrawn.messages or ()
+                cost += withdrawn.count + withdrawn.body_bytes // _BYTES_OF_ONE
+                store.put_back(hidden, withdrawn)
             else:
-                _log.error("cannot restore a prepared transaction: %s", found)
+                _log.error("cannot restore a prepared transaction: %s", withdrawn)
             if cost >= _READ_AT_ONCE:
                 cost = 0
                 yield

@@ -138,15 +138,15 @@ class Purged:
 
 def purge_aside(store: Store, queues: Iterable[Queue], label: Value) -> Purged | None:
     """Purge queues so that it can be undone: see `Store.purge_aside`."""
-    found = [(queue, ranges) for queue in queues if (ranges := _ranges(queue))]
-    if not found:
+    purgeable = [(queue, ranges) for queue in queues if (ranges := _ranges(queue))]
+    if not purgeable:
         return None
-    locked = [[queue.id, *span] for queue, ranges in found for span in ranges]
+    locked = [[queue.id, *span] for queue, ranges in purgeable for span in ranges]
     row = PreparedRow(label, locked, [], purged=True)
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
     store.enqueues.put([Placement(hidden)], [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
     asides = []
-    for queue, ranges in found:
+    for queue, ranges in purgeable:
         files = list(queue.paged)
         runs = [run for run in store.clear(queue) if is_logged(run)]
         for run in runs:

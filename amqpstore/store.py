@@ -276,13 +276,13 @@ class Store(ClosableStore):
         self._definitions.define([*rows, *changes])
         for purged in ending:
             del self.purged[purged.hidden.id]
-        for one in queues:
-            one.deleted = True
-            self._memory.let_go(one, one.memory_bytes)
-            self._disposal.add_runs(one.clear() + one.quarantined.clear())
-            del self.queues[one.id]
-            if one.durable:
-                self._maintenance.checkpoints.deleted.append(one.id)
+        for gone in queues:
+            gone.deleted = True
+            self._memory.let_go(gone, gone.memory_bytes)
+            self._disposal.add_runs(gone.clear() + gone.quarantined.clear())
+            del self.queues[gone.id]
+            if gone.durable:
+                self._maintenance.checkpoints.deleted.append(gone.id)
         self._unacked.has_deleted = True
 
     def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
@@ -566,7 +566,7 @@ class Store(ClosableStore):
         return queue_id in self.prepared or queue_id in self.purged
 
     def drop(self, lists: Iterable[list[Message]]) -> None:
-        """Free messages that the caller does not need any more, by and by: see `free_memory`."""
+        """Free messages that the caller does not need any more, in steps: see `free_memory`."""
         self._disposal.add(lists)
 
     def read_again(self) -> dict[Queue, int]:
@@ -685,7 +685,7 @@ class Store(ClosableStore):
             # The next start reads a little more of the log.
             _log.warning("the store was closed without a checkpoint: %s", reason_of(error))
         if (segment := self._log.current) is not None:
-            # What stays of it is behind the noted end, where nobody reads.
+            # What stays of it is behind the noted end, where no one reads.
             with contextlib.suppress(OSError):
                 self._log.trim()
             with contextlib.suppress(DiskFullError):
@@ -771,8 +771,8 @@ class Store(ClosableStore):
 
     @property
     def directory_problem(self) -> str:
-        """Why the directory cannot be reached any more, for example because it is not mounted;
-        empty if it can. The disk is low then.
+        """The reason why the directory cannot be reached any more, for example because it is not
+        mounted; empty if it can. The disk is low then.
         """
         return self._space.problem
 
@@ -786,7 +786,7 @@ class Store(ClosableStore):
             self._space.check(needed_bytes + self._log.pending_bytes)
 
     def _log_delivered(self, queue: Queue, run: Run) -> None:
-        # An index file has four bytes for it, and nobody counts further.
+        # An index file has four bytes for it, and no one counts further.
         self._log_run(_DELIVERED, queue, run, min(run.delivery_count + 1, MAX_COUNT))
 
     def _log_run(self, kind: OperationKind, queue: Queue, run: Run, detail: int = 0) -> None:

@@ -144,10 +144,10 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
     if length != len(payload) or content[: HEADER.size] != _header(store_id, payload):
         raise DamageError(path, 0, "its checksum does not match")
     try:
-        found: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
-        _check_shape(found)
-        check_depth(payload, found)
-        return DefinitionsCopy(store_id, found["next_queue_id"], found["tables"])
+        copy: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
+        _check_shape(copy)
+        check_depth(payload, copy)
+        return DefinitionsCopy(store_id, copy["next_queue_id"], copy["tables"])
     except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
         raise DamageError(
             path, HEADER.size, f"it cannot be parsed as a copy of the definitions: {error}"

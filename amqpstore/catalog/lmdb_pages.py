@@ -330,9 +330,9 @@ class _Walk:
             keys.append(key)
         bounds = [span.low, *keys[1 if is_branch else 0 :], span.end]
         known = [one for one in bounds if one is not None]
-        for place, (one, following) in enumerate(pairwise(known)):
+        for place, (bound, following) in enumerate(pairwise(known)):
             is_low = place == 0 and span.low is not None and not is_branch
-            if following < one or (following == one and not is_low):
+            if following < bound or (following == bound and not is_low):
                 self._damaged(span.page, "its keys are not in ascending order")
         return keys
 
@@ -455,11 +455,11 @@ class _Salvage(_Walk):
             level = children
         for span in level:
             try:
-                found, is_all = self._leaf(span, database)
+                leaf_rows, is_all = self._leaf(span, database)
             except DamageError:
                 is_whole = False
             else:
-                rows.update(found)
+                rows.update(leaf_rows)
                 is_whole &= is_all
         return rows, is_whole and len(rows) == database.entries
 

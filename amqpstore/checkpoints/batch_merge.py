@@ -21,7 +21,7 @@ _MAX_MERGED = 16_384
 
 def merged(batches: Iterable[BatchSummary]) -> list[BatchSummary]:
     """Merge neighbouring batches of one segment whose ids are contiguous."""
-    found: list[BatchSummary] = []
+    summaries: list[BatchSummary] = []
     group: list[BatchSummary] = []
     segment = next_id = count = 0
     for batch in batches:
@@ -30,7 +30,7 @@ def merged(batches: Iterable[BatchSummary]) -> list[BatchSummary]:
             or batch.first_id != next_id
             or count + len(batch.sizes) > _MAX_MERGED
         ):
-            found.append(_merged(group))
+            summaries.append(_merged(group))
             group = []
             count = 0
         group.append(batch)
@@ -38,8 +38,8 @@ def merged(batches: Iterable[BatchSummary]) -> list[BatchSummary]:
         count += len(batch.sizes)
         next_id = batch.first_id + len(batch.sizes)
     if group:
-        found.append(_merged(group))
-    return found
+        summaries.append(_merged(group))
+    return summaries
 
 
 def _merged(batches: list[BatchSummary]) -> BatchSummary:

@@ -135,22 +135,22 @@ class IndexFile:
         acked = self._opened()
         if not acked.count(1, start, stop):
             acked[start:stop] = b"\1" * (stop - start)
-            found = entries.part(start, stop)
+            newly_acked = entries.part(start, stop)
         else:
-            found = no_entries()
+            newly_acked = no_entries()
             for place in range(start, stop):
                 if not acked[place]:
                     acked[place] = 1
-                    found.extend(entries.part(place, place + 1))
+                    newly_acked.extend(entries.part(place, place + 1))
         if self.state.body_bytes is not None:
-            body_bytes = self.state.body_bytes - sum(found.body_sizes)
+            body_bytes = self.state.body_bytes - sum(newly_acked.body_sizes)
             self.state = self.state._replace(body_bytes=body_bytes)
         if self._delivered:
             few = range(start, stop) if stop - start < len(self._delivered) else [*self._delivered]
             for place in few:
                 if start <= place < stop:
                     self._delivered.pop(place, None)
-        return found
+        return newly_acked
 
     def deliver(self, first: int, end: int, entries: Entries, times: int) -> None:
         """Set the delivery count of entries."""
@@ -489,24 +489,24 @@ def highest_counts(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, in
     """
     ascending = sorted(ranges)
     bounds = sorted({bound for first, end, _ in ascending for bound in (first, end)})
-    found: list[tuple[int, int, int]] = []
+    highest: list[tuple[int, int, int]] = []
     # Ranges that may continue here, the highest count first: as its negative, and the range's end.
     open_ranges: list[tuple[int, int]] = []
     place = 0
     for first, end in pairwise(bounds):
         while place < len(ascending) and ascending[place][0] == first:
-            _, its_end, times = ascending[place]
-            heappush(open_ranges, (-times, its_end))
+            _, range_end, times = ascending[place]
+            heappush(open_ranges, (-times, range_end))
             place += 1
         while open_ranges and open_ranges[0][1] <= first:
             heappop(open_ranges)
         if not open_ranges:
             continue
         times = -open_ranges[0][0]
-        if found and found[-1][1:] == (first, times):
-            first = found.pop()[0]
-        found.append((first, end, times))
-    return found
+        if highest and highest[-1][1:] == (first, times):
+            first = highest.pop()[0]
+        highest.append((first, end, times))
+    return highest
 
 
 def enqueued(operation: Operation | SpreadEnqueue) -> Run:

@@ -182,12 +182,12 @@ class Compaction:
         changes.append(tables.OFFSET_TABLES.put(self._number, self._segment.offset_table_row()))
         for account in self._accounts:
             path = segment_path(self._directory, account.number)
-            if found := [
+            if damage_rows := [
                 DamageRow(offset, size, reason)
                 for damaged, offset, size, reason in self._damage
                 if damaged == path
             ]:
-                changes.append(tables.QUARANTINE.put(account.number, found))
+                changes.append(tables.QUARANTINE.put(account.number, damage_rows))
         # After a crash and a start nothing else says which numbers were used.
         changes += StoreRows(next_compacted=self._number + 1).changes()
         if self._dictionary:
@@ -235,17 +235,17 @@ class Compaction:
         live = dict(account.live())
         buffers: list[bytes] = []
         waiting_bytes = 0
-        for content, found in self._records(account, live, self._damage):
-            payload, flags = self._compressed(content, found)
+        for content, message in self._records(account, live, self._damage):
+            payload, flags = self._compressed(content, message)
             record = encode_record(
-                Kind.MESSAGE, found.number, self._number, payload, seed=self._seed, flags=flags
+                Kind.MESSAGE, message.number, self._number, payload, seed=self._seed, flags=flags
             )
             buffers.append(record)
             waiting_bytes += len(record)
-            self._segment.note(found.number, self._segment.size)
+            self._segment.note(message.number, self._segment.size)
             self._segment.size += len(record)
             self._copied += 1
-            self._live_bytes += logical_bytes(content, found)
+            self._live_bytes += logical_bytes(content, message)
             if waiting_bytes >= self._piece_bytes:
                 writer.append(buffers)
                 buffers.clear()
@@ -270,12 +270,12 @@ class Compaction:
             ):
                 content = file.read(start, end - start)
                 self._read_bytes += len(content)
-                for found in scan(content, account.number, self._seed):
-                    if isinstance(found, Gap):
-                        size = found.end - found.offset
-                        damage.append((path, start + found.offset, size, found.reason))
-                    elif found.kind == Kind.MESSAGE and found.number in live:
-                        yield content, found
+                for scanned in scan(content, account.number, self._seed):
+                    if isinstance(scanned, Gap):
+                        size = scanned.end - scanned.offset
+                        damage.append((path, start + scanned.offset, size, scanned.reason))
+                    elif scanned.kind == Kind.MESSAGE and scanned.number in live:
+                        yield content, scanned
         finally:
             file.close()
 

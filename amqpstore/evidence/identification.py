@@ -124,9 +124,9 @@ def find_files(
     """
     for path in _walk(files, directory, but):
         with contextlib.suppress(OSError):
-            found = identify(files, path, store_id, searched_bytes)
-            if found and found.store_id == store_id:
-                yield found
+            identified = identify(files, path, store_id, searched_bytes)
+            if identified and identified.store_id == store_id:
+                yield identified
 
 
 def _walk(

@@ -55,26 +55,26 @@ def find_newer_entries(
             file.close()
     except OSError:
         return None
-    found = None
-    for one in scan(content, key.number, seed):
-        if not isinstance(one, Record) or one.kind != Kind.INDEX:
+    newer_entries = None
+    for record in scan(content, key.number, seed):
+        if not isinstance(record, Record) or record.kind != Kind.INDEX:
             continue
         try:
-            queue_id, block = decode_block(content[one.payload_offset : one.end])
+            queue_id, block = decode_block(content[record.payload_offset : record.end])
         except ValueError:
             continue
         newer = [place for place, message_id in enumerate(block.ids) if message_id not in known]
         if queue_id != key.queue_id or not newer:
             continue
         first, last = newer[0], newer[-1]
-        if found is None:
-            found = NewerEntries(
-                start + one.offset, 0, block.sequences[first], 0, block.ids[first], 0, 0
+        if newer_entries is None:
+            newer_entries = NewerEntries(
+                start + record.offset, 0, block.sequences[first], 0, block.ids[first], 0, 0
             )
-        found = found._replace(
-            end_offset=start + one.end,
+        newer_entries = newer_entries._replace(
+            end_offset=start + record.end,
             end_sequence=block.sequences[last] + 1,
             last_id=block.ids[last],
-            messages=found.messages + len(newer),
+            messages=newer_entries.messages + len(newer),
         )
-    return found
+    return newer_entries

@@ -120,30 +120,30 @@ def batches(
     """
     batch = StoredBatch(start)
     claimed = 0
-    for found in scanned:
-        if isinstance(found, Gap):
-            batch.gaps.append(found)
+    for item in scanned:
+        if isinstance(item, Gap):
+            batch.gaps.append(item)
             continue
-        if found.kind == Kind.SEGMENT:
+        if item.kind == Kind.SEGMENT:
             continue
-        if batch.tag not in (-1, found.batch):
-            batch.end = found.offset
+        if batch.tag not in (-1, item.batch):
+            batch.end = item.offset
             yield batch
-            batch = StoredBatch(found.offset)
-        batch.tag = found.batch
-        if found.kind == Kind.MESSAGE:
-            batch.messages.append(found)
-        elif found.kind == Kind.TRANSACTION:
+            batch = StoredBatch(item.offset)
+        batch.tag = item.batch
+        if item.kind == Kind.MESSAGE:
+            batch.messages.append(item)
+        elif item.kind == Kind.TRANSACTION:
             try:
-                time_ms, operations = sound_operations(payload_of(found), found.end, claimed)
+                time_ms, operations = sound_operations(payload_of(item), item.end, claimed)
             except ValueError as error:
-                batch.gaps.append(Gap(found.offset, found.end, str(error)))
+                batch.gaps.append(Gap(item.offset, item.end, str(error)))
                 continue
             claimed += claimed_by(operations)
-            batch.transaction, batch.time_ms, batch.operations = found, time_ms, operations
-            batch.end = found.end
+            batch.transaction, batch.time_ms, batch.operations = item, time_ms, operations
+            batch.end = item.end
             yield batch
-            batch = StoredBatch(found.end)
+            batch = StoredBatch(item.end)
     if batch.start < end:
         batch.end = end
         if batch.tag == -1:

@@ -246,19 +246,19 @@ class IndexReader:
                 raise
             raise UnreadableFileError(path, str(error)) from error
         entries = no_entries()
-        for found in scan(content, state.number, self._seed):
-            if isinstance(found, Gap):
-                raise DamageError(path, found.offset, found.reason)
+        for record in scan(content, state.number, self._seed):
+            if isinstance(record, Gap):
+                raise DamageError(path, record.offset, record.reason)
             try:
-                of_queue, block = decode_block(content[found.payload_offset : found.end])
+                of_queue, block = decode_block(content[record.payload_offset : record.end])
             except ValueError as error:
-                raise DamageError(path, found.offset, str(error)) from None
+                raise DamageError(path, record.offset, str(error)) from None
             if len(entries.ids) + len(block.ids) > state.entries:
                 reason = f"it has more than the {state.entries} entries that were written"
-                raise DamageError(path, found.offset, reason)
-            if found.kind != Kind.INDEX or of_queue != queue_id:
+                raise DamageError(path, record.offset, reason)
+            if record.kind != Kind.INDEX or of_queue != queue_id:
                 raise DamageError(
-                    path, found.offset, f"it is not an index file of queue {queue_id}"
+                    path, record.offset, f"it is not an index file of queue {queue_id}"
                 )
             entries.extend(block)
         if len(entries.sequences) != state.entries:

@@ -315,8 +315,8 @@ def message_start(
         HEADER.unpack_from(content, offset)
     )
     identity = content[offset : offset + _IDENTITY.size]
-    found = magic, kind, flags, number, written_in, header_checksum
-    if found != (MAGIC, Kind.MESSAGE, 0, message_id, segment, crc32c(identity, seed)):
+    header = magic, kind, flags, number, written_in, header_checksum
+    if header != (MAGIC, Kind.MESSAGE, 0, message_id, segment, crc32c(identity, seed)):
         return None
     payload_offset = offset + HEADER.size
     head_bytes = HEAD.size + sum(HEAD.unpack_from(content, payload_offset))
@@ -516,19 +516,19 @@ def scan(
     search = Search()
     last = dict.fromkeys(_KINDS, 0) | dict(last_numbers or {})
     while offset < size:
-        found = record_at(content, offset, segment, seed)
-        if isinstance(found, Record):
-            reason = not_next(found.number, last[found.kind], most)
+        item = record_at(content, offset, segment, seed)
+        if isinstance(item, Record):
+            reason = not_next(item.number, last[item.kind], most)
             if not reason:
-                last[found.kind] = found.number
-                yield found
-                offset = found.end
+                last[item.kind] = item.number
+                yield item
+                offset = item.end
                 continue
-            found = Gap(offset, found.end, reason)
-        end = found.end
+            item = Gap(offset, item.end, reason)
+        end = item.end
         if end == offset:
             end = search.next_record(content, offset + 1, segment, seed)
-        yield Gap(offset, end, found.reason)
+        yield Gap(offset, end, item.reason)
         offset = end
 
 

@@ -352,7 +352,7 @@ class RunList(Generic[SpanT]):
         if place < self._head or runs[place].end <= first_sequence:
             place += 1
         far = place + _MANY
-        if count > _MANY and (one := runs[far : far + 1]) and one[0].first_sequence < end:
+        if count > _MANY and (beyond := runs[far : far + 1]) and beyond[0].first_sequence < end:
             # One by one, each would move those behind it.
             if runs[place].first_sequence < first_sequence:
                 runs.insert(place, runs[place].split(first_sequence - runs[place].first_sequence))

@@ -64,19 +64,19 @@ def scan_file(
             yield Gap(base, size, "the file ends before it")
             return
         done = 0
-        for found in scan(content, number, seed, 0, last):
-            if isinstance(found, Record):
-                last[found.kind] = found.number
-                yield found._replace(
-                    offset=base + found.offset,
-                    payload_offset=base + found.payload_offset,
-                    end=base + found.end,
+        for item in scan(content, number, seed, 0, last):
+            if isinstance(item, Record):
+                last[item.kind] = item.number
+                yield item._replace(
+                    offset=base + item.offset,
+                    payload_offset=base + item.payload_offset,
+                    end=base + item.end,
                 )
-            elif not is_last and _may_go_on(content, found):
+            elif not is_last and _may_go_on(content, item):
                 break
             else:
-                yield Gap(base + found.offset, base + found.end, found.reason)
-            done = found.end
+                yield Gap(base + item.offset, base + item.end, item.reason)
+            done = item.end
         base += done
         window = window_bytes if done else 2 * window
 

@@ -72,15 +72,15 @@ def read_header(files: Files, path: str, number: int) -> SegmentHeader | Gap:
         file.close()
     if not content:
         return Gap(0, 0, "it is empty")
-    found = record_at(content, 0, number, 0)
-    if isinstance(found, Gap):
-        return found
-    if found.kind != Kind.SEGMENT:
-        return Gap(0, found.end, "it does not begin with a SEGMENT record")
+    record = record_at(content, 0, number, 0)
+    if isinstance(record, Gap):
+        return record
+    if record.kind != Kind.SEGMENT:
+        return Gap(0, record.end, "it does not begin with a SEGMENT record")
     try:
-        return SegmentHeader.of_payload(content[found.payload_offset : found.end])
+        return SegmentHeader.of_payload(content[record.payload_offset : record.end])
     except ValueError as error:
-        return Gap(0, found.end, str(error))
+        return Gap(0, record.end, str(error))
 
 
 def check_catalog(directory: str, marked: Marker, rows_of: RowsOf) -> None:
@@ -127,8 +127,8 @@ def find_store_id(
         leading = [one for one, count in in_segments.items() if count == most]
         preferred = [one for one in (in_marker, in_catalog) if one in leading]
         return (preferred or leading)[0]
-    if found := in_marker or in_catalog:
-        return found
+    if known := in_marker or in_catalog:
+        return known
     with contextlib.suppress(DamageError):
         if copy := read_copy(files, directory):
             return copy.store_id

@@ -320,9 +320,9 @@ def references_of(
             changes[start] += 1
             changes[stop] -= 1
     references = array("I", list(accumulate(changes))[:count])
-    for one in enqueues:
-        if isinstance(one, SpreadEnqueue):
-            for message_id in one.ids:
+    for enqueue in enqueues:
+        if isinstance(enqueue, SpreadEnqueue):
+            for message_id in enqueue.ids:
                 references[message_id - first_id] += 1
     return references if references.count(1) != count else None
 

@@ -271,12 +271,12 @@ class Segment:
         survey = self._survey = _Survey(content, self.number, self._seed, self.end_id, why)
         if (missing := survey.missing(message_id)) is None:
             rest = content[self._offset_before(message_id) :]
-            messages, _, found = read_messages(
+            messages, _, damage = read_messages(
                 rest, self.number, self._seed, message_id, 1, decoder
             )
             if messages:
                 return messages
-            missing = found or reason
+            missing = damage or reason
             survey.note_missing(message_id, message_id + 1, missing)
         return self._damaged(message_id, missing)
 
@@ -360,16 +360,16 @@ class _Survey:
         self._missing: list[tuple[int, int, str]] = []
         next_id, reason = 0, ""
         # Transient ones have numbers beyond all others.
-        for found in scan(content, number, seed, most=(1 << 64) - 1):
-            if isinstance(found, Gap):
-                reason = why or reason or found.reason
-            elif found.kind == Kind.MESSAGE:
+        for item in scan(content, number, seed, most=(1 << 64) - 1):
+            if isinstance(item, Gap):
+                reason = why or reason or item.reason
+            elif item.kind == Kind.MESSAGE:
                 if reason:
-                    self.note_missing(next_id, found.number, reason)
-                    self._ids.append(found.number)
-                    self._offsets.append(found.offset)
+                    self.note_missing(next_id, item.number, reason)
+                    self._ids.append(item.number)
+                    self._offsets.append(item.offset)
                     reason = ""
-                next_id = found.number + 1
+                next_id = item.number + 1
             if len(self._ids) >= _MAX_SURVEYED:
                 return
         if reason:

@@ -307,7 +307,7 @@ class ProvenanceReader:
             for found in scan_file(file, size, number, self._reading.seed):
                 if not self._reading.goes_on():
                     return
-                if not isinstance(found, Record) or found.kind != Kind.MESSAGE:
+                if not isinstance(record, Record) or record.kind != Kind.MESSAGE:
                     continue
                 if found.number == trail.id:
                     self._read_record(trail, segment, found)

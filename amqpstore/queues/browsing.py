@@ -63,10 +63,10 @@ class Browser:
         There may be none in a step that is not the last: a large message takes some steps.
         Raises: ReadLaterError.
         """
-        found = self._pieces(first_sequence, most)
-        if found is None:
+        read_pieces = self._pieces(first_sequence, most)
+        if read_pieces is None:
             return [], 0
-        pieces, end = found
+        pieces, end = read_pieces
         browsed: list[Browsed] = []
         size = 0
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Memory that nobody needs any more, freed a part at a time.
+"""Memory that no one needs any more, freed a part at a time.
 
 To free a million messages of a deleted queue takes many milliseconds, in which nothing else would
 be done.

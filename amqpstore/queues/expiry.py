@@ -1,4 +1,4 @@
-"""When messages expire: a heap for each queue, of the ready messages with an expiry time.
+"""The expiry of messages: a heap for each queue, of the ready messages with an expiry time.
 
 There is one entry for each run in memory, and one for each index file with other messages. An entry
 is not searched for when its run is taken. It is recognised as stale when it reaches the top, or

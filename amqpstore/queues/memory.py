@@ -1,10 +1,10 @@
-"""How many messages stay in memory: a budget for the whole store, shared by its queues.
+"""The budget of messages that stay in memory, one for the whole store, shared by its queues.
 
 Unacked messages have a part of it as well: see `unacked`.
 
 Every message in the log can be read back, so it need not wait in memory. Messages at the head of a
 queue are taken first; so once a queue has used its share, further messages are dropped from memory
-as soon as they are durable. The shares follow the rates at which the queues are emptied: if nobody
+as soon as they are durable. The shares follow the rates at which the queues are emptied: if no one
 takes anything, nothing is worth keeping.
 """
 

@@ -136,12 +136,12 @@ class Rereading:
                 continue
             sequence = max(place, run.first_sequence)
             skipped = sequence - run.first_sequence
-            found = self._read(run, skipped, run.count - skipped)
-            if isinstance(found, ReadLaterError):
+            read = self._read(run, skipped, run.count - skipped)
+            if isinstance(read, ReadLaterError):
                 return
-            if isinstance(found, list):
-                self._places[queue] = sequence + len(found)
-                (part,) = queue.quarantined.remove(sequence, len(found))
+            if isinstance(read, list):
+                self._places[queue] = sequence + len(read)
+                (part,) = queue.quarantined.remove(sequence, len(read))
                 yield queue, part
             else:
                 self._places[queue] = sequence + 1

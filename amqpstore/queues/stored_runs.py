@@ -80,23 +80,23 @@ class StoredRuns:
         """
         if run.messages is not None:
             return run, None
-        found = self.read_back(run, 0, run.count, in_parts=in_parts)
-        if isinstance(found, ReadLaterError):
-            return found, run
+        messages = self.read_back(run, 0, run.count, in_parts=in_parts)
+        if isinstance(messages, ReadLaterError):
+            return messages, run
         if run.account is not None:
             run.account.remove(run)
-        count = len(found) if isinstance(found, list) else 1
+        count = len(messages) if isinstance(messages, list) else 1
         part, rest = (run.split(count), run) if count < run.count else (run, None)
-        if isinstance(found, MessageDamagedError):
+        if isinstance(messages, MessageDamagedError):
             # When it can be read again it has to be marked as delivered.
             part.delivery_count = max(part.delivery_count, 1)
             if rest is not None:
                 queue.unloaded.add(rest)
-            self.set_aside(queue, part, found)
-            return found, rest
+            self.set_aside(queue, part, messages)
+            return messages, rest
         if rest is not None:
             queue.unloaded.add(rest)
-        self.fill(part, found)
+        self.fill(part, messages)
         self._unacked.add(queue, part)
         return part, rest
 
@@ -287,14 +287,14 @@ class StoredRuns:
 
     def read_again(self, make_ready: Callable[[Queue, Run], None]) -> dict[Queue, int]:
         """Read what can be read of what could not: see `Store.read_again`."""
-        found: dict[Queue, int] = {}
+        readable: dict[Queue, int] = {}
         self._large.drop_abandoned()
         self.unread_log.write()
         if not self._rereading.is_due():
-            return found
+            return readable
         for queue, run in self._rereading.messages():
             make_ready(queue, run)
-            found[queue] = found.get(queue, 0) + run.count
+            readable[queue] = readable.get(queue, 0) + run.count
         with contextlib.suppress(DamageError, OSError, MemoryError):
             for queue, file in self._rereading.index_files():
                 # It has no state any more if all of it was acked, in the log that a start read, and
@@ -302,11 +302,11 @@ class StoredRuns:
                 runs = self.runs_of(queue, file) if file.number in queue.index else []
                 queue.could_read(file, runs)
                 if runs:
-                    found[queue] = found.get(queue, 0) + sum(run.count for run in runs)
+                    readable[queue] = readable.get(queue, 0) + sum(run.count for run in runs)
         self._count_again()
-        for queue, count in found.items():
+        for queue, count in readable.items():
             _log.info("%d messages of queue %d can be read again", count, queue.id)
-        return found
+        return readable
 
     def retry(self, queue: Queue) -> None:
         """Retry what cannot be read of a queue: see `read_again`."""

@@ -162,11 +162,11 @@ class Withdrawals:
             return self._stored.read_one(run, 0)
         if run.messages is None:
             # Some messages after it are read too, as they are likely to be next.
-            found = self._stored.read_back(run, 0, min(run.count, _MAX_PEEKED))
-            if not isinstance(found, list):
+            messages = self._stored.read_back(run, 0, min(run.count, _MAX_PEEKED))
+            if not isinstance(messages, list):
                 return None
-            run = self._cut(queue, run, 0, len(found))
-            self._stored.fill(run, found)
+            run = self._cut(queue, run, 0, len(messages))
+            self._stored.fill(run, messages)
             queue.count_out(run, was_stored=True)
             self.make_ready(queue, run)
         return run.messages[0] if run.messages else None

@@ -91,10 +91,10 @@ def open_directory(
     def open_with_reserve(path: str, create: bool, *, plain: bool = False) -> Catalog:
         return ReservingCatalog(open_catalog(path, create, plain=plain), space, measures.commit_s)
 
-    found = marker.read(files, directory)
-    if found is None:
-        found = marker.Marker(uuid.uuid4(), FORMAT_VERSION)
-        make_store(files, directory, open_with_reserve, found.store_id)
+    store_marker = marker.read(files, directory)
+    if store_marker is None:
+        store_marker = marker.Marker(uuid.uuid4(), FORMAT_VERSION)
+        make_store(files, directory, open_with_reserve, store_marker.store_id)
     else:
         # The process that wrote the marker may have been killed before it was durable.
         files.sync_directory(directory)
@@ -103,10 +103,12 @@ def open_directory(
             if not files.exists(os.path.join(directory, name)):
                 files.make_directory(os.path.join(directory, name))
     _drop_lost_pages(files, os.path.join(directory, CATALOG, CATALOG_FILE))
-    catalog = open_with_reserve(os.path.join(directory, CATALOG), False, plain=found.is_plain)
-    backing = Backing.of(files, directory, found.store_id.bytes, catalog, options.limits)
+    catalog = open_with_reserve(
+        os.path.join(directory, CATALOG), False, plain=store_marker.is_plain
+    )
+    backing = Backing.of(files, directory, store_marker.store_id.bytes, catalog, options.limits)
     try:
-        identity.check_catalog(directory, found, catalog.rows)
+        identity.check_catalog(directory, store_marker, catalog.rows)
         queues = {
             queue_id: Queue(queue_id, definition, durable=True)
             for queue_id, definition in tables.QUEUES.read(catalog.rows).items()
@@ -114,8 +116,8 @@ def open_directory(
         recovered = recover(backing, queues, is_follower=is_follower)
         if term:
             _begin_term(backing, recovered, term)
-        if found.version < FORMAT_VERSION:
-            give_rows_checksums(files, directory, catalog, found.store_id)
+        if store_marker.version < FORMAT_VERSION:
+            give_rows_checksums(files, directory, catalog, store_marker.store_id)
         _write_findings(backing, recovered)
     except BaseException:
         catalog.close()

@@ -264,19 +264,19 @@ class _Recovery:
         heads = {queue_id: of_queues[queue_id].next_sequence for queue_id in sequences}
         operations = (one for batch in self._out.batches for one in batch.operations)
         log = ReadLog(self._start, self._lsns, self._ids, sequences, heads, operations)
-        found = find_shortfall(self._files, self._directory, self._seed, log)
-        self._report.shortfall = found
-        if found:
+        shortfall = find_shortfall(self._files, self._directory, self._seed, log)
+        self._report.shortfall = shortfall
+        if shortfall:
             # They may have what the log lacks.
             self._keep_all()
-        if found and not self._is_follower:
+        if shortfall and not self._is_follower:
             # None of the missing numbers is given again; behind them, the next start finds no such.
             # How much follows what was noted is not known.
             self._unknown_bytes += _MAX_SEGMENT_BYTES
-            self._out.next_segment = max(self._out.next_segment, found.segment + 1)
-            self._next_lsn = max(self._next_lsn, found.lsn)
-            self._next_message_id = max(self._next_message_id, found.message_id)
-            for queue_id, missing in found.queues.items():
+            self._out.next_segment = max(self._out.next_segment, shortfall.segment + 1)
+            self._next_lsn = max(self._next_lsn, shortfall.lsn)
+            self._next_message_id = max(self._next_message_id, shortfall.message_id)
+            for queue_id, missing in shortfall.queues.items():
                 self._skip_to(self._queues[queue_id], missing.end)
 
     def _name_unread_index(self) -> None:
@@ -371,13 +371,13 @@ class _Recovery:
         if is_part or report.shortfall or report.orphaned:
             self._keep_all()
             queue_ids = self._queue_ids_passed_over()
-            found = passed_over(self._start, position, self._done_lsns, self._placed, queue_ids)
+            skipped = passed_over(self._start, position, self._done_lsns, self._placed, queue_ids)
             if queue_ids:
                 # The next queue gets an id behind them, whether there is a checkpoint or not.
-                of_queues = PassedOverRow([], [], found.queue_ids)
+                of_queues = PassedOverRow([], [], skipped.queue_ids)
                 self._out.changes += self._note_passed_over(of_queues, position.lsn)
-            if not self._passed_over.has_all(found):
-                self._out.passed_over += self._note_passed_over(found, position.lsn)
+            if not self._passed_over.has_all(skipped):
+                self._out.passed_over += self._note_passed_over(skipped, position.lsn)
                 self._keep_acks()
         if self._passed_over:
             self._keep_all()
@@ -502,19 +502,19 @@ class _Recovery:
         knows is not looked at: its file is older.
         """
         where = self._files, self._directory
-        found = noted_newer(*where, self._quarantine, self._seed)
+        newer_by_number = noted_newer(*where, self._quarantine, self._seed)
         new = [number for number in left if number >= (self._next_compacted or 0)]
         next_id = self._start.message_id
         for number, newer in find_newer(*where, new, self._seed, next_id).items():
-            if number not in found:
-                found[number] = newer
+            if number not in newer_by_number:
+                newer_by_number[number] = newer
                 if not newer.error:
                     self._quarantine[number] = [newer.row]
                     self._out.changes.append(tables.QUARANTINE.put(number, [newer.row]))
-        for newer in found.values():
+        for newer in newer_by_number.values():
             self._damage(newer.path, Gap(newer.offset, newer.end, newer.reason))
             self._newest_id = max(self._newest_id, newer.last_id)
-        self._is_old |= bool(found)
+        self._is_old |= bool(newer_by_number)
         self._name_put_back((number, segment_path(self._directory, number)) for number in left)
         return self._is_old
 
@@ -543,26 +543,28 @@ class _Recovery:
             for file in queue.files
         }
         at_home |= {index_path(self._directory, *key) for key in states}
-        for one in find_strays(self._files, self._directory, self._store_id, at_home):
-            if one.kind is FileKind.INDEX:
-                key = IndexKey(one.queue_id, one.number)
+        for stray in find_strays(self._files, self._directory, self._store_id, at_home):
+            if stray.kind is FileKind.INDEX:
+                key = IndexKey(stray.queue_id, stray.number)
                 is_needed = key in states
                 if not is_needed:
-                    self._unrowed[one.path] = key
+                    self._unrowed[stray.path] = key
             else:
-                is_needed = one.number in self._rows or is_of_log(one.number, self._start.segment)
+                is_needed = stray.number in self._rows or is_of_log(
+                    stray.number, self._start.segment
+                )
                 if is_needed:
-                    self._strays[one.path] = one.number
-                elif newer := newer_in(self._files, one, self._seed, self._start.message_id):
+                    self._strays[stray.path] = stray.number
+                elif newer := newer_in(self._files, stray, self._seed, self._start.message_id):
                     self._is_old = True
                     self._newest_id = max(self._newest_id, newer.last_id)
-                    self._damage(one.path, Gap(newer.offset, newer.end, newer.reason))
+                    self._damage(stray.path, Gap(newer.offset, newer.end, newer.reason))
                 else:
-                    self._name_put_back([(one.number, one.path)])
+                    self._name_put_back([(stray.number, stray.path)])
             if is_needed:
                 self._is_astray = True
-                home = os.path.relpath(one.home(self._directory), self._directory)
-                self._damage(one.path, Gap(0, 0, f"by its records it is {home}: {_ASTRAY}"))
+                home = os.path.relpath(stray.home(self._directory), self._directory)
+                self._damage(stray.path, Gap(0, 0, f"by its records it is {home}: {_ASTRAY}"))
 
     def _moved_numbers(self) -> list[int]:
         """Return the numbers of the segments in quarantine."""

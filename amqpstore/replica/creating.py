@@ -34,10 +34,10 @@ def create_follower(
     marker.create_directory(files, directory)
     lock = lock_directory(files, directory)
     try:
-        found = marker.read(files, directory)
-        if found is None:
+        existing = marker.read(files, directory)
+        if existing is None:
             make_store(files, directory, open_catalog, store_id)
-        elif found.store_id != store_id or files.list_directory(f"{directory}/{SEGMENTS}"):
+        elif existing.store_id != store_id or files.list_directory(f"{directory}/{SEGMENTS}"):
             raise MembershipError(directory, "is a store already, not a new member's")
         elif read_membership(files, directory):
             raise MembershipError(directory, "is a member's already")

@@ -206,9 +206,9 @@ class FollowerLog(Log):
             self.received.pop()
         of_log = [one for one in self._segments if not is_compacted(one.number)]
         gone = [one for one in of_log if one.number > number - (not rewrite.size)]
-        for one in gone:
-            one.close()
-            self._segments.remove(one)
+        for replaced in gone:
+            replaced.close()
+            self._segments.remove(replaced)
         self.last = place
         self.is_appendable = True
         if not rewrite.size:

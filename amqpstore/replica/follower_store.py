@@ -161,13 +161,15 @@ class FollowerStore(ClosableStore):
         directory = absolute_path(directory)
         check_options(options)
         files = files or OsFiles()
-        found = marker.require(files, directory)
+        store_marker = marker.require(files, directory)
         with contextlib.ExitStack() as on_error:
             lock = lock_directory(files, directory)
             on_error.callback(lock.release)
             if is_pending(files, directory):
                 path = os.path.join(directory, CATALOG)
-                with contextlib.closing(open_catalog(path, False, plain=found.is_plain)) as catalog:
+                with contextlib.closing(
+                    open_catalog(path, False, plain=store_marker.is_plain)
+                ) as catalog:
                     finish(files, directory, catalog)
             opened = open_directory(directory, files, open_catalog, options, is_follower=True)
             on_error.callback(opened.backing.catalog.close)
@@ -491,22 +493,22 @@ class FollowerStore(ClosableStore):
 
         Raises: RefusedBatchError, DamageError, OSError.
         """
-        found: list[Batch] = []
+        new_batches: list[Batch] = []
         last = rewrite.place
         content = rewrite.content()
         sealed = sealed_batches(
             content, rewrite.number, self._backing.seed, rewrite.offset, rewrite.path
         )
-        for one in sealed:
-            if term_of(one.lsn) > self.term:
-                reason = f"term {term_of(one.lsn)} is not known here, only {self.term}"
-                raise RefusedBatchError(one.lsn, reason)
-            batch = self._log.continue_with(one, last)
+        for sealed_batch in sealed:
+            if term_of(sealed_batch.lsn) > self.term:
+                reason = f"term {term_of(sealed_batch.lsn)} is not known here, only {self.term}"
+                raise RefusedBatchError(sealed_batch.lsn, reason)
+            batch = self._log.continue_with(sealed_batch, last)
             # Its bytes are in the file.
             batch.buffers = []
             last = place_after(batch, last)
-            found.append(batch)
-        return found
+            new_batches.append(batch)
+        return new_batches
 
     def _put_in_place(self, rewrite: SegmentRewrite, batches: Sequence[Batch]) -> None:
         """Replace the end of the log: see `segment_rewrite` for what a crash leaves."""

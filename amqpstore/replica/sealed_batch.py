@@ -131,16 +131,16 @@ class SealedBatch(NamedTuple):
         if not self.offset:
             place += SEGMENT_BYTES
             self._check_segment(store_id)
-        found = record_at(self.content, place, self.segment, seed)
-        if isinstance(found, Gap):
-            raise self._refused(f"no TRANSACTION of this store is at {place}: {found.reason}")
-        if (found.kind, found.number, found.end) != (
+        record = record_at(self.content, place, self.segment, seed)
+        if isinstance(record, Gap):
+            raise self._refused(f"no TRANSACTION of this store is at {place}: {record.reason}")
+        if (record.kind, record.number, record.end) != (
             *(Kind.TRANSACTION, self.lsn),
             len(self.content),
         ):
             raise self._refused(f"the record at {place} is not its TRANSACTION")
         try:
-            payload = self.content[found.payload_offset : found.end]
+            payload = self.content[record.payload_offset : record.end]
             _, operations = sound_operations(payload, self.end, 0)
         except ValueError as error:
             raise self._refused(str(error)) from None

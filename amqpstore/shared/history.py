@@ -92,11 +92,11 @@ class History:
         queue = self.queue
         if queue.deleted:
             return
-        while found := store.withdraw_expired(queue, now_ms, bodies=False):
-            if isinstance(found, ReadLaterError):
+        while expired := store.withdraw_expired(queue, now_ms, bodies=False):
+            if isinstance(expired, ReadLaterError):
                 break
-            if isinstance(found, Run):
-                store.ack(queue, found)
+            if isinstance(expired, Run):
+                store.ack(queue, expired)
         most = self._limits.history_length
         while most is not None and (excess := queue.ready_count - most) > 0:
             paged = queue.is_head_paged
@@ -121,10 +121,10 @@ class History:
         while True:
             with locked_store.working() as store:
                 self.trim(store, store.clock.wall_ms())
-                found = None if self.queue.deleted else self._read(store, sequence)
-                if found is None:
+                read = None if self.queue.deleted else self._read(store, sequence)
+                if read is None:
                     return
-            run, messages = found
+            run, messages = read
             sequence = run.end
             for message in messages:
                 consumed = _consumed(message)

@@ -324,13 +324,13 @@ class App:
             ("https", True, sockets.tls),
             ("http/prometheus", False, sockets.metrics),
         ):
-            for one in opened:
-                host, port = one.getsockname()[:2]
+            for sock in opened:
+                host, port = sock.getsockname()[:2]
                 listeners.append(Listener(protocol, host, port, has_tls))
                 if protocol == "http/prometheus":
-                    _log.info("metrics", extra={"url": f"{url_of('http', one)}/metrics"})
+                    _log.info("metrics", extra={"url": f"{url_of('http', sock)}/metrics"})
                 elif protocol.startswith("http"):
-                    _log.info("management API", extra={"url": url_of(protocol, one)})
+                    _log.info("management API", extra={"url": url_of(protocol, sock)})
         context = ManagementContext(
             broker=self.broker,
             administration=self.administration,

@@ -226,8 +226,8 @@ class Reloader:
     async def _reload(self) -> str:
         """Read, check and apply the configuration; an error leaves the broker as it is."""
         try:
-            found = await trio.to_thread.run_sync(self._load)
-            config = _with_live(self.config, found)
+            loaded = await trio.to_thread.run_sync(self._load)
+            config = _with_live(self.config, loaded)
             applying = [await part.prepare(config) for part in self.parts]
             for apply in applying:
                 await apply()
@@ -241,7 +241,7 @@ class Reloader:
         except Exception:  # noqa: BLE001 - no file may end a running broker
             _log.exception("configuration not reloaded")
         else:
-            self._log_changes(found)
+            self._log_changes(loaded)
             self.config = config
             return "configuration reloaded"
         return "configuration not reloaded: see the log"

@@ -8,7 +8,8 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,36 +37,19 @@ PLACEHOLDERS = re.compile(r"(found|one|said|told|its_\w+)$")
 
 LONG_LINES = 20
 
-PUBLISH = (
-    "amqpstore.queues",
-    "amqpstore.store",
-    "amqpstore_server.amqp",
-    "amqpstore_server.broker.channels",
-    "amqpstore_server.broker.queues",
-    "amqpstore_server.broker.work.publish_column",
-    "amqpstore_server.loop",
-    "amqpstore_server.protocol.receiver",
+SAME = (("MIN", "LEAST", "SMALLEST"), ("MAX", "MOST", "LARGEST"))
+"""Words of limits that mean the same: a module has one of them for one thing."""
+
+SCOPES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
 )
-"""Rooms on the path of a publish, which is being rewritten."""
-
-NOT_YET: Mapping[str, tuple[str, ...]] = {
-    "pronouns": PUBLISH[4:],
-    "questions": PUBLISH[:7],
-    "phrases": PUBLISH,
-    "answers": (),
-}
-"""Rooms that a rule does not hold yet. The lists may only shrink."""
-
-
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def held(rule: str) -> Sources:
-    """The modules that are held to a rule."""
-    rooms = tuple(f"{room}." for room in NOT_YET[rule])
-    return {
-        module: text for module, text in sources().items() if not f"{module}.".startswith(rooms)
-    }
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST | None, int, str]]:
@@ -121,8 +105,8 @@ def questions(modules: Sources) -> Iterator[str]:
 def phrases(modules: Sources) -> Iterator[str]:
     """Phrases in docstrings and comments that stand for a number or a noun."""
     for module, text in modules.items():
-        said_of = [(line, said) for _, line, said in docstrings(parsed(text))]
-        for line, prose in [*said_of, *comments(text)]:
+        of_docstrings = [(line, prose) for _, line, prose in docstrings(parsed(text))]
+        for line, prose in [*of_docstrings, *comments(text)]:
             for phrase in PHRASES.findall(" ".join(prose.split())):
                 yield f"{module}:{line}: says {phrase!r}: say the number, or the noun"
 
@@ -140,37 +124,68 @@ def commands_as_answers(modules: Sources) -> Iterator[str]:
                 yield f"{module}:{node.lineno}: `{node.name}` returns nothing: name what it does"
 
 
+def placeholders(modules: Sources) -> Iterator[str]:
+    """Variables and arguments of long functions that do not say what they are."""
+    for module, text in modules.items():
+        for function in ast.walk(parsed(text)):
+            if (
+                isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+                and function.end_lineno is not None
+                and function.end_lineno - function.lineno >= LONG_LINES
+            ):
+                for name in sorted(set(filter(PLACEHOLDERS.match, bound_by(function)))):
+                    yield f"{module}:{function.lineno}: `{name}` of `{function.name}`: use its noun"
+
+
+def bound_by(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Yield the arguments of a function, and what it assigns outside of its comprehensions."""
+    arguments = function.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        yield argument.arg
+    todo: list[ast.AST] = [*function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        if not isinstance(node, SCOPES):
+            todo += ast.iter_child_nodes(node)
+
+
+def pairs(modules: Sources) -> Iterator[str]:
+    """Limits of one module that two words for the same thing tell apart."""
+    for module, text in modules.items():
+        names = {
+            node.id.lstrip("_")
+            for statement in parsed(text).body
+            if isinstance(statement, ast.Assign | ast.AnnAssign)
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        for words in SAME:
+            of_kind = Counter(
+                name.partition("_")[2] for name in names if name.partition("_")[0] in words
+            )
+            for kind, count in sorted(of_kind.items()):
+                if count > 1:
+                    yield f"{module}: {count} limits {' and '.join(words)} of {kind!r}"
+
+
 RULES = {
     "pronouns": beginnings,
     "questions": questions,
     "phrases": phrases,
     "answers": commands_as_answers,
+    "placeholders": placeholders,
+    "pairs": pairs,
 }
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_words_say_what_they_mean(rule: str) -> None:
-    assert list(RULES[rule](held(rule))) == []
+    assert list(RULES[rule](sources())) == []
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_room_that_has_become_clean_is_held(rule: str) -> None:
-    modules = sources()
-    clean = [
-        room
-        for room in NOT_YET[rule]
-        if not list(
-            RULES[rule](
-                {
-                    module: text
-                    for module, text in modules.items()
-                    if f"{module}.".startswith(f"{room}.")
-                }
-            )
-        )
-    ]
-    assert clean == [], "take these off the list of the rule"
-
+LONG = "    pass\n" * LONG_LINES
 
 MODULES = {
     "pronouns": [
@@ -195,12 +210,20 @@ MODULES = {
         "class A:\n    def has_room(self) -> None: ...\n",
         "def _is_done() -> None: ...\n",
     ],
+    "placeholders": [
+        "def f(one):\n" + LONG,
+        "async def f(self):\n    its_count = 1\n" + LONG,
+        "def f():\n    while found := read():\n        pass\n" + LONG,
+    ],
+    "pairs": ["SMALLEST_BYTES = 2\nLEAST_BYTES = 1\n", "_MAX_S: int = 2\nMOST_S = 1\n"],
 }
 GOOD = {
     "pronouns": '"""Theories of those."""\n"""That is no docstring."""\n',
     "questions": '"""A member knows what."""\nx = 1\n"""How many there are."""\n',
     "phrases": '"""So many that it waits."""\nx = "nobody"  # nor here so long that it counts\n',
     "answers": "def has_room() -> bool: ...\ndef note_room() -> None: ...\n",
+    "placeholders": "def f(one):\n    found = one\ndef g():\n    a = [one for one in b]\n" + LONG,
+    "pairs": "MIN_BYTES = 1\nLEAST_S = 1\nMAX_BYTES = 2\n",
 }
 
 

@@ -416,19 +416,19 @@ def definitions_of(content: Any, source: str) -> Definitions:
         left_out = definitions.left_out = []
         unread = UnreadFields()
         unread.look("", _Lists, content)
-        for name, (kind, its_type) in _ENTRIES.items():
+        for name, (kind, entry_type) in _ENTRIES.items():
             entries = getattr(lists, name)
-            setattr(definitions, name, list(_converted(name, kind, its_type, entries, left_out)))
-            for one in entries:
-                unread.look(kind, its_type, one)
+            setattr(definitions, name, list(_converted(name, kind, entry_type, entries, left_out)))
+            for entry in entries:
+                unread.look(kind, entry_type, entry)
         for vhost in definitions.vhosts:
             unread.look("metadata of vhost", VirtualHostMetadata, vhost.metadata, vhost.name)
         parameters = lists.parameters
-        for number, one in enumerate(parameters):
-            _add_parameter(definitions, one, f"$.parameters[{number}]")
-            unread.look("parameter", ParameterDefinition, one)
-            if isinstance(one, dict) and one.get("component") == OPERATOR_POLICY:
-                value, name = one.get("value"), str(one.get("name"))
+        for number, entry in enumerate(parameters):
+            _add_parameter(definitions, entry, f"$.parameters[{number}]")
+            unread.look("parameter", ParameterDefinition, entry)
+            if isinstance(entry, dict) and entry.get("component") == OPERATOR_POLICY:
+                value, name = entry.get("value"), str(entry.get("name"))
                 unread.look("operator policy", PolicyDefinition, value, name)
         definitions.notes = unread.notes()
     except msgspec.ValidationError as error:

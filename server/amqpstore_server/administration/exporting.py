@@ -38,7 +38,7 @@ def export_definitions(
 ) -> Work[dict[str, Any]]:
     """Return the definitions of everything, or of one virtual host. Its names must be known."""
     vhosts = [broker.vhosts[vhost]] if vhost else [broker.vhosts[one] for one in broker.vhosts]
-    found: dict[str, list[Any]] = {
+    definitions: dict[str, list[Any]] = {
         "users": list(_users(users)),
         "vhosts": [{"name": one.name, **_metadata(one)} for one in vhosts],
         "permissions": administration.permissions(),
@@ -50,18 +50,18 @@ def export_definitions(
         "policies": administration.policies(vhost),
     }
     for kind, entries in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
-        found[kind] = []
-        for one in vhosts:
-            listing = entries(one)
+        definitions[kind] = []
+        for virtual_host in vhosts:
+            listing = entries(virtual_host)
             while some := list(islice(listing, _AT_ONCE)):
-                found[kind] += [entry for entry in some if entry is not None]
+                definitions[kind] += [entry for entry in some if entry is not None]
                 yield None
     if vhost:
-        found = {kind: found[kind] for kind in _OF_VHOST}
-        for entries_of_kind in found.values():
+        definitions = {kind: definitions[kind] for kind in _OF_VHOST}
+        for entries_of_kind in definitions.values():
             for entry in entries_of_kind:
                 del entry["vhost"]
-    return found
+    return definitions
 
 
 def of_vhost(content: Any, vhost: str) -> tuple[Any, list[str]]:
@@ -70,7 +70,7 @@ def of_vhost(content: Any, vhost: str) -> tuple[Any, list[str]]:
     """
     if not isinstance(content, dict):
         return content, []
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     notes = []
     for kind, entries in content.items():
         if kind in _OF_ALL:
@@ -85,12 +85,12 @@ def of_vhost(content: Any, vhost: str) -> tuple[Any, list[str]]:
             if others:
                 reason = f"all are defined in vhost '{vhost}', none in '{min(others)}'"
                 notes.append(field_note("vhost", reason, kind))
-            found[kind] = [
+            named[kind] = [
                 {**entry, "vhost": vhost} if isinstance(entry, dict) else entry for entry in entries
             ]
         else:
-            found[kind] = entries
-    return found, notes
+            named[kind] = entries
+    return named, notes
 
 
 def _metadata(vhost: VirtualHost) -> dict[str, Any]:

@@ -71,19 +71,19 @@ def apply_definitions(
     for is_operator in (False, True):
         of_all = definitions.operator_policies if is_operator else definitions.policies
         by_vhost: dict[str, list[PolicyDefinition]] = {}
-        for one in of_all:
-            by_vhost.setdefault(one.vhost, []).append(one)
+        for definition in of_all:
+            by_vhost.setdefault(definition.vhost, []).append(definition)
         for name in vhosts:
             refused: set[str] = set()
-            found = _policies(by_vhost.get(name, ()), left_out, refused, operator=is_operator)
+            accepted = _policies(by_vhost.get(name, ()), left_out, refused, operator=is_operator)
             if name in broker.vhosts:
-                names = {policy.name for policy in found}
+                names = {policy.name for policy in accepted}
                 present = broker.vhosts[name].policies.all(operator=is_operator)
                 kept = [policy for policy in present if policy.name not in names]
                 if replaces_policies:  # one whose new form is refused stays as it is
                     kept = [policy for policy in kept if policy.name in refused]
-                found = [*kept, *found]
-            policies[name, is_operator] = found
+                accepted = [*kept, *accepted]
+            policies[name, is_operator] = accepted
     defined = Defined(vhosts, _permissions(definitions, broker, vhosts, left_out), policies)
     applying = broker.defining(defined, users.changes(rows))
     try:
@@ -129,11 +129,11 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
     """Define the limits of virtual hosts, what they are described with, and global parameters, one
     in each step.
     """
-    for one in definitions.vhost_limits:
-        with _noting(left_out, "limits", one.vhost, "vhost-limits"):
-            if reason := refusal(Place.VHOST_LIMIT, one.limits):
+    for host_limits in definitions.vhost_limits:
+        with _noting(left_out, "limits", host_limits.vhost, "vhost-limits"):
+            if reason := refusal(Place.VHOST_LIMIT, host_limits.limits):
                 raise PreconditionFailedError(reason)
-            broker.define_vhost_limits(one.vhost, one.limits)
+            broker.define_vhost_limits(host_limits.vhost, host_limits.limits)
         yield
     for vhost in definitions.vhosts:
         with _noting(left_out, "metadata", vhost.name, ""):
@@ -146,11 +146,16 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
         _note(left_out, "parameter", parameter.vhost, parameter.name, reason)
         yield
     changed: dict[str, Any] = {}
-    for found in definitions.global_parameters:
-        if found.value is not None and broker.global_parameters.get(found.name) != found.value:
-            with _noting(left_out, "global parameter", "", found.name):
-                broker.check_global_parameters({**changed, found.name: found.value})
-                changed[found.name] = found.value
+    for global_parameter in definitions.global_parameters:
+        if (
+            global_parameter.value is not None
+            and broker.global_parameters.get(global_parameter.name) != global_parameter.value
+        ):
+            with _noting(left_out, "global parameter", "", global_parameter.name):
+                broker.check_global_parameters(
+                    {**changed, global_parameter.name: global_parameter.value}
+                )
+                changed[global_parameter.name] = global_parameter.value
             yield
     if changed:
         with _noting(left_out, "global parameters", "", ""):
@@ -198,16 +203,16 @@ def _permissions(
     for topic in definitions.topic_permissions:
         of_user = topics.setdefault((topic.user, topic.vhost), {})
         of_user[topic.exchange] = {"write": topic.write, "read": topic.read}
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in definitions.permissions:
-        with _noting(left_out, "permission", one.vhost, one.user):
-            if one.vhost not in vhosts:
-                raise NotFoundError(f"vhost '{one.vhost}' not found")
-            found[one.user, one.vhost] = {
-                "configure": one.configure,
-                "write": one.write,
-                "read": one.read,
-                "topic": topics.pop((one.user, one.vhost), {}),
+    permissions: dict[tuple[str, str], dict[str, Any]] = {}
+    for permission in definitions.permissions:
+        with _noting(left_out, "permission", permission.vhost, permission.user):
+            if permission.vhost not in vhosts:
+                raise NotFoundError(f"vhost '{permission.vhost}' not found")
+            permissions[permission.user, permission.vhost] = {
+                "configure": permission.configure,
+                "write": permission.write,
+                "read": permission.read,
+                "topic": topics.pop((permission.user, permission.vhost), {}),
             }
     # The remaining ones restrict users whose permissions came from an earlier file, or will come.
     present = {(user, vhost): row for user, vhost, row in broker.granted()} if topics else {}
@@ -215,8 +220,8 @@ def _permissions(
         with _noting(left_out, "topic permission", vhost, user):
             if vhost not in vhosts:
                 raise NotFoundError(f"vhost '{vhost}' not found")
-            found[user, vhost] = {**present.get((user, vhost), {}), "topic": limits}
-    return found
+            permissions[user, vhost] = {**present.get((user, vhost), {}), "topic": limits}
+    return permissions
 
 
 def _policies(

@@ -106,8 +106,8 @@ def of_position(
         read = partial(reader.of_message, message_id, [place])
     else:
         read = partial(reader.of_place, place)
-    found = yield from _reading(administration, read)
-    return (yield from _answer(broker, found, names))
+    provenance = yield from _reading(administration, read)
+    return (yield from _answer(broker, provenance, names))
 
 
 def _reading(administration: Administration, read: Callable[[], Provenance]) -> Work[Provenance]:

@@ -32,28 +32,28 @@ _NOTHING: dict[str, Any] = {
 
 def rendered(seen: Sequence[SeenMessage]) -> Work[list[dict[str, Any]]]:
     """Return the messages of a page, whose bodies are cut already."""
-    found = []
+    rows = []
     size = 0
-    for index, one in enumerate(seen, 1):
+    for index, message in enumerate(seen, 1):
         row: dict[str, Any] = {
-            "position": str(one.position),
-            "state": "unacked" if one.is_unacked else "ready",
-            "redelivered": one.delivery_count > 0,
-            "delivery_count": one.delivery_count,
+            "position": str(message.position),
+            "state": "unacked" if message.is_unacked else "ready",
+            "redelivered": message.delivery_count > 0,
+            "delivery_count": message.delivery_count,
         }
-        if one.expires_ms:
-            row["expires_at"] = one.expires_ms
-        if one.message is None:
+        if message.expires_ms:
+            row["expires_at"] = message.expires_ms
+        if message.message is None:
             row |= _NOTHING
             row["error"] = "cannot be read: see the log of the broker"
         else:
-            row |= _message_row(one.message, one.body_bytes)
-            size += len(one.message.body) + len(one.message.envelope.properties)
-        found.append(row)
+            row |= _message_row(message.message, message.body_bytes)
+            size += len(message.message.body) + len(message.message.envelope.properties)
+        rows.append(row)
         if size >= _STEP_BYTES or not index % _STEP_MESSAGES:
             size = 0
             yield None
-    return found
+    return rows
 
 
 def _message_row(message: Message, body_bytes: int) -> dict[str, Any]:

@@ -24,18 +24,18 @@ async def carry_out(
     Args: after_step, is given what each step yields; what it returns is sent back, and an error
     that it raises is raised there.
     """
-    found = None
+    answer = None
     failed: Exception | None = None
     while True:
         try:
-            asked = work.send(found) if failed is None else work.throw(failed)
+            asked = work.send(answer) if failed is None else work.throw(failed)
         except StopIteration as end:
             result: ResultT = end.value
             return result
         finally:
             failed = None  # or this frame and the error would keep each other
         try:
-            found = await after_step(asked)
+            answer = await after_step(asked)
         except Exception as error:  # noqa: BLE001 - it is raised in the work
             failed = error
 

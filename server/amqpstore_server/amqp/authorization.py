@@ -1,4 +1,4 @@
-"""What the client of a connection may do: by the permissions of its user, or by its token."""
+"""The rights of a connection's client: by the permissions of its user, or by its token."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class AmqpChannel:
 
     @property
     def counters(self) -> ChannelCounters:
-        """What has passed through the channel."""
+        """Counts of the messages that have passed through the channel."""
         return self.broker_channel.counters
 
     @property

@@ -42,7 +42,7 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
         self.fields["user"] = user
         self._least = logging.NOTSET
         if self._give_back:
-            # Those who log in are no flood: their lines are not at the cost of others'.
+            # A client that has logged in is no part of a flood, and takes no room from others.
             self._give_back()
             self._give_back = None
 

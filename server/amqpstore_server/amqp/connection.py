@@ -178,7 +178,7 @@ class AmqpConnection:
 
     @property
     def negotiated(self) -> Negotiation:
-        """What client and server have agreed on."""
+        """The parameters that client and server have agreed on."""
         return self._negotiation
 
     @property
@@ -193,7 +193,7 @@ class AmqpConnection:
 
     @property
     def owner(self) -> object:
-        """What its exclusive queues have as their owner."""
+        """The owner of the connection's exclusive queues."""
         return self._session.context if self.state in SERVED else None
 
     @property
@@ -301,16 +301,16 @@ class AmqpConnection:
         self._negotiation.mechanisms = mechanisms
         self._negotiation.certificate_user = certificate_user
 
-    def logged_in(self, found: CheckedLogin, now: float) -> None:
+    def logged_in(self, checked: CheckedLogin, now: float) -> None:
         """Continue the handshake after the login was checked."""
         if not self.is_authenticating:
             return
         negotiation = self._negotiation
         negotiation.forget_password()
-        if found.granted:
-            if found.rights is not None:
-                self._authorization.token = found.rights
-                negotiation.login = replace(negotiation.login, user=found.rights.user)
+        if checked.granted:
+            if checked.rights is not None:
+                self._authorization.token = checked.rights
+                negotiation.login = replace(negotiation.login, user=checked.rights.user)
             self.log.logged_in(self.user)
             self._told.logged_in()
             self._deadline = max(self._deadline, now + HANDSHAKE_S)
@@ -318,7 +318,7 @@ class AmqpConnection:
             self._send(negotiation.tune())
             self._shake_hands(now)
             return
-        self._told.login_refused(found.reason)
+        self._told.login_refused(checked.reason)
         if negotiation.has_capability("authentication_failure_close"):
             # A RabbitMQ extension: a client with this capability is told that the login failed, but
             # not why. It has some time to read that: a socket that is closed while the client still
@@ -545,7 +545,7 @@ class AmqpConnection:
         except FATAL:
             raise
         except Exception:
-            # An internal error costs this client its connection, and affects nobody else.
+            # An internal error costs this client its connection, and affects no one else.
             self.log.exception("connection failed")
             self.break_off()
 
@@ -646,8 +646,8 @@ class AmqpConnection:
             usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)
-            said = {**self.log.fields, "vhost": method.virtual_host, "reason": refused.reply_text}
-            audit_refusal("vhost refused", **said)
+            fields = {**self.log.fields, "vhost": method.virtual_host, "reason": refused.reply_text}
+            audit_refusal("vhost refused", **fields)
             self._close(ConnectionEvent.REFUSED, refused, now)
             return
         envelopes = Envelopes(user, self._authorization.impersonates)

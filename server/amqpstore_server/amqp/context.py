@@ -1,4 +1,4 @@
-"""What the channels of one connection share."""
+"""The context that the channels of one connection share."""
 
 from __future__ import annotations
 

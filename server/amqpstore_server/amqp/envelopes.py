@@ -124,23 +124,23 @@ class Envelopes:
             if next_header is not header:
                 header = next_header
                 if known is not None and header.plain == known_plain:
-                    found: ParsedEnvelope = known.with_values(header.properties)
+                    envelope: ParsedEnvelope = known.with_values(header.properties)
                 else:
                     try:
-                        found = self.envelope(target, header, reply_to)
+                        envelope = self.envelope(target, header, reply_to)
                     except (AmqpError, BrokerError):
                         if first is not None:
                             yield first, group
                         raise
                     if header.plain is not None:
-                        known, known_plain = found, header.plain
+                        known, known_plain = envelope, header.plain
                 if first is None:
-                    first = found
-                elif found.alike is not first.alike and found.alike != first.alike:
+                    first = envelope
+                elif envelope.alike is not first.alike and envelope.alike != first.alike:
                     yield first, group
                     group = []
-                    first = found
-                current = found
+                    first = envelope
+                current = envelope
             assert current is not None  # set by the first header
             group.append(Message(current, body))
         assert first is not None  # there is no event without a message
@@ -265,10 +265,10 @@ class SimpleTargets:
         ):
             if target is not last_target:
                 last_target, last = target, None
-                found = known.get(target) or self._find(target, header)
-                if found is None:
+                route_and_envelope = known.get(target) or self._find(target, header)
+                if route_and_envelope is None:
                     return False
-                known[target] = route, alike = found
+                known[target] = route, alike = route_and_envelope
                 if route.is_durable is not is_durable:
                     if is_durable is not None:
                         return False

@@ -1,5 +1,5 @@
-"""What a client sends during an alarm: its publishes wait for the end of it, and everything else is
-served.
+"""Methods that a client sends during an alarm: its publishes wait for the end of it, and everything
+else is served.
 
 Acks, consumers and declares are what ends an alarm, so they overtake publishes that wait, on the
 same channel too. A method that ends or confirms what was published on its channel does not, nor

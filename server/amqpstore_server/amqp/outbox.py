@@ -15,7 +15,7 @@ unread.
 _SENT_AT_ONCE_BYTES = 1 << 20
 _LARGE_PART_BYTES = 2048
 """Parts of this size on average are sent from where they are; joining smaller ones costs less than
-so many buffers for the system call.
+many buffers for the system call.
 """
 _MAX_BUFFERS = 1024
 """Linux takes no more of them in one call (IOV_MAX)."""
@@ -54,7 +54,7 @@ class Outbox:
             self._on_output()
 
     def close(self) -> None:
-        """Drop all frames and the `on_output` callback: nobody will read them."""
+        """Drop all frames and the `on_output` callback: no one will read them."""
         self.parts = []
         self.byte_count = self._sent_parts = 0
         self._on_output = _nobody

@@ -301,11 +301,11 @@ class VirtualHost:
         """Add a queue from the store. `PolicySettings` gives it these."""
         definition: Any = store_queue.definition
         name = served_name(definition)
-        its_class = QUEUE_KINDS[kind_of(definition)]
+        queue_class = QUEUE_KINDS[kind_of(definition)]
         departures = QueueDepartures(self.name, name, self.departures, self.context.departures)
-        if its_class.has_copies:
+        if queue_class.has_copies:
             departures = QueueDepartures(self.name, name, Departures(), None)
-        queue = its_class(
+        queue = queue_class(
             self.context,
             store_queue,
             name,

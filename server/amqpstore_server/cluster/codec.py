@@ -116,10 +116,10 @@ class FrameReader(Generic[_F]):
         with memoryview(received) as view:
             head, content = bytes(view[begin:start]), bytes(view[start:end])
         header = head[PREFIX.size :]
-        found = crc32c(content, crc32c(header, crc32c(head[: _LENGTHS.size])))
-        if found != checksum:
+        computed = crc32c(content, crc32c(header, crc32c(head[: _LENGTHS.size])))
+        if computed != checksum:
             raise PeerFrameError(
-                f"a frame of {end - begin} bytes has the checksum {found:08x} and was sent with "
+                f"a frame of {end - begin} bytes has the checksum {computed:08x} and was sent with "
                 f"{checksum:08x}: it was damaged on its way"
             )
         if self._tags is not None and not self._tags.is_next(received[:begin], head, content):

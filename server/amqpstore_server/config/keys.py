@@ -179,14 +179,14 @@ def keys_of(config: type[msgspec.Struct]) -> dict[str, ConfigKey]:
     come after its own.
     """
     types = typing.get_type_hints(config, include_extras=True)
-    found = {}
+    keys = {}
     fields = msgspec.structs.fields(config)
     for field in sorted(fields, key=lambda one: one.name not in config.__annotations__):
         kind = types[field.name]
         (meta,) = (one for one in kind.__metadata__ if isinstance(one, msgspec.Meta))
         declared: _Declared = (meta.extra or {})["key"]
         bare = _without_metadata(msgspec.inspect.type_info(kind))
-        found[field.name] = ConfigKey(
+        keys[field.name] = ConfigKey(
             name=field.name,
             default=field.default
             if field.default is not msgspec.NODEFAULT
@@ -201,7 +201,7 @@ def keys_of(config: type[msgspec.Struct]) -> dict[str, ConfigKey]:
             _type=kind,
             _check=declared.check,
         )
-    return found
+    return keys
 
 
 def _without_metadata(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:

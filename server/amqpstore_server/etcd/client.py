@@ -329,18 +329,18 @@ class EtcdWatch:
         """
         for line in self._lines:
             try:
-                said = messages.decode(line, messages.WatchLine)
-                if said.result is not None:
-                    self._identity.check(said.result.header, None)
+                answer = messages.decode(line, messages.WatchLine)
+                if answer.result is not None:
+                    self._identity.check(answer.result.header, None)
             except (MalformedAnswerError, OtherEtcdError) as error:
                 raise EndpointError(self._url, str(error), may_happen=False) from None
-            if said.result is not None and said.result.compact_revision:
-                raise CompactedError(self._revision, said.result.compact_revision)
-            if said.result is None or said.result.canceled:
+            if answer.result is not None and answer.result.compact_revision:
+                raise CompactedError(self._revision, answer.result.compact_revision)
+            if answer.result is None or answer.result.canceled:
                 reason = f"the watch ended: {messages.excerpt(line)}"
                 raise EndpointError(self._url, reason, may_happen=False)
-            if any(not one.kv.key.startswith(self._quiet) for one in said.result.events):
-                yield said.result.header.revision
+            if any(not one.kv.key.startswith(self._quiet) for one in answer.result.events):
+                yield answer.result.header.revision
 
     def stop(self) -> None:
         """End it, in whatever thread it is read."""

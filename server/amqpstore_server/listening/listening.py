@@ -40,8 +40,8 @@ async def listen(
             if host == _ANY_IPV6 and (_ANY_IPV4, port) not in addresses:
                 opened = [_listen_for_both(port)]
             else:
-                found = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
-                opened = [one.socket.detach() for one in found]
+                tcp_listeners = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
+                opened = [one.socket.detach() for one in tcp_listeners]
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         except UnicodeError as error:

@@ -78,10 +78,10 @@ async def _pass_on(
     reason = ""
     try:
         client.setblocking(False)
-        found = await in_time(HEADER_S, partial(_addresses, client, host, port))
+        addresses = await in_time(HEADER_S, partial(_addresses, client, host, port))
         passed_on = AddressedSocket(fileno=client.detach())
         passed_on.setblocking(False)
-        passed_on.peer, passed_on.local = found[:2], found[2:]
+        passed_on.peer, passed_on.local = addresses[:2], addresses[2:]
         behind.put(passed_on)
     except EOFError:
         pass  # a proxy that looks whether somebody listens
@@ -116,10 +116,12 @@ async def _addresses(client: socket.socket, host: str, port: int) -> Addresses:
                 raise EOFError
             raise ProxyHeaderError(f"it ends after {header!r}")
         header += read
-    found, _ = parsed(header)
-    if found is None:
+    addresses, _ = parsed(header)
+    if addresses is None:
         # Of a proxy that has left again, the socket does not know the address any more.
         return Addresses(host, port, *client.getsockname()[:2])
-    if is_loopback(found.host) and not is_loopback(host):
-        raise ProxyHeaderError(f"it names {found.host}, which is this machine, from another one")
-    return found
+    if is_loopback(addresses.host) and not is_loopback(host):
+        raise ProxyHeaderError(
+            f"it names {addresses.host}, which is this machine, from another one"
+        )
+    return addresses

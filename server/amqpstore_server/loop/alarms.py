@@ -60,7 +60,7 @@ def _cgroup_limits() -> list[int]:
             groups = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return []
-    found = []
+    limits = []
     for _, controllers, path in groups:
         if controllers and "memory" not in controllers.split(","):
             continue
@@ -73,10 +73,10 @@ def _cgroup_limits() -> list[int]:
         for count in range(len(parts) + 1):
             try:
                 with open("/".join([root, *parts[:count], name]), encoding="ascii") as limit:
-                    found.append(int(limit.read()))
+                    limits.append(int(limit.read()))
             except (OSError, ValueError):
                 continue  # there is none: "max", or not at this level
-    return found
+    return limits
 
 
 def watermark_bytes(watermark: float, available: int) -> int:
@@ -142,7 +142,7 @@ class Alarms:
 
     @property
     def reasons(self) -> list[str]:
-        """What is low, each as clients are told."""
+        """The resources that are low, each as clients are told."""
         reasons = [
             (MEMORY, self.is_memory_low),
             (DISK, self._store.is_disk_low),
@@ -152,7 +152,7 @@ class Alarms:
 
     @property
     def reason(self) -> str:
-        """What is low, as clients are told; empty if nothing is."""
+        """The resources that are low, as clients are told; empty if none is."""
         return " and ".join(self.reasons)
 
     def unfinished_bytes(self, configured_bytes: int) -> int:

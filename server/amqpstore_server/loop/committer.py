@@ -41,7 +41,8 @@ class _Written(NamedTuple):
 
 
 class Ways:
-    """Which of two ways to sync a small batch has been faster lately: the kernel or the thread.
+    """The choice between two ways to sync a small batch, by which has been faster lately: the
+    kernel or the thread.
 
     On a machine with time to spare it is the kernel, which waits for no thread of this process. On
     one that is busy the kernel's own workers may wait for a processor much longer than a thread

@@ -1,4 +1,5 @@
-"""How long the event loop is held: the processor time of its longest turns, by the work in them.
+"""Measures how long the event loop is held: the processor time of its longest turns, by the work in
+them.
 
 Everybody waits while one turn runs, so no work may take long in one go. What may be long notes its
 name in `BrokerContext.work`; a turn in which nothing was noted is traffic.
@@ -39,7 +40,7 @@ class LoopHolds(trio.abc.Instrument):
         self._until = time.thread_time()
 
     def begin(self) -> None:
-        """Measure from now on: nobody waited for what was done before."""
+        """Measure from now on: no one waited for what was done before."""
         self._until = time.thread_time()
         self._work.clear()
 

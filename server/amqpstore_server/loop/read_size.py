@@ -1,16 +1,18 @@
-"""How much is read from a client's socket at once: as much as it sends, but no more than is handled
-in some milliseconds.
+"""The size of reads from a client's socket: as much as it sends, but no more than is handled in
+some milliseconds.
 """
 
 from __future__ import annotations
 
 from random import randrange
 
-SMALLEST_BYTES = 16 << 10
-LARGEST_BYTES = 512 << 10
+MIN_BYTES = 16 << 10
+MAX_BYTES = 512 << 10
 
-LEAST_BYTES = 1 << 10
-"""For a client whose every message takes long, such as one for a thousand bindings of wildcards."""
+MIN_SLOW_BYTES = 1 << 10
+"""The smallest read of a client whose every message takes long, such as one for a thousand bindings
+of wildcards.
+"""
 
 _LONG_S = 0.01
 """Processor time after which others should have their turn. 512 KiB may be 500 messages of everyday
@@ -19,8 +21,9 @@ size, or 60,000 body frames of one byte, which take more than ten times as long.
 
 _SMALL_LONG_S = 0.004
 _SMALL_BYTES = 128 << 10
-"""The same for a read of `_SMALL_BYTES` or less: who sends what is costly gets less of it done at
-once, and so not much more than the others in the same time.
+"""The processor time after which others should have their turn, for a read of `_SMALL_BYTES` or
+less. A client whose messages are costly gets fewer of them done at once, and so not much more than
+the others in the same time.
 """
 
 _COSTLY_LONG_S = 0.0005
@@ -31,19 +34,20 @@ _BYTE_S = 2.5e-9
 """More processor time than a message of an ordinary client takes, and a byte of it."""
 
 _LONE_READ_S = 0.00025
-"""And for a read of less than was asked for: the client waits, and does not send without a break.
-Such a read has a message or two, and costs more than they do, several times as much on a slow
-machine whose caches are full of others' work. Twice this is what a costly client has at once.
+"""More processor time than a read of less than was asked for takes beside its messages and bytes:
+its client waits, and does not send without a break. Such a read has a message or two, and costs
+more than they do, several times as much on a slow machine whose caches are full of others' work.
+Twice this is what a costly client has at once.
 """
 
 _COSTLY_S = 0.001
 _REMEMBERED = 0.75
-"""A client is costly whose last reads took longer than this and twice what ordinary ones of as many
-messages and bytes may take. Each read counts that much of the one after it.
+"""A client is costly whose last reads took longer than `_COSTLY_S`, and twice as long as ordinary
+ones of as many messages and bytes may take. Each read counts `_REMEMBERED` of the one after it.
 """
 
 _MOST_S = 0.008
-"""What one read counts at most: it is forgotten after some ordinary ones. A declare waits for the
+"""The most that one read counts: it is forgotten after some ordinary ones. A declare waits for the
 disk, which may take half a second when others use it.
 """
 
@@ -55,16 +59,18 @@ LONG_BYTES = 64 << 10
 
 _MAX_FRAMES = 12 << 10
 _FRAMES_IN_PART = 6 << 10
-"""A read of more frames is handled in parts of about so many: 2,000 messages."""
+"""A read of more frames than `_MAX_FRAMES` is handled in parts of about `_FRAMES_IN_PART`, or 2,000
+messages.
+"""
 
 _FRAME_END = b"\xce"
 """Bodies have it too, but only those that are made of little else have more of it than that."""
 
 _SAMPLED_BYTES = 512
 _SAMPLED_EACH_BYTES = 16 << 10
-"""Frame ends are counted in so many bytes of each so many: to count all of them took a quarter of
-the processor time of a client with large bodies. Where in them is not always the same: somebody
-could have the small frames elsewhere.
+"""Frame ends are counted in `_SAMPLED_BYTES` out of each `_SAMPLED_EACH_BYTES`: to count all took a
+quarter of the processor time of a client with large bodies. The samples are not always at
+the same offset: a client could have its small frames elsewhere.
 """
 
 
@@ -85,10 +91,10 @@ def part_of(read: bytes) -> int:
     if sum(ends) * ratio <= _MAX_FRAMES:
         return 0
     left = _FRAMES_IN_PART
-    for place, found in zip(each, ends, strict=True):
-        if found * ratio >= left:
-            return place + _SAMPLED_EACH_BYTES * left // (found * ratio)
-        left -= found * ratio
+    for place, sampled_ends in zip(each, ends, strict=True):
+        if sampled_ends * ratio >= left:
+            return place + _SAMPLED_EACH_BYTES * left // (sampled_ends * ratio)
+        left -= sampled_ends * ratio
     return 0
 
 
@@ -103,7 +109,7 @@ class ReadSize:
     __slots__ = ("_ordinary_s", "_took_s", "byte_count", "is_costly", "is_timed")
 
     def __init__(self) -> None:
-        self.byte_count = SMALLEST_BYTES
+        self.byte_count = MIN_BYTES
         self.is_costly = self.is_timed = False
         self._took_s = 0.0
         self._ordinary_s = 0.0
@@ -116,8 +122,10 @@ class ReadSize:
         self.is_costly = self._took_s > _COSTLY_S and self._took_s > 2 * self._ordinary_s
 
     def note(self, size: int, message_count: int, took_s: float) -> None:
-        """Choose the next size after a read of `size` bytes, in which so many methods or messages
-        were completed, and that took so long to handle.
+        """Choose the next size after a read of `size` bytes.
+
+        Args: message_count, methods and messages that it completed; took_s, the time that it took
+        to handle them.
         """
         self._took_s *= _REMEMBERED
         self._ordinary_s *= _REMEMBERED
@@ -129,8 +137,8 @@ class ReadSize:
         else:
             long_s = _LONG_S if size > _SMALL_BYTES else _SMALL_LONG_S
         if took_s > long_s:
-            self.byte_count = max(LEAST_BYTES, self.byte_count // 2)
-        elif size * 4 < self.byte_count and self.byte_count > SMALLEST_BYTES:
+            self.byte_count = max(MIN_SLOW_BYTES, self.byte_count // 2)
+        elif size * 4 < self.byte_count and self.byte_count > MIN_BYTES:
             self.byte_count //= 2
         elif size == self.byte_count and took_s * 2 < long_s:
-            self.byte_count = min(size * 2, LARGEST_BYTES)
+            self.byte_count = min(size * 2, MAX_BYTES)

@@ -1,4 +1,4 @@
-"""How work that only some clients cause shares the time with the others."""
+"""Divides the time between work that only some clients cause and the other clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Share:
         self._paused_until = -math.inf
 
     def took(self, now: float, seconds: float) -> None:
-        """Note that the work has taken so long, until now. What follows without a break adds up."""
+        """Note that the work took `seconds`, until now. What follows without a break adds up."""
         pause_s = seconds * self._pause_ratio
         most = max(self._paused_until, now + max(pause_s, _MOST_ADDED_S))
         self._paused_until = min(max(self._paused_until, now) + pause_s, most)

@@ -30,7 +30,7 @@ from amqpstore_server.logins.login_checks import LoginChecks
 from amqpstore_server.logins.logins import Logins
 from amqpstore_server.loop.alarms import Alarms
 from amqpstore_server.loop.committer import Committer
-from amqpstore_server.loop.read_size import LONG_BYTES, SMALLEST_BYTES, ReadSize, part_of
+from amqpstore_server.loop.read_size import LONG_BYTES, MIN_BYTES, ReadSize, part_of
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.loop.turn import Turn
@@ -181,7 +181,7 @@ class SocketConnection:
 
     @property
     def name(self) -> str:
-        """What the connection is called in the management API, as in RabbitMQ."""
+        """The connection's name in the management API, as in RabbitMQ."""
         return f"{self.host}:{self.peer_port} -> {self.local[0]}:{self.local[1]}"
 
     @property
@@ -324,7 +324,7 @@ class SocketConnection:
     def _leave(self) -> None:
         """End the connection of a client that has closed its side, within some milliseconds.
 
-        Nobody waits for that, unless there is no room for others. So its task is not cancelled,
+        No one waits for that, unless there is no room for others. So its task is not cancelled,
         which takes longer: as the client is being read, it waits for attention, unless an alarm has
         just ended.
         """
@@ -428,7 +428,7 @@ class SocketConnection:
             self._need_attention()
             return
         sizes = self._read_size
-        most = SMALLEST_BYTES if amqp.held.events else sizes.byte_count
+        most = MIN_BYTES if amqp.held.events else sizes.byte_count
         try:
             read = self._socket.recv(most)
         except BlockingIOError:
@@ -450,7 +450,7 @@ class SocketConnection:
         octets = amqp.octets
         octets.recv_oct += size
         octets.recv_cnt += 1
-        if size < most == SMALLEST_BYTES and not sizes.is_timed:
+        if size < most == MIN_BYTES and not sizes.is_timed:
             # To read the processor's clock takes a system call, so it times only the reads of
             # clients of which one `took_long` by the other clock, or may have.
             goes_on = amqp.receive(read, now)

@@ -108,7 +108,7 @@ class Sockets:
         self._readers: dict[int, SocketReader] = {}
         self.signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """What is written to this eventfd does the same as `wake`."""
-        # Reports each write to it once, so nobody has to read it.
+        # Reports each write to it once, so no one has to read it.
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
         self._listeners: dict[int, SocketAcceptor] = {}
         self._arrived: list[SocketAcceptor] = []
@@ -120,7 +120,7 @@ class Sockets:
         """Sockets that are not in the selector, which would find them again and again: those of the
         next three."""
         self._continuing: dict[int, SocketReader] = {}
-        """Their last read is to be continued."""
+        """The readers whose last read is to be continued."""
         self._costly: dict[int, SocketReader] = {}
         """Readable, or to be continued, but costly: they wait for the others."""
         self._leaving: dict[int, SocketReader] = {}
@@ -252,7 +252,7 @@ class Sockets:
         now = time.perf_counter()
         self._hurried = {whom: until for whom, until in self._hurried.items() if until > now}
         if self._others_run_at == math.inf:
-            # Nobody has asked for another turn of theirs meanwhile.
+            # No one has asked for another turn of theirs meanwhile.
             self._others_run_at = now + (0.0 if self._hurried else _ALONE_S)
 
     def _wait_s(self, now: float) -> float:

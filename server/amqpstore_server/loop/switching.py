@@ -1,4 +1,4 @@
-"""How long the other threads of this process keep the interpreter from the event loop.
+"""The interval for which other threads of this process keep the interpreter from the event loop.
 
 A checkpoint is computed in a thread. Each time the event loop comes back from a system call
 meanwhile, it gets the interpreter only when the interpreter's switch interval is over, several

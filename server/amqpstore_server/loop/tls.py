@@ -62,7 +62,7 @@ _ALERT = b"\x15\x03\x03\x00\x02\x02\x0a"
 
 
 class ClientSocket(Protocol):
-    """What a connection needs of its socket, with TLS or without."""
+    """A socket as its connection needs it, with TLS or without."""
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
@@ -170,7 +170,7 @@ class TlsSocket:
 
     @property
     def version_and_cipher(self) -> tuple[str, str]:
-        """What was agreed on."""
+        """The version and the cipher that were agreed on."""
         cipher = self._tls.cipher()
         return self._tls.version() or "", cipher[0] if cipher else ""
 

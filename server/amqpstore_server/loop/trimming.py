@@ -22,7 +22,8 @@ _LEAST_BYTES = 500 * CLIENT_BYTES
 """Less is not worth it."""
 
 _FEW_BLOCKS = 500_000
-"""The objects in so many are looked at in some milliseconds. Only that frees Python's free tuples.
+"""The number of blocks whose objects are looked at in some milliseconds. Only that frees Python's
+free tuples.
 """
 
 _WAIT_S = 10.0

@@ -23,9 +23,10 @@ from amqpstore_server.terms.serving_term import ServingTerm
 _COLLECTING_S = 0.015
 """How long a queue collects messages while the broker is busy."""
 
-_GOES = range(4)
-"""A round hands out as many messages as have come, in so many goes at most: a read of 512 KiB can
-have 3,000 small ones, and queues that get more than they hand out end up on the disk.
+_MAX_PUMPS = 4
+"""How often a round pumps the queues, at most, until it has handed out as many messages as have
+come: a read of 512 KiB can have 3,000 small ones, and queues that get more than they hand out end
+up on the disk.
 """
 
 _PAUSE_RATIO = 4.0
@@ -153,8 +154,8 @@ class Turn:
         self._end(committer, now, is_busy=is_busy, collects=collects)
 
     def _commit_definitions(self) -> None:
-        """Commit what clients have defined in this round, together: before that nobody is
-        answered, as what is in the outboxes is sent at the end of the turn. Nobody else is served
+        """Commit what clients have defined in this round, together: before that no one is
+        answered, as what is in the outboxes is sent at the end of the turn. No one else is served
         meanwhile either, so it counts as part of their reads.
         """
         began_s = time.perf_counter()
@@ -174,7 +175,7 @@ class Turn:
             context = self._broker.context
             most = context.limits.max_handed_out
             deferred = context.deferred
-            for _ in _GOES:
+            for _ in range(_MAX_PUMPS):
                 self._pump(collects=collects)
                 deferred.copies -= context.handed_out
                 is_all = context.handed_out < most or not context.touched

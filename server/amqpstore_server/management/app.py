@@ -170,10 +170,10 @@ class ManagementApp:
             "headers": [(b"content-type", b"application/json")],
             "path_params": {},
         }
-        for one in self._router.routes:
-            match, child = one.matches(scope)
-            if match is not routing.Match.NONE and isinstance(one, routing.Route):
-                endpoint = one.endpoint
+        for known_route in self._router.routes:
+            match, child = known_route.matches(scope)
+            if match is not routing.Match.NONE and isinstance(known_route, routing.Route):
+                endpoint = known_route.endpoint
                 route = endpoint.routes.get(method) if isinstance(endpoint, _Endpoint) else None
                 if route is None:
                     break

@@ -190,9 +190,9 @@ def owner_row(context: ManagementContext, owner: object) -> dict[str, Any]:
     return {}
 
 
-def consumer_row(context: ManagementContext, found: OpenConsumer) -> dict[str, Any]:
+def consumer_row(context: ManagementContext, open_consumer: OpenConsumer) -> dict[str, Any]:
     """Return the row of a consumer."""
-    connection, channel, consumer = found
+    connection, channel, consumer = open_consumer
     queue, broker = consumer.queue, context.broker.context
     is_active = consumer in queue.consumers.active
     waits = "single_active" if queue.settings.single_active_consumer else "up"

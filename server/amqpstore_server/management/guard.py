@@ -60,15 +60,15 @@ def cors_headers(
     if not allowed:
         return {}
     origin = headers.get("origin", "")
-    found = {"vary": "origin"}
+    answer = {"vary": "origin"}
     if origin in allowed:
-        found["access-control-allow-origin"] = origin
+        answer["access-control-allow-origin"] = origin
     elif "*" in allowed:
-        found["access-control-allow-origin"] = "*"
+        answer["access-control-allow-origin"] = "*"
     else:
-        return found
+        return answer
     if preflight:
-        found["access-control-allow-methods"] = _CORS_METHODS
-        found["access-control-allow-headers"] = _CORS_HEADERS
-        found["access-control-max-age"] = _CORS_AGE_S
-    return found
+        answer["access-control-allow-methods"] = _CORS_METHODS
+        answer["access-control-allow-headers"] = _CORS_HEADERS
+        answer["access-control-max-age"] = _CORS_AGE_S
+    return answer

@@ -198,29 +198,29 @@ async def listed(
     Args: other_name, by which a filter finds an item as well. Raises: HttpError.
     """
     steps = InSteps()
-    found = list(items)
-    total_count = len(found)
+    chosen = list(items)
+    total_count = len(chosen)
     if query.page and query.name:
         matches, name_of = query.matches(), kind.reader(["name"])
-        found = await steps.chosen(
-            found, lambda item: matches(name_of(item)) or matches(other_name(item) or None)
+        chosen = await steps.chosen(
+            chosen, lambda item: matches(name_of(item)) or matches(other_name(item) or None)
         )
     first = (query.page - 1) * query.page_size
-    if query.page > 1 and first > len(found):
+    if query.page > 1 and first > len(chosen):
         raise HttpError(
             400,
             "page_out_of_range",
             f"Page out of range, page: {query.page} page size: {query.page_size}, "
-            f"len: {len(found)}",
+            f"len: {len(chosen)}",
         )
     end = first + query.page_size if query.page else None
-    filtered_count = len(found)
+    filtered_count = len(chosen)
     by = [*([query.sort.split(".")] if query.sort else []), *([one] for one in default_sort)]
-    columns = [await _comparable_column(steps, found, kind.reader(path)) for path in by]
-    found = await steps.ordered(found, columns, reverse=query.sort_reverse, end=end)
+    columns = [await _comparable_column(steps, chosen, kind.reader(path)) for path in by]
+    chosen = await steps.ordered(chosen, columns, reverse=query.sort_reverse, end=end)
     if query.page:
-        found = found[first:]
-    rows = await steps.each(found, lambda item: shown_row(query, kind, item))
+        chosen = chosen[first:]
+    rows = await steps.each(chosen, lambda item: shown_row(query, kind, item))
     if not query.page:
         return rows
     return {

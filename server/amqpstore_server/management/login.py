@@ -119,19 +119,21 @@ class HttpLogins:
                 login = _basic(credentials)
                 if not self._takes_password(login, peer, has_tls=has_tls, now=now):
                     raise _unauthenticated("Passwords are accepted over TLS only")
-                found = await self._context.logins.check(login, host, is_loopback=is_loopback(host))
+                checked = await self._context.logins.check(
+                    login, host, is_loopback=is_loopback(host)
+                )
                 user = login.user
             case "bearer":
-                found = await self._context.logins.check_token(credentials.strip(), host)
+                checked = await self._context.logins.check_token(credentials.strip(), host)
                 user = ""
             case _:
                 raise _unauthenticated("Login required")
-        self._context.broker.context.logins["http", found.granted] += 1
-        rights = found.rights
+        self._context.broker.context.logins["http", checked.granted] += 1
+        rights = checked.rights
         if rights is not None:
             user = rights.user
-        if not found.granted:
-            why = {"reason": found.reason} if found.reason else {}
+        if not checked.granted:
+            why = {"reason": checked.reason} if checked.reason else {}
             self._context.broker.context.events.refused(
                 "login refused",
                 partial(_event, "failure", user, peer),

@@ -129,8 +129,8 @@ def counting_json(what: str, content: bytes, most: int) -> Iterator[None]:
         return
     count = strings = 0
     place = marks = 0
-    while found := _MARK.search(content, place):
-        mark, place = found[0], found.end()
+    while match := _MARK.search(content, place):
+        mark, place = match[0], match.end()
         marks += 1
         if mark == b'"':
             strings += 1

@@ -231,16 +231,16 @@ def without_fields(table: bytes, names: Iterable[bytes]) -> bytes:
     """Return an encoded table that was accepted before without the fields of some names, which are
     encoded too. No further than to the last of them it is looked at.
     """
-    found = set()
+    places = set()
     for name in names:
         place = table.find(name, LONG.size)
         while place >= 0:
-            found.add(place)
+            places.add(place)
             place = table.find(name, place + 1)
-    if not found:
+    if not places:
         return table
     kept = []
-    last = max(found)
+    last = max(places)
     start = offset = LONG.size
     while offset <= last:
         # What was found may stand in a value.
@@ -250,7 +250,7 @@ def without_fields(table: bytes, names: Iterable[bytes]) -> bytes:
         if width < 0:
             width = LONG.size + LONG.unpack_from(table, offset)[0]
         offset += width
-        if place in found:
+        if place in places:
             kept.append(table[start:place])
             start = offset
     return write_longstr(b"".join((*kept, table[start:])))
@@ -529,15 +529,15 @@ def _encode_container(value: Mapping[str, FieldValue] | list[FieldValue]) -> byt
     is_table, parts, entries = _begun(value)
     while True:
         for entry in entries:
-            one = entry
+            item = entry
             if is_table:
-                name, one = entry
+                name, item = entry
                 parts.append(write_shortstr(name))
-            if isinstance(one, (list, dict)):
+            if isinstance(item, (list, dict)):
                 around.append((is_table, parts, entries))
-                is_table, parts, entries = _begun(one)
+                is_table, parts, entries = _begun(item)
                 break
-            parts.append(encode_value(one))
+            parts.append(encode_value(item))
         else:
             encoded = (b"F" if is_table else b"A") + write_longstr(b"".join(parts))
             if not around:

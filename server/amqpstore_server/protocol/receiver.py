@@ -77,9 +77,9 @@ _SMALL_METHOD_BYTES = 512
 """A method of more may have as many entries as it has bytes, and so may what is refused."""
 
 _MAX_ENTRIES = 8192
-"""After so many entries of tables the rest of a read is left to the next call, as it may have
-hundreds of thousands: to check that many takes a millisecond. What was recognised by its shape does
-not count.
+"""The number of entries of tables after which the rest of a read is left to the next call, as it
+may have hundreds of thousands: to check this number takes a millisecond. What was recognised by its
+shape does not count.
 """
 
 
@@ -320,7 +320,7 @@ class Receiver:
             self._bodies_bytes -= body.memory_bytes
 
     def discard_contents(self) -> None:
-        """Skip all contents from now on, unfinished ones too: nobody will use them."""
+        """Skip all contents from now on, unfinished ones too: no one will use them."""
         self._discards = True
         self._repeated = None
         self._bodies.clear()
@@ -407,8 +407,8 @@ class Receiver:
                 ):
                     break
                 header = shape.header(content, method_end + 8, start - 8, body_bytes)
-            elif found := self._of_other_shape(content, method_end, channel, largest):
-                header, start, end = found
+            elif parsed := self._of_other_shape(content, method_end, channel, largest):
+                header, start, end = parsed
                 shape = self._last_shape
                 is_last = self.entry_count > _MAX_ENTRIES
             else:

@@ -214,17 +214,17 @@ class MemberDialer:
         if self._tls is not None and purpose is Purpose.TAGGED_STREAM:
             purpose = Purpose.STREAM
         sock = self._connected(*host_and_port(address))
-        found: MemberSocket = sock
+        stream: MemberSocket = sock
         try:
             prepare(sock)
             if self._tls is not None:
                 sock.settimeout(DEADLINE_S)
-                found = TlsStream(self._tls.wrap_socket(sock))
-            session = greet(found, secret, purpose)
+                stream = TlsStream(self._tls.wrap_socket(sock))
+            session = greet(stream, secret, purpose)
         except BaseException:
-            found.close()
+            stream.close()
             raise
-        return found, session
+        return stream, session
 
     def _connected(self, host: str, port: int) -> socket.socket:
         """Return a connection to the first address of a host that takes it. Raises: OSError."""

@@ -147,22 +147,22 @@ class MemberRuntime:
         self._manager = manager
         self._directory = directory = config.data
         self._options: Options = store_options(config)
-        found = read_membership(self._files, directory)
-        if found is None:
+        membership = read_membership(self._files, directory)
+        if membership is None:
             raise MembershipError(
                 directory,
                 "is not a member of a group: run `amqpstore cluster init`, or `amqpstore cluster "
                 "join`, with the broker's configuration",
             )
-        self._client = EtcdClient(settings.etcd, settings.prefix, EtcdIdentity(found.cluster))
-        found = self._known(found)
+        self._client = EtcdClient(settings.etcd, settings.prefix, EtcdIdentity(membership.cluster))
+        membership = self._known(membership)
         store = self._open()
         report = store.recovery_report
         identity = MemberIdentity(
-            found.member,
+            membership.member,
             secrets.token_hex(8),
             store.store_id.hex(),
-            found.cluster,
+            membership.cluster,
             settings.advertise,
             settings.amqp,
             is_damaged=bool(report.damage or report.lost or report.passed_over),
@@ -174,7 +174,7 @@ class MemberRuntime:
         try:
             self._controller = Controller(
                 *(settings, self._client, identity, store, self._reopen, self._log),
-                MemberFile(self._files, directory, found),
+                MemberFile(self._files, directory, membership),
             )
         except BaseException:
             store.abandon()

@@ -101,7 +101,7 @@ def trail_answer(found: Provenance, names: Names, properties: Callable[[bytes], 
 
 
 def _trail(
-    trail: Trail, found: Provenance, names: Names, properties: Callable[[bytes], Row]
+    trail: Trail, provenance: Provenance, names: Names, properties: Callable[[bytes], Row]
 ) -> Row:
     row: Row = {
         "id": trail.id,
@@ -109,7 +109,7 @@ def _trail(
         "published_ms": trail.time_ms or None,
         "lsn": trail.lsn or None,
         "segment": trail.segment or None,
-        "steps": [_step(step, trail, found, names) for step in trail.steps],
+        "steps": [_step(step, trail, provenance, names) for step in trail.steps],
         "steps_left_out": trail.steps_left_out,
         "now_in": [_place(place, names) for place in trail.places],
         "became": trail.became,
@@ -182,32 +182,36 @@ def _place(place: QueuePlace, names: Names) -> Row:
     }
 
 
-def _notes(found: Provenance) -> list[str]:
+def _notes(provenance: Provenance) -> list[str]:
     notes = [
         "the exchanges on its way to its queues are not noted: only the one it was published to",
         "a message that was acked before its delivery was written has no step for the delivery",
     ]
-    if not found.clients:
+    if not provenance.clients:
         notes.append(
             "no clients are noted: that is only done for persistent messages, up to "
             "provenance_bytes on the disk, and a crash loses what was noted last"
         )
-    if not found.trails:
+    if not provenance.trails:
         notes.append("the log does not say which message was there: the batch is gone")
-    if any(not trail.lsn for trail in found.trails):
+    if any(not trail.lsn for trail in provenance.trails):
         notes.append(
             "the batch in which it was published is no longer in the log: when that was, and which "
             "queues it has left since, is not known"
         )
-    if any(trail.message is None for trail in found.trails):
+    if any(trail.message is None for trail in provenance.trails):
         notes.append("its record is gone: nothing needed it any more, or it is damaged")
-    if found.is_cut:
-        read = f"{found.read_bytes / (1 << 20):,.0f} MiB of the log"
-        after = f"after {read}, at batch {found.last_lsn}" if found.last_lsn else f"after {read}"
+    if provenance.is_cut:
+        read = f"{provenance.read_bytes / (1 << 20):,.0f} MiB of the log"
+        after = (
+            f"after {read}, at batch {provenance.last_lsn}"
+            if provenance.last_lsn
+            else f"after {read}"
+        )
         notes.append(f"reading stopped {after}: there is more, and later steps may be missing")
-    if found.missing:
+    if provenance.missing:
         notes.append("segments were removed while they were read")
-    if found.damaged:
+    if provenance.damaged:
         notes.append("parts of the log are damaged, and could not be used")
     return notes
 

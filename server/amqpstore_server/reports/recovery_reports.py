@@ -131,7 +131,7 @@ def _by_queue(store: Store) -> list[dict[str, Any]]:
 
 def _in_doubt(store: Store) -> list[dict[str, Any]]:
     """Return the undecided distributed transactions, and the messages they have locked."""
-    found = []
+    rows = []
     for prepared in store.prepared.values():
         label = prepared.label
         if misshapen("branches", label):
@@ -142,7 +142,7 @@ def _in_doubt(store: Store) -> list[dict[str, Any]]:
             definition: Any = queue.definition
             if not misshapen("queues", definition):
                 locked[definition["name"]] += run.count
-        found.append(
+        rows.append(
             {
                 "vhost": label["vhost"],
                 "user": label["user"],
@@ -150,7 +150,7 @@ def _in_doubt(store: Store) -> list[dict[str, Any]]:
                 "locked": dict(locked),
             }
         )
-    return found
+    return rows
 
 
 def _has_losses(queue: dict[str, Any]) -> bool:

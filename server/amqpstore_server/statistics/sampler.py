@@ -189,8 +189,8 @@ class _Objects(Generic[T]):
         # What is not seen in this pass is gone.
         self._before, self._seen = self._seen, {}
         active = 0
-        for index, one in enumerate(self._all_of(), 1):
-            counters, values = self._counters_of(one), self._values_of(one)
+        for index, counted in enumerate(self._all_of(), 1):
+            counters, values = self._counters_of(counted), self._values_of(counted)
             seen = self._before.pop(counters, None)
             if seen is None or (seen.series is None and seen.values == values):
                 seen = seen or LastSample(values, None, now_ms)

@@ -14,7 +14,7 @@ import amqpstore_server.loop.read_size
 import amqpstore_server.loop.sockets
 import amqpstore_server.loop.turn
 from amqpstore_server.app import App
-from amqpstore_server.loop.read_size import LEAST_BYTES, SMALLEST_BYTES
+from amqpstore_server.loop.read_size import MIN_BYTES, MIN_SLOW_BYTES
 from amqpstore_tools.client import frames, wire
 from tests.call_baselines import Baselines, Calls
 from tests.calls import Counts
@@ -107,5 +107,5 @@ def test_a_publish_that_is_alone_costs_no_more_calls_than_it_did(
 def test_a_client_whose_small_reads_take_long_is_read_in_smaller_pieces() -> None:
     """The next one may be larger. The first that takes long is noticed, the others are timed."""
     sizes = trio.run(read_sizes, 6)
-    assert sizes[0] >= SMALLEST_BYTES // 2
-    assert sizes[-1] == LEAST_BYTES
+    assert sizes[0] >= MIN_BYTES // 2
+    assert sizes[-1] == MIN_SLOW_BYTES

@@ -8,9 +8,9 @@ import pytest
 
 import amqpstore_server.loop.read_size
 from amqpstore_server.loop.read_size import (
-    LARGEST_BYTES,
-    LEAST_BYTES,
-    SMALLEST_BYTES,
+    MAX_BYTES,
+    MIN_BYTES,
+    MIN_SLOW_BYTES,
     ReadSize,
     part_of,
 )
@@ -32,8 +32,8 @@ def after(*reads: tuple[int, float]) -> int:
 
 
 def test_it_grows_with_what_a_client_sends() -> None:
-    assert after((1, FAST_S)) == 2 * SMALLEST_BYTES
-    assert after((100, FAST_S)) == LARGEST_BYTES
+    assert after((1, FAST_S)) == 2 * MIN_BYTES
+    assert after((100, FAST_S)) == MAX_BYTES
 
 
 def test_it_shrinks_when_a_client_sends_less() -> None:
@@ -42,13 +42,13 @@ def test_it_shrinks_when_a_client_sends_less() -> None:
         size.note(size.byte_count, MANY, FAST_S)
     for _ in range(10):
         size.note(100, MANY, FAST_S)
-    assert size.byte_count == SMALLEST_BYTES
+    assert size.byte_count == MIN_BYTES
 
 
 def test_what_takes_long_is_read_in_smaller_pieces() -> None:
     """Such as body frames of one byte: a client that sends nothing else holds up nobody."""
-    assert after((10, FAST_S), (2, SLOW_S)) == LARGEST_BYTES // 4
-    assert after((10, FAST_S), (20, SLOW_S)) == LEAST_BYTES
+    assert after((10, FAST_S), (2, SLOW_S)) == MAX_BYTES // 4
+    assert after((10, FAST_S), (20, SLOW_S)) == MIN_SLOW_BYTES
 
 
 def test_it_does_not_grow_to_where_it_would_take_long() -> None:
@@ -65,7 +65,7 @@ def test_what_is_costly_is_read_in_the_smallest_pieces() -> None:
     size = ReadSize()
     for _ in range(100):
         size.note(size.byte_count, MANY, size.byte_count * 2e-7)
-    assert size.byte_count == SMALLEST_BYTES
+    assert size.byte_count == MIN_BYTES
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_one_long_read_is_costly_and_forgotten_after_some_ordinary_ones() -> Non
     size.note(100, 1, SLOW_S)
     was_costly = size.is_costly
     assert was_costly
-    assert size.byte_count < SMALLEST_BYTES
+    assert size.byte_count < MIN_BYTES
     for _ in range(20):
         size.note(size.byte_count, 100, 0.0005)
     assert size.is_costly != was_costly
     for _ in range(20):
         size.note(size.byte_count, 100, 0.0001)
-    assert size.byte_count == LARGEST_BYTES
+    assert size.byte_count == MAX_BYTES
 
 
 def test_short_reads_are_not_costly() -> None:

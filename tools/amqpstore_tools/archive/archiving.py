@@ -89,8 +89,8 @@ def _manifest(
     staging: str,
 ) -> ArchiveManifest:
     events: Counter[str] = Counter()
-    for one in written:
-        events.update(one.events)
+    for part in written:
+        events.update(part.events)
     return ArchiveManifest(
         planned.run,
         planned.store_id,

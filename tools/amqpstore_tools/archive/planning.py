@@ -120,12 +120,14 @@ def _held(
     numbers = {one.number for one in compacted}
     held_ms = _first_time(image, log)
     items = []
-    for place, one in enumerate(known):
+    for place, segment in enumerate(known):
         packed = collector.packed(place)
-        if one.number in numbers and packed:
-            path = os.path.abspath(one.path) if not image.is_live else one.path
+        if segment.number in numbers and packed:
+            path = os.path.abspath(segment.path) if not image.is_live else segment.path
             lsn = max(start.lsn - 1, 0)
-            items.append(SegmentItem(one.number, path, one.sound_size, 0, 0, packed, lsn, held_ms))
+            items.append(
+                SegmentItem(segment.number, path, segment.sound_size, 0, 0, packed, lsn, held_ms)
+            )
     return items
 
 

@@ -200,23 +200,25 @@ class StoreCheck(PreparedStore):
         """Process the results of reading all segments."""
         log = LogChecker(self._rows, Findings())
         place = NOTHING_BEFORE
-        for found in sorted(self.summaries, key=attrgetter("number")):
-            if found.segment is None or found.segment.is_compacted:
+        for summary in sorted(self.summaries, key=attrgetter("number")):
+            if summary.segment is None or summary.segment.is_compacted:
                 continue
-            if found.after is not None:
+            if summary.after is not None:
                 # The state of the log before it was not known until now.
                 before = {
                     queue_id: place.next_sequences[queue_id]
-                    for queue_id in found.queues
+                    for queue_id in summary.queues
                     if queue_id in place.next_sequences
                 }
-                self._places[found.number] = place._replace(next_sequences=before)
-                place = log.joined(place, found.after)
-            self._fresh[found.number] = found.fresh
+                self._places[summary.number] = place._replace(next_sequences=before)
+                place = log.joined(place, summary.after)
+            self._fresh[summary.number] = summary.fresh
             history = self.history
-            history.highest_queue_id = max(history.highest_queue_id, found.history.highest_queue_id)
-            history.fresh += [Fresh(found.segment, operation) for operation in found.fresh]
-            for queue_id, ranges in found.history.removed.items():
+            history.highest_queue_id = max(
+                history.highest_queue_id, summary.history.highest_queue_id
+            )
+            history.fresh += [Fresh(summary.segment, operation) for operation in summary.fresh]
+            for queue_id, ranges in summary.history.removed.items():
                 for first, end in ranges:
                     history.remove(queue_id, first, end)
 
@@ -301,10 +303,10 @@ class StoreCheck(PreparedStore):
         if self._is_live:
             return
         for result in self.index_results:
-            for one in result.findings:
-                key = index_key(os.path.basename(one.file))
-                if key and one.code == "index-behind-end":
-                    self._check_newer(one.file, IndexKey(*key), one.offset, known)
+            for finding in result.findings:
+                key = index_key(os.path.basename(finding.file))
+                if key and finding.code == "index-behind-end":
+                    self._check_newer(finding.file, IndexKey(*key), finding.offset, known)
         last = max([0, *self._expected.log])
         file = segment_name(last) if last else SEGMENTS
         self._out.shortfall = check_shortfall(

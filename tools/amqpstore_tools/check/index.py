@@ -121,14 +121,14 @@ class IndexChecker:
     ) -> Entries | None:
         entries = no_entries()
         is_whole = True
-        for found in scan(content, state.number, self._seed):
-            reason = self._extend(entries, queue_id, found, content)
+        for record in scan(content, state.number, self._seed):
+            reason = self._extend(entries, queue_id, record, content)
             if reason:
                 self._findings.add(
                     "index-damaged",
                     name,
                     reason,
-                    found.offset,
+                    record.offset,
                     queue_id=queue_id,
                     messages=state.live if is_whole else 0,
                 )
@@ -165,17 +165,17 @@ class IndexChecker:
         """Compare the row of a file with its content."""
         acked = Bits.of(state.acked, state.entries)
         sequences = entries.sequences
-        found = {
+        counted = {
             "entries": len(sequences),
             "first": sequences[0] if sequences else 0,
             "end": sequences[-1] + 1 if sequences else 0,
             "acked_count": acked.count(1),
         }
-        for field, value in found.items():
+        for field, value in counted.items():
             if getattr(state, field) != value:
                 text = f"{field} is {value}, but its row says {getattr(state, field)}"
                 self._findings.add("index-row-differs", name, text, queue_id=queue_id)
-        if found["entries"] != state.entries:
+        if counted["entries"] != state.entries:
             return
         live = array("I", compress(entries.body_sizes, map(not_, acked)))
         if state.body_bytes not in (None, total_of(live)):

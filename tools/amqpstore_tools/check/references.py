@@ -252,10 +252,10 @@ class _AccountCheck:
         is_whole = True
         differs: list[int] = []
         absent = array("B", bytes(len(self._sizes)))
-        for place, (count, said, size) in enumerate(
+        for place, (count, index_size, size) in enumerate(
             zip(self._references, self._index_sizes, self._sizes, strict=True)
         ):
-            if not count or said == size:
+            if not count or index_size == size:
                 continue
             is_whole = False
             if size:
@@ -310,21 +310,21 @@ class _AccountCheck:
         be compared.
         """
         account, segment = self._account, self._segment
-        found: dict[str, Any] = {}
+        counted: dict[str, Any] = {}
         live_sizes = self._live_sizes()
         if self._checker.is_whole:
-            found["live_count"] = len(live_sizes)
+            counted["live_count"] = len(live_sizes)
         if self._checker.is_whole and is_whole and 0 not in live_sizes:
-            found["live_bytes"] = sum(live_sizes)
+            counted["live_bytes"] = sum(live_sizes)
         if segment is not None and not segment.scanned.gaps:
             if is_whole or account.ids is None:
-                found["count"] = len(self._sizes) - self._sizes.count(0)
+                counted["count"] = len(self._sizes) - self._sizes.count(0)
             if is_whole:
-                found["total_bytes"] = sum(self._sizes)
-            found["end_bytes"] = self._checker.known_end(segment)
-        for field, value in found.items():
-            if (said := getattr(account, field)) != value:
-                text = f"the account's {field} is {said}, but {value} was counted"
+                counted["total_bytes"] = sum(self._sizes)
+            counted["end_bytes"] = self._checker.known_end(segment)
+        for field, value in counted.items():
+            if (noted := getattr(account, field)) != value:
+                text = f"the account's {field} is {noted}, but {value} was counted"
                 self._checker.findings.add("account-differs", self._name, text)
 
     def _live_sizes(self) -> Sequence[int]:

@@ -30,11 +30,11 @@ def read_log(
         for queue_id in tables.QUEUES.read_keys(rows.__getitem__):
             sequences[queue_id] = heads[queue_id].next_sequence if queue_id in heads else 1
     at_checkpoint = dict(sequences)
-    for found in summaries:
-        for there, ranges in ((lsns, found.lsns), (ids, found.ids)):
+    for summary in summaries:
+        for there, ranges in ((lsns, summary.lsns), (ids, summary.ids)):
             for first, end in ranges:
                 there.add_range(first, end)
-        for queue_id, sequence in found.history.next_sequences.items():
+        for queue_id, sequence in summary.history.next_sequences.items():
             if queue_id in sequences:
                 sequences[queue_id] = max(sequences[queue_id], sequence)
     if position is None:

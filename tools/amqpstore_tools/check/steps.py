@@ -58,20 +58,20 @@ def read(shared: StoreContext, job: ReadJob) -> Read:
 
 
 def summary(
-    shared: StoreContext, number: int, found: Read, log: LogChecker | None = None
+    shared: StoreContext, number: int, read: Read, log: LogChecker | None = None
 ) -> Summary:
     """Return what the other steps need to know of a segment that was read.
 
     Args: log, has read everything before the segment in the log, None if that is unknown: then
     `compare` checks the log.
     """
-    segment = found.segment
+    segment = read.segment
     if segment is None:
-        return Summary(number, None, found.findings)
+        return Summary(number, None, read.findings)
     scanned = segment.scanned
     batches = scanned.batches if number == shared.position_segment else []
     bare = dataclasses.replace(segment, scanned=Scanned(batches=batches, gaps=scanned.gaps))
-    out = Summary(number, bare, found.findings)
+    out = Summary(number, bare, read.findings)
     if not segment.is_compacted:
         findings = _findings(shared)
         if log is None:
@@ -114,7 +114,7 @@ def read_index(
     checker = IndexChecker(shared.files, shared.directory, shared.seed, findings)
     accounts = _Ranges(shared.ranges)
     out = IndexResult(job.store, job.place, [], True, {}, [], [])
-    found: list[Live] = []
+    live_messages: list[Live] = []
     rows = shared.rows
     prepared = tables.PREPARED.read_keys(rows.__getitem__) if rows else set()
     history = LogHistory(removed=removed)
@@ -126,10 +126,10 @@ def read_index(
             if queue_id in prepared:
                 out.hidden += of_file
         out.homeless += [live for live in of_file if not accounts.cover(live.first_id, live.end_id)]
-        found += of_file
+        live_messages += of_file
     out.findings = list(findings)
     out.is_whole = checker.is_whole
-    return out, found
+    return out, live_messages
 
 
 def by_account(shared: StoreContext, found: Sequence[Live]) -> list[tuple[int, LivePart]]:
@@ -153,14 +153,14 @@ def in_order(parts: Iterable[LivePart]) -> list[Live]:
 
 
 def compare(
-    shared: StoreContext, known: Known, job: CompareJob, found: Read, live: Sequence[Live]
+    shared: StoreContext, known: Known, job: CompareJob, read: Read, live: Sequence[Live]
 ) -> Compared:
     """Compare a segment with the log before it, its account, and what queues hold.
 
     Args: live, in the order of `in_ids`, at least the messages of the segment's account.
     """
     out = Compared()
-    segment = found.segment
+    segment = read.segment
     if segment is not None and job.place is not None:
         findings = _findings(shared)
         log = LogChecker(shared.rows, findings)

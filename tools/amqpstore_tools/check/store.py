@@ -493,12 +493,12 @@ class PreparedStore:
         """
         numbers = set(self._numbers) - self._left_over
         if self._rows is not None:
-            for found in self._expected.missing():
-                if found.others:
-                    name = segment_name(found.number)
-                    self._findings.add("segment-missing", name, found.reason)
+            for missing in self._expected.missing():
+                if missing.others:
+                    name = segment_name(missing.number)
+                    self._findings.add("segment-missing", name, missing.reason)
                 else:
-                    numbers.add(found.number)
+                    numbers.add(missing.number)
         log = self._expected.log
         jobs = []
         for number in sorted(numbers):

@@ -64,22 +64,22 @@ class ConfirmLedger:
         for frame in frames.whole_frames(octets, at, len(octets)):
             at = frame.end
             frames.raise_if_fatal(octets, frame)
-            found = frames.method_of(octets, frame)
-            if found in (wire.BASIC_ACK, wire.BASIC_NACK):
+            method = frames.method_of(octets, frame)
+            if method in (wire.BASIC_ACK, wire.BASIC_NACK):
                 tag, flags = _tag_and_flag.unpack_from(octets, frame.payload + 4)
                 before = self.confirmed
                 self._settle(tag, multiple=bool(flags & 1))
-                if found == wire.BASIC_NACK:
+                if method == wire.BASIC_NACK:
                     self.nacked += self.confirmed - before
-            elif found == wire.CHANNEL_FLOW:
+            elif method == wire.CHANNEL_FLOW:
                 active = octets[frame.payload + 4 : frame.payload + 5]
                 self.paused = active == b"\0"
                 self.answer += wire.method(frame.channel, wire.CHANNEL_FLOW_OK, active)
-            elif found == wire.CONNECTION_BLOCKED:
+            elif method == wire.CONNECTION_BLOCKED:
                 self.blocked += 1
-            elif found != wire.CONNECTION_UNBLOCKED and frame.kind != wire.HEARTBEAT:
+            elif method != wire.CONNECTION_UNBLOCKED and frame.kind != wire.HEARTBEAT:
                 raise PeerError(
-                    f"the broker sent an unexpected frame of type {frame.kind} (method {found}) "
+                    f"the broker sent an unexpected frame of type {frame.kind} (method {method}) "
                     "to a producer"
                 )
         return at

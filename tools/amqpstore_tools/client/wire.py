@@ -102,14 +102,14 @@ def read_strings_of_table(octets: bytes, at: int) -> dict[str, str]:
     (length,) = struct.unpack_from(">I", octets, at)
     at += 4
     end = min(at + length, len(octets))
-    found: dict[str, str] = {}
+    strings: dict[str, str] = {}
     while at < end:
         name, at = read_short_string(octets, at)
         kind, at = octets[at : at + 1], at + 1
         if kind in (b"S", b"F"):
             (size,) = struct.unpack_from(">I", octets, at)
             if kind == b"S":
-                found[name] = octets[at + 4 : at + 4 + size].decode(errors="replace")
+                strings[name] = octets[at + 4 : at + 4 + size].decode(errors="replace")
             at += 4 + size
         elif kind == b"t":
             at += 1
@@ -117,7 +117,7 @@ def read_strings_of_table(octets: bytes, at: int) -> dict[str, str]:
             at += 4
         else:
             break
-    return found
+    return strings
 
 
 def ack(channel: int, delivery_tag: int) -> bytes:

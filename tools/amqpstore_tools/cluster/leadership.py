@@ -98,11 +98,11 @@ def what_is_lost(group: GroupKeys, view: View, member: str) -> str:
         raise ToolError(f"member {named(view, member)} is an observer, and never leads")
     if not view.is_alive(member):
         raise ToolError(f"member {named(view, member)} does not run: start it first")
-    for one in view.members:
-        if one != member and _alive(view, one).get("role") in _LEADING:
+    for other in view.members:
+        if other != member and _alive(view, other).get("role") in _LEADING:
             raise ToolError(
-                f"member {named(view, one)} says that it leads, although etcd has lost its key: it "
-                "goes on as long as its followers are there, and regains the key by itself"
+                f"member {named(view, other)} says that it leads, although etcd has lost its key: "
+                "it goes on as long as its followers are there, and regains the key by itself"
             )
     lines = [f"Nobody leads the group at {group.where}.", *_what_the_listed_have(view, member)]
     own = f"{named(view, member)} has {_position(view, member)}"
@@ -172,13 +172,13 @@ def force_leader(group: GroupKeys, view: View, member: str) -> Switched:
         return forced_history(view, request) if leads else forced_succession(view, member, request)
 
     group.change(make)
-    found = group.wait(lambda view: leader_of(view) == member, _FORCED_S)
-    if found is None:
+    led = group.wait(lambda view: leader_of(view) == member, _FORCED_S)
+    if led is None:
         raise ToolError(
             f"member {named(view, member)} is the only candidate now, and does not lead yet: its "
             "log says why"
         )
-    return Switched(member, found.term, time.monotonic() - begun)
+    return Switched(member, led.term, time.monotonic() - begun)
 
 
 def _decided(view: View) -> tuple[int, ...]:

@@ -105,27 +105,28 @@ def problems(view: View) -> Iterator[str]:
             f"min_in_sync is 1 of {len(view.voters)} replicas: a leader that is alone confirms "
             "from its own disk; run `amqpstore cluster set min_in_sync 2` once two are in sync"
         )
-    for one in members:
-        if one.role == "away":
-            yield f"{named(view, one.member)} is away"
-        elif one.copied:
-            yield f"{named(view, one.member)} receives a copy of the store, {one.copied} so far"
-        elif not one.place and not one.is_observer:
-            why = f". It has left the list: {one.left}" if one.left else ""
-            yield f"{named(view, one.member)} is not in sync yet: until then it cannot lead{why}"
-        if one.waits:
-            yield f"{named(view, one.member)} waits: {one.waits}"
-        for twin in _outsiders(view, one.member):
-            yield f"a second process of {named(view, one.member)}, {twin}"
-        if one.is_disk_low:
-            leads = one.member == leader_of(view)
+    for member in members:
+        if member.role == "away":
+            yield f"{named(view, member.member)} is away"
+        elif member.copied:
+            name = named(view, member.member)
+            yield f"{name} receives a copy of the store, {member.copied} so far"
+        elif not member.place and not member.is_observer:
+            why = f". It has left the list: {member.left}" if member.left else ""
+            yield f"{named(view, member.member)} is not in sync yet: until then it cannot lead{why}"
+        if member.waits:
+            yield f"{named(view, member.member)} waits: {member.waits}"
+        for twin in _outsiders(view, member.member):
+            yield f"a second process of {named(view, member.member)}, {twin}"
+        if member.is_disk_low:
+            leads = member.member == leader_of(view)
             what = "publishers are blocked until there is room, or another member leads"
             yield (
-                f"the disk of {named(view, one.member)} is nearly full: "
+                f"the disk of {named(view, member.member)} is nearly full: "
                 f"{what if leads else 'make room there'}"
             )
-        if one.is_damaged:
-            yield f"{named(view, one.member)} has found damage: run `amqpstore check` there"
+        if member.is_damaged:
+            yield f"{named(view, member.member)} has found damage: run `amqpstore check` there"
 
 
 def _without_a_leader(view: View, listed: Sequence[MemberStatus]) -> str:
@@ -189,17 +190,17 @@ def show(settings: ClusterSettings, view: View) -> None:
         right="batch",
         wrap="replication clients",
     )
-    for one in members_of(view):
-        place = "observer" if one.is_observer else f"{one.place}." if one.place else "no"
+    for member in members_of(view):
+        place = "observer" if member.is_observer else f"{member.place}." if member.place else "no"
         rows.add_row(
-            one.member,
-            shown(one.role),
+            member.member,
+            shown(member.role),
             place,
-            shown(one.replicate),
-            shown(one.amqp),
-            f"{one.batch:,}" if one.role != "away" else _DASH,
-            _remark(one),
-            style="bold" if one.role == "leading" else "red" if one.role == "away" else "",
+            shown(member.replicate),
+            shown(member.amqp),
+            f"{member.batch:,}" if member.role != "away" else _DASH,
+            _remark(member),
+            style="bold" if member.role == "leading" else "red" if member.role == "away" else "",
         )
     console().print(rows)
     for problem in problems(view):

@@ -23,12 +23,12 @@ def run(settings: CompareSettings) -> CompareReport:
     """
     started = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     brokers = _brokers(settings)
-    found = {
+    measured = {
         name: Rounds(kind, [[] for _ in brokers], [""] * len(brokers))
         for name, kind in settings.workloads.items()
     }
     for number in range(settings.rounds):
-        for name, rounds in found.items():
+        for name, rounds in measured.items():
             # The first one has a cooler machine and a quieter disk.
             order = range(len(brokers))
             for broker in order if number % 2 == 0 else reversed(order):
@@ -36,7 +36,7 @@ def run(settings: CompareSettings) -> CompareReport:
                 results, failure = _results(settings, name, broker)
                 rounds.results[broker].append(results)
                 rounds.failures[broker] = failure or rounds.failures[broker]
-    report = CompareReport(settings, started.isoformat(), brokers, found)
+    report = CompareReport(settings, started.isoformat(), brokers, measured)
     if settings.page:
         # Imported here, so that the generator of the load does not load the engine.
         from amqpstore_tools.offline.output import output_file

@@ -68,22 +68,23 @@ def _workloads(args: argparse.Namespace) -> dict[str, NamedWorkload]:
             raise CommandLineError("give --only, or a workload after --, not both")
         if args.arguments[0] == "drain":
             raise CommandLineError("drain empties the queue: compare backlog, which fills it")
-        found = {args.arguments[0]: NamedWorkload(shlex.join(args.arguments), ())}
+        workloads = {args.arguments[0]: NamedWorkload(shlex.join(args.arguments), ())}
         lines = {args.arguments[0]: list(args.arguments)}
     else:
         if unknown := sorted(set(args.only) - set(WORKLOADS)):
             raise CommandLineError(
                 f"there is no workload {unknown[0]!r}: it is one of {', '.join(WORKLOADS)}"
             )
-        found = {name: WORKLOADS[name] for name in args.only or WORKLOADS}
-        lines = {name: list(workload.arguments) for name, workload in found.items()}
+        workloads = {name: WORKLOADS[name] for name in args.only or WORKLOADS}
+        lines = {name: list(workload.arguments) for name, workload in workloads.items()}
     for line in lines.values():
         if line[0] in _TIMED and not {"--seconds", "--messages"} & set(line):
             line += ["--seconds", f"{args.seconds:g}"]
         elif line[0] == "backlog" and "--messages" not in line:
             line += ["--messages", str(args.backlog)]
     return {
-        name: NamedWorkload(workload.title, tuple(lines[name])) for name, workload in found.items()
+        name: NamedWorkload(workload.title, tuple(lines[name]))
+        for name, workload in workloads.items()
     }
 
 

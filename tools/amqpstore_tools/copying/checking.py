@@ -48,18 +48,18 @@ class Checker:
     def _index_file(self, part: Part, content: bytes) -> Iterator[DamagedBytes]:
         entries = 0
         gaps = list(self._gaps(part, content))
-        for found in scan(content, part.number, self._seed):
-            if isinstance(found, Gap):
+        for record in scan(content, part.number, self._seed):
+            if isinstance(record, Gap):
                 continue
-            size = found.end - found.offset
+            size = record.end - record.offset
             try:
-                queue_id, block = decode_block(content[found.payload_offset : found.end])
+                queue_id, block = decode_block(content[record.payload_offset : record.end])
             except ValueError as error:
-                gaps.append(DamagedBytes(part.path, found.offset, size, str(error)))
+                gaps.append(DamagedBytes(part.path, record.offset, size, str(error)))
                 continue
-            if found.kind != Kind.INDEX or queue_id != part.queue_id:
+            if record.kind != Kind.INDEX or queue_id != part.queue_id:
                 reason = f"it is not an index file of queue {part.queue_id}"
-                gaps.append(DamagedBytes(part.path, found.offset, size, reason))
+                gaps.append(DamagedBytes(part.path, record.offset, size, reason))
             entries += len(block.ids)
         expected = self._index[IndexKey(part.queue_id, part.number)].entries
         if not gaps and entries != expected:

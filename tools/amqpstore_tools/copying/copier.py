@@ -206,8 +206,8 @@ class _Copy:
             DamagedBytes(path, 0, 0, reason) for path, reason in self._source.missing
         ]
         self._total = sum(self._work(one) for one in self._source.placed)
-        for one in sorted(self._source.placed, key=lambda one: one.how is not How.COPIED):
-            self._file(one)
+        for placed in sorted(self._source.placed, key=lambda one: one.how is not How.COPIED):
+            self._file(placed)
         if gone := self._expected.keys() - {listed.path for listed in self._listed}:
             raise CopyError(
                 f"{min(gone)} in {self._from} is missing or empty. That copy is damaged; "
@@ -235,35 +235,35 @@ class _Copy:
         verify = self._options.verify
         return verify == "all" or (verify == "new" and one.how is not How.EARLIER)
 
-    def _file(self, one: Placed) -> None:
-        path = os.path.join(self._target, one.part.path)
+    def _file(self, placed: Placed) -> None:
+        path = os.path.join(self._target, placed.part.path)
         checksum = None
-        if one.how is How.COPIED:
-            if one.part.is_tail:
-                self._cut_tail(one)
-                if not one.size:
+        if placed.how is How.COPIED:
+            if placed.part.is_tail:
+                self._cut_tail(placed)
+                if not placed.size:
                     return
-            checksum = self._write(one, path)
-        if self._is_verified(one):
-            content = self._read(path, one)
-            found = crc32c(content)
-            if checksum is not None and found != checksum:
+            checksum = self._write(placed, path)
+        if self._is_verified(placed):
+            content = self._read(path, placed)
+            read_checksum = crc32c(content)
+            if checksum is not None and read_checksum != checksum:
                 raise CopyError(
                     f"{path} does not read back as it was written. Its disk cannot be "
                     "trusted; copy to another one."
                 )
-            self._check_expected(one, len(content), found)
-            self._out.damage += self._checker.check(one.part, content)
+            self._check_expected(placed, len(content), read_checksum)
+            self._out.damage += self._checker.check(placed.part, content)
             self._out.verified_bytes += len(content)
-            self._list(one, found)
-        elif one.listed:
-            self._list(one, int(one.listed.crc32c, 16))
+            self._list(placed, read_checksum)
+        elif placed.listed:
+            self._list(placed, int(placed.listed.crc32c, 16))
             if self._earlier:
-                of_file = [d for d in self._earlier.manifest.damage if d.path == one.part.path]
+                of_file = [d for d in self._earlier.manifest.damage if d.path == placed.part.path]
                 self._out.damage += of_file
-        how = one.how.value
+        how = placed.how.value
         self._out.files[how] = self._out.files.get(how, 0) + 1
-        self._out.bytes[how] = self._out.bytes.get(how, 0) + one.size
+        self._out.bytes[how] = self._out.bytes.get(how, 0) + placed.size
 
     def _check_expected(self, one: Placed, size: int, checksum: int) -> None:
         """Raises: CopyError."""

@@ -109,16 +109,16 @@ def open_source(
     SnapshotError, CopyError, OSError.
     """
     require_directory(directory)
-    found = marker.require(OsFiles(), directory)
-    if earlier and earlier.manifest.store_id != found.store_id.hex:
+    store_marker = marker.require(OsFiles(), directory)
+    if earlier and earlier.manifest.store_id != store_marker.store_id.hex:
         raise CopyError(f"{earlier.directory} is a copy of another store. Name one of {directory}.")
     with contextlib.ExitStack() as stack:
         lock = contextlib.nullcontext(False) if is_locked else shared_lock_if_free(directory)
         with lock as was_running:
             snapshot = _snapshot(directory)
             stack.callback(snapshot.close)
-        inventory = Inventory(snapshot, found)
-        source = Source(directory, found, was_running, inventory)
+        inventory = Inventory(snapshot, store_marker)
+        source = Source(directory, store_marker, was_running, inventory)
         source.missing += [(path, _why_missing(directory, path)) for path in inventory.missing]
         for wrong in find_wrong_kinds(ReadOnlyFiles(), directory):
             if wrong.name in (QUARANTINE, TRAILS):
@@ -177,10 +177,12 @@ class _Placing:
         """Tell whether the owner of a copy that root makes may read a file of this owner."""
         return os.geteuid() != ROOT or self._owner.uid in (ROOT, found.st_uid)
 
-    def _link(self, part: Part, file: PinnedFile, found: os.stat_result) -> Placed | None:
+    def _link(self, part: Part, file: PinnedFile, status: os.stat_result) -> Placed | None:
         target = os.path.join(self._target, part.path)
-        size, mtime_ns = found.st_size, found.st_mtime_ns
-        if self._earlier and (listed := self._earlier.find(part, found, file.read(0, _HEAD_BYTES))):
+        size, mtime_ns = status.st_size, status.st_mtime_ns
+        if self._earlier and (
+            listed := self._earlier.find(part, status, file.read(0, _HEAD_BYTES))
+        ):
             try:
                 os.link(os.path.join(self._earlier.directory, part.path), target)
             except OSError as error:

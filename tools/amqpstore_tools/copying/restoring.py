@@ -155,10 +155,10 @@ def is_free(directory: str) -> bool:
 
 def _read_manifest(copy: str) -> CopyManifest | None:
     """Read the copy's manifest, and compare its catalog with it. Raises: CopyError, OSError."""
-    found = manifests.read(copy)
-    if found is None:
+    manifest = manifests.read(copy)
+    if manifest is None:
         return None
-    for listed in found.files:
+    for listed in manifest.files:
         if listed.path != CATALOG_PATH:
             continue
         path = os.path.join(copy, CATALOG_PATH)
@@ -173,4 +173,4 @@ def _read_manifest(copy: str) -> CopyManifest | None:
                 f"its {MANIFEST}: then it is a store like any other. Otherwise it is damaged; use "
                 "another one."
             )
-    return found
+    return manifest

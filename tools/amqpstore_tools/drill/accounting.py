@@ -57,9 +57,9 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
             )
         indexed.setdefault(queue_id, []).extend(live)
         if state.body_bytes is not None:
-            found = sum(map(store.stored.run_bytes, live_runs(entries, state, 0, 1 << 64)))
-            if found != state.body_bytes:
-                text = f"has {found} bytes of bodies, but its row says {state.body_bytes}"
+            body_bytes = sum(map(store.stored.run_bytes, live_runs(entries, state, 0, 1 << 64)))
+            if body_bytes != state.body_bytes:
+                text = f"has {body_bytes} bytes of bodies, but its row says {state.body_bytes}"
                 yield "I12", f"index file {key} {text}"
     for queue_id, live in indexed.items():
         queue = store.queues.get(queue_id)
@@ -86,12 +86,12 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
         if missing := sorted(live.keys() - sizes.keys()):
             yield "I8", f"{name} does not have the records of {missing}, which are live"
             continue
-        said = account.count, account.total_bytes, account.live_count, account.live_bytes
-        found = len(sizes), sum(sizes.values()), len(live), sum(sizes[one] for one in live)
-        if said != found:
+        noted = account.count, account.total_bytes, account.live_count, account.live_bytes
+        actual = len(sizes), sum(sizes.values()), len(live), sum(sizes[one] for one in live)
+        if noted != actual:
             yield (
                 "I12",
-                f"{name} has {found} (messages, bytes; live ones), but its account says {said}",
+                f"{name} has {actual} (messages, bytes; live ones), but its account says {noted}",
             )
         counted += live
     if counted != references:

@@ -105,9 +105,9 @@ class Examiner:
             )
             for queue_id, row in plain.pop("queues").items()
         }
-        found = Examined(**plain)
-        found.queues = queues
-        return found
+        examined = Examined(**plain)
+        examined.queues = queues
+        return examined
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
@@ -163,7 +163,7 @@ def examine_here(directory: str) -> Examined:
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         return Examined(repr(error))
     report = store.recovery_report
-    found = Examined(
+    examined = Examined(
         damage=report.damage,
         lost=report.lost,
         torn_bytes=report.torn_bytes,
@@ -171,16 +171,16 @@ def examine_here(directory: str) -> Examined:
     )
     try:
         for queue in store.queues.values():
-            found.queues[queue.id] = _taken(store, queue)
+            examined.queues[queue.id] = _taken(store, queue)
         store.sync()
         store.checkpoint()
     except OSError:
         # A file that is missing or cannot be read postpones a checkpoint; that is not damage.
         pass
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
-        found.error = f"it was opened, and then using it failed: {error!r}"
+        examined.error = f"it was opened, and then using it failed: {error!r}"
     store.abandon()
-    return found
+    return examined
 
 
 def _taken(store: Store, queue: Queue) -> TakenMessages:

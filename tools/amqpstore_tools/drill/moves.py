@@ -61,8 +61,8 @@ def explore_moves(
         faults: list[tuple[str, Fault]] = []
         survived: list[int] = []
         for image in crash_images(disk, rng, images):
-            found = _found(open_store, image.files, moves, promised, survived)
-            faults += [(image.description, fault) for fault in found]
+            image_faults = _found(open_store, image.files, moves, promised, survived)
+            faults += [(image.description, fault) for fault in image_faults]
         least, most = min(survived, default=0), max(survived, default=0)
         cut = MoveCut(number, event, len(survived), promised, least, most, tuple(faults))
         if not go_on(cut):

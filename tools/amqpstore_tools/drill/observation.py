@@ -99,9 +99,9 @@ def _read(store: Store, run: Run, name: str, faults: list[tuple[str, str]]) -> l
     seen: list[Seen] = []
     while len(seen) < run.count:
         got = len(seen)
-        found = store.log.read(run.first_id + got, run.count - got)
-        if not isinstance(found, list) or not found:
-            faults.append(("I1", f"a message that {name} has cannot be read: {found}"))
+        messages = store.log.read(run.first_id + got, run.count - got)
+        if not isinstance(messages, list) or not messages:
+            faults.append(("I1", f"a message that {name} has cannot be read: {messages}"))
             break
         seen.extend(
             Seen(
@@ -115,7 +115,7 @@ def _read(store: Store, run: Run, name: str, faults: list[tuple[str, str]]) -> l
                 run.delivery_count,
                 run.first_id + got + place,
             )
-            for place, message in enumerate(found)
+            for place, message in enumerate(messages)
         )
     return seen
 
@@ -128,11 +128,11 @@ def _recount(store: Store, queue: Queue, name: str) -> list[tuple[str, str]]:
     flagged = sum(run.count for run in runs if run.delivery_count)
     report = store.recovery_report
     if not counted == queue.ready_count == report.kept.get(queue.id):
-        said = f"{queue.ready_count}, and recovery {report.kept.get(queue.id)}"
-        faults.append(("I12", f"{name} holds {counted} messages, but reports {said}"))
+        reported = f"{queue.ready_count}, and recovery {report.kept.get(queue.id)}"
+        faults.append(("I12", f"{name} holds {counted} messages, but reports {reported}"))
     if flagged != report.redelivered.get(queue.id):
-        said = f"{report.redelivered.get(queue.id)}"
-        faults.append(("I12", f"{name} has {flagged} delivered messages, recovery says {said}"))
+        reported = f"{report.redelivered.get(queue.id)}"
+        faults.append(("I12", f"{name} has {flagged} delivered messages, recovery says {reported}"))
     end = 1
     for run in runs:
         if run.first_sequence < end or run.count < 1:

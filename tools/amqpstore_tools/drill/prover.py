@@ -133,8 +133,8 @@ class Prover:
         if faults:
             outside.kill()
         else:
-            found, files = self._faults_in_use(trace, outside, before, not checks_first)
-            faults += [(name, f"using the recovered store: {text}") for name, text in found]
+            use_faults, files = self._faults_in_use(trace, outside, before, not checks_first)
+            faults += [(name, f"using the recovered store: {text}") for name, text in use_faults]
         return RecoveredImage(before, tuple(faults), files, tuple(operations))
 
     def recovery_crashes(

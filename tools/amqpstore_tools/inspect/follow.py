@@ -56,13 +56,13 @@ def follow(
     names: Names = {}
     try:
         past = deque(log.new(), maxlen=most)
-        for found in past:
-            _show(found, directory, names, show)
+        for image in past:
+            _show(image, directory, names, show)
         while True:
             is_any = False
-            for found in log.new():
+            for image in log.new():
                 is_any = True
-                _show(found, directory, names, show)
+                _show(image, directory, names, show)
             if not is_any:
                 wait()
     except KeyboardInterrupt:
@@ -152,17 +152,17 @@ class _Log:
             start=self._offset,
             last_numbers=self._last_numbers,
         )
-        found: list[TransactionImage | Facts] = []
+        shown: list[TransactionImage | Facts] = []
         doubtful: StoredBatch | None = None
         for batch in batches(scanned, partial(_payload, file), self._offset, length):
             if doubtful is not None and not batch.is_blank:
                 # Another one was begun after it: this one was durable, and what is missing is
                 # damaged.
-                found += self._shown(segment, doubtful)
+                shown += self._shown(segment, doubtful)
             doubtful = None if batch.is_whole() else batch
             if doubtful is None:
-                found += self._shown(segment, batch)
-        return found
+                shown += self._shown(segment, batch)
+        return shown
 
     def _shown(
         self, segment: SegmentImage, batch: StoredBatch

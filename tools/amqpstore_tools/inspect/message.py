@@ -34,7 +34,7 @@ def facts(image: StoreImage, message_id: int, form: str | None) -> Facts:
     holders = image.holders(message_id)
     if stored is None:
         raise NotFoundError(_why_not(image, message_id, len(holders)))
-    found: Facts = {
+    message_facts: Facts = {
         "directory": image.directory,
         "id": message_id,
         "record": _record(stored),
@@ -53,7 +53,7 @@ def facts(image: StoreImage, message_id: int, form: str | None) -> Facts:
         ],
         "provenance": provenance(image, message_id),
     }
-    return found
+    return message_facts
 
 
 def id_at(image: StoreImage, name: str, vhost: str | None, position: str) -> int:
@@ -157,26 +157,26 @@ def _batch(image: StoreImage, stored: StoredMessage) -> Facts:
 
 
 def _content(image: StoreImage, stored: StoredMessage, form: str | None) -> Facts:
-    found: Facts = {"stored_body_bytes": stored.stored_body_bytes}
+    content: Facts = {"stored_body_bytes": stored.stored_body_bytes}
     try:
         message = stored.message(image.decoder)
     except ValueError as error:
-        found["body_reason"] = str(error)
+        content["body_reason"] = str(error)
         try:
             message = stored.head()
         except ValueError:
-            return found
+            return content
         envelope, body = message.envelope, None
     else:
         envelope, body = message.envelope, message.body
-    found |= {"exchange": envelope.exchange, "routing_key": envelope.routing_key}
+    content |= {"exchange": envelope.exchange, "routing_key": envelope.routing_key}
     try:
-        found["properties"] = properties_of(envelope.properties)
+        content["properties"] = properties_of(envelope.properties)
     except ValueError as error:
-        found |= {"properties_hex": envelope.properties.hex(), "properties_reason": str(error)}
+        content |= {"properties_hex": envelope.properties.hex(), "properties_reason": str(error)}
     if body is not None:
-        found |= {"body_bytes": len(body), **_body(body, form)}
-    return found
+        content |= {"body_bytes": len(body), **_body(body, form)}
+    return content
 
 
 def _body(body: bytes, form: str | None) -> Facts:
@@ -216,33 +216,33 @@ def _entry(entry: Entry) -> Facts:
     }
 
 
-def show(found: Facts) -> None:
+def show(facts: Facts) -> None:
     """Print the facts."""
     from rich.text import Text
 
     out = console()
-    out.print(Text(f"Message {found['id']}", "bold"))
-    record = found["record"]
-    where = f"{os.path.relpath(record['path'], found['directory'])} at {record['offset']:,}"
+    out.print(Text(f"Message {facts['id']}", "bold"))
+    record = facts["record"]
+    where = f"{os.path.relpath(record['path'], facts['directory'])} at {record['offset']:,}"
     out.print(f"  {shown(where)} to {record['end']:,}")
-    if found["lsn"]:
-        published = when(found["published_ms"])
-        out.print(f"  published in the batch of LSN {found['lsn']:,}, {published} UTC")
+    if facts["lsn"]:
+        published = when(facts["published_ms"])
+        out.print(f"  published in the batch of LSN {facts['lsn']:,}, {published} UTC")
     out.print(heading("Record header"))
     rows = table("field", "value")
     for name in list(record)[4:]:
         rows.add_row(name, str(record[name]))
     out.print(rows)
-    if "exchange" in found:
+    if "exchange" in facts:
         out.print(heading("Routing"))
-        exchange = shown(found["exchange"]) or "(the default exchange)"
+        exchange = shown(facts["exchange"]) or "(the default exchange)"
         out.print(f"  exchange     {exchange}")
-        out.print(f"  routing key  {shown(found['routing_key'])}")
-        _show_properties(found)
-    _show_body(found)
-    _show_provenance(found["provenance"])
-    out.print(heading(f"Queues that hold it: {len(found['queues'])}"))
-    if not found["queues"]:
+        out.print(f"  routing key  {shown(facts['routing_key'])}")
+        _show_properties(facts)
+    _show_body(facts)
+    _show_provenance(facts["provenance"])
+    out.print(heading(f"Queues that hold it: {len(facts['queues'])}"))
+    if not facts["queues"]:
         out.print("  none: it is garbage")
         return
     rows = table(
@@ -255,7 +255,7 @@ def show(found: Facts) -> None:
         right="sequence delivered prio",
         wrap="queue",
     )
-    for queue in found["queues"]:
+    for queue in facts["queues"]:
         rows.add_row(
             shown(queue["vhost"] if queue["vhost"] is not None else "-", 20),
             shown(queue["label"]),
@@ -289,34 +289,34 @@ def _show_properties(found: Facts) -> None:
         out.print("  none")
 
 
-def _show_body(found: Facts) -> None:
+def _show_body(facts: Facts) -> None:
     from rich.text import Text
 
     out = console()
-    if "body_reason" in found:
+    if "body_reason" in facts:
         out.print(heading("Body"))
-        out.print(Text(f"  cannot be read: {shown(found['body_reason'])}", "red"))
+        out.print(Text(f"  cannot be read: {shown(facts['body_reason'])}", "red"))
         return
-    stored = found["stored_body_bytes"]
-    compressed = f", compressed to {stored:,}" if found["record"]["flags"] else ""
-    out.print(heading(f"Body: {found['body_bytes']:,} bytes{compressed}"))
-    body = found["body"]
-    if found["body_form"] == "hex":
+    stored = facts["stored_body_bytes"]
+    compressed = f", compressed to {stored:,}" if facts["record"]["flags"] else ""
+    out.print(heading(f"Body: {facts['body_bytes']:,} bytes{compressed}"))
+    body = facts["body"]
+    if facts["body_form"] == "hex":
         text = hex_dump(bytes.fromhex(body))
-    elif found["body_form"] == "json":
+    elif facts["body_form"] == "json":
         text = shown_lines(json.dumps(body, indent=2, ensure_ascii=False))
     else:
         text = shown_lines(body)
     if text:
         out.print(Text(text), soft_wrap=True)
-    if found.get("body_is_cut"):
+    if facts.get("body_is_cut"):
         out.print("  ... --body hex, text or json shows all of it", style="dim")
 
 
-def _show_provenance(found: Facts) -> None:
+def _show_provenance(provenance: Facts) -> None:
     out = console()
     out.print(heading("What happened to it"))
-    for trail in found["trail"]:
+    for trail in provenance["trail"]:
         if trail["came_from"]:
             out.print(f"  message {trail['came_from']} became message {trail['id']}")
         rows = table("when (UTC)", "what", "vhost", "queue", "sequence", right="sequence")
@@ -341,16 +341,16 @@ def _show_provenance(found: Facts) -> None:
                     f"  died in {shown(death.get('queue'))}: {shown(death.get('reason'))}, "
                     f"{shown(death.get('count'))} times"
                 )
-    if found["clients"]:
+    if provenance["clients"]:
         rows = table("when (UTC)", "what", "queue", "user", "connection", "consumer")
-        for one in found["clients"]:
-            queue = shown(one["queue"] or f"#{one['queue_id']} (deleted)")
-            connection = shown(f"{one['connection']} ({one['channel']})")
-            tag = shown(one["consumer_tag"] or "", 40)
-            user = shown(one["user"], 40)
-            rows.add_row(when(one["at_ms"]), one["what"], queue, user, connection, tag)
+        for client in provenance["clients"]:
+            queue = shown(client["queue"] or f"#{client['queue_id']} (deleted)")
+            connection = shown(f"{client['connection']} ({client['channel']})")
+            tag = shown(client["consumer_tag"] or "", 40)
+            user = shown(client["user"], 40)
+            rows.add_row(when(client["at_ms"]), client["what"], queue, user, connection, tag)
         out.print(rows)
-    for note in found["notes"]:
+    for note in provenance["notes"]:
         out.print(f"  {note}", style="dim")
 
 

@@ -31,7 +31,7 @@ def names_of(queues: list[QueueImage]) -> Names:
 def operation_facts(operation: Operation, names: Names) -> Facts:
     """Return the facts of one operation."""
     vhost, name = names.get(operation.queue_id, UNKNOWN)
-    found = {
+    facts = {
         "operation": operation_name(operation.kind),
         "queue_id": operation.queue_id,
         "vhost": vhost,
@@ -40,17 +40,17 @@ def operation_facts(operation: Operation, names: Names) -> Facts:
         "message_count": operation.message_count,
     }
     if operation.kind == OperationKind.ENQUEUE:
-        found |= {
+        facts |= {
             "first_id": operation.first_id,
             "priority": operation.priority,
             "expires_ms": operation.detail,
         }
     elif operation.kind == OperationKind.DELIVERED:
-        found["delivery_count"] = operation.detail
+        facts["delivery_count"] = operation.detail
     elif operation.first_id or operation.detail or operation.priority:
-        found |= {
+        facts |= {
             "first_id": operation.first_id,
             "detail": operation.detail,
             "priority": operation.priority,
         }
-    return found
+    return facts

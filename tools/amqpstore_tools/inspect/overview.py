@@ -109,19 +109,19 @@ def queue_facts(
     for queue in queues:
         totals = queue.totals(see)
         key = (queue.vhost, queue.name, 0 if queue.name is not None else queue.id)
-        found = together.setdefault(key, _queue(queue))
-        found["ids"].append(queue.id)
-        found["ready"] += totals.ready
-        found["locked"] += totals.locked
-        found["delivered"] += totals.delivered
-        found["bytes"] += totals.bytes
-        found["lost"] += len(queue.lost)
-        found["unreadable"] += totals.unreadable
-        found["again"] += queue.again_count
-        found["is_recovered"] |= queue.is_recovered
+        facts = together.setdefault(key, _queue(queue))
+        facts["ids"].append(queue.id)
+        facts["ready"] += totals.ready
+        facts["locked"] += totals.locked
+        facts["delivered"] += totals.delivered
+        facts["bytes"] += totals.bytes
+        facts["lost"] += len(queue.lost)
+        facts["unreadable"] += totals.unreadable
+        facts["again"] += queue.again_count
+        facts["is_recovered"] |= queue.is_recovered
         if totals.oldest_id is not None:
-            before = found["oldest_ms"], times.of(totals.oldest_id)
-            found["oldest_ms"] = min((ms for ms in before if ms is not None), default=None)
+            before = facts["oldest_ms"], times.of(totals.oldest_id)
+            facts["oldest_ms"] = min((ms for ms in before if ms is not None), default=None)
     return list(together.values())
 
 

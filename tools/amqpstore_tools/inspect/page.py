@@ -47,47 +47,47 @@ def show(found: Facts, most: int) -> None:
     _show_recovery(found["last_recovery"])
 
 
-def _show_store(found: Facts) -> None:
+def _show_store(facts: Facts) -> None:
     """Print the first lines: which store it is."""
     from rich.text import Text
 
     out = console()
-    out.print(Text(shown(found["directory"]), "bold"))
-    out.print(f"  store {found['store_id'] or 'unknown'}, format version {found['format_version']}")
-    if found["is_live"]:
-        out.print(f"  a broker runs on it: snapshot of {when(found['taken_ms'])} UTC")
-    if found["marker_reason"]:
-        out.print(Text(f"  STORE cannot be read: {found['marker_reason']}", "red"))
-    if found["catalog_reason"]:
-        text = f"  the catalog cannot be read: {shown(found['catalog_reason'])}"
+    out.print(Text(shown(facts["directory"]), "bold"))
+    out.print(f"  store {facts['store_id'] or 'unknown'}, format version {facts['format_version']}")
+    if facts["is_live"]:
+        out.print(f"  a broker runs on it: snapshot of {when(facts['taken_ms'])} UTC")
+    if facts["marker_reason"]:
+        out.print(Text(f"  STORE cannot be read: {facts['marker_reason']}", "red"))
+    if facts["catalog_reason"]:
+        text = f"  the catalog cannot be read: {shown(facts['catalog_reason'])}"
         out.print(Text(text, "red"))
         out.print("  what follows is what `amqpstore repair` would keep of the store")
-    for note in found["notes"]:
+    for note in facts["notes"]:
         out.print(Text(f"  {shown(note)}", "red"))
-    for wrong in (*found["wrong_kinds"], *found["foreign_files"]):
+    for wrong in (*facts["wrong_kinds"], *facts["foreign_files"]):
         out.print(Text(f"  {shown(wrong['name'])}: {shown(wrong['reason'])}", "red"))
-    for row in found["bad_rows"]:
+    for row in facts["bad_rows"]:
         text = f"  row {shown(row['key'])} of table {row['table']} cannot be read: {row['reason']}"
         out.print(Text(shown(text), "red"))
 
 
-def _show_topology(found: Facts, most: int) -> None:
+def _show_topology(facts: Facts, most: int) -> None:
     out = console()
-    named = [exchange for exchange in found["exchanges"] if isinstance(exchange.get("name"), str)]
+    named = [exchange for exchange in facts["exchanges"] if isinstance(exchange.get("name"), str)]
     out.print(
-        f"  {counted(len(found['vhosts']), 'virtual host')}, "
-        f"{counted(len(found['users']), 'user')}, {counted(len(named), 'exchange')} of its own, "
-        f"{counted(found['bindings'], 'binding')}, {counted(found['policies'], 'policy')}"
+        f"  {counted(len(facts['vhosts']), 'virtual host')}, "
+        f"{counted(len(facts['users']), 'user')}, {counted(len(named), 'exchange')} of its own, "
+        f"{counted(facts['bindings'], 'binding')}, {counted(facts['policies'], 'policy')}"
     )
-    queues = Counter(queue["vhost"] for queue in found["queues"])
+    queues = Counter(queue["vhost"] for queue in facts["queues"])
     exchanges = Counter(str(exchange.get("vhost")) for exchange in named)
-    if len(found["vhosts"]) > 1:
+    if len(facts["vhosts"]) > 1:
         rows = table("virtual host", "queues", "exchanges", right="queues exchanges")
-        for vhost in first(found["vhosts"], most):
+        for vhost in first(facts["vhosts"], most):
             rows.add_row(shown(vhost, 40), f"{queues[vhost]:,}", f"{exchanges[vhost]:,}")
         out.print(heading("Virtual hosts"))
         out.print(rows)
-        more(found["vhosts"], most)
+        more(facts["vhosts"], most)
     if named:
         rows = table("vhost", "exchange", "type", "durable", wrap="exchange")
         for exchange in first(named, most):
@@ -181,17 +181,17 @@ def show_segments(segments: list[Facts], most: int) -> None:
     more(segments, most)
 
 
-def _show_log(found: Facts) -> None:
+def _show_log(facts: Facts) -> None:
     out = console()
-    tail = found["log_tail"]
-    checkpoint = found["checkpoint"]
+    tail = facts["log_tail"]
+    checkpoint = facts["checkpoint"]
     out.print(heading("Log"))
     if checkpoint:
         out.print(
             f"  checkpoint at segment {checkpoint['segment']}, offset {checkpoint['offset']:,}: "
             f"before LSN {checkpoint['lsn']:,}, message {checkpoint['message_id']:,}"
         )
-    elif found["catalog_reason"]:
+    elif facts["catalog_reason"]:
         out.print("  the position of the last checkpoint is unknown: all of the log was read")
     else:
         out.print("  no checkpoint: all of the log is read at a start")
@@ -202,11 +202,11 @@ def _show_log(found: Facts) -> None:
         f"next is LSN {tail['end']['lsn']:,}"
     )
     if tail["torn_bytes"]:
-        what = "being written" if found["is_live"] else "torn tail"
+        what = "being written" if facts["is_live"] else "torn tail"
         out.print(
             f"  {what}: {tail['torn_bytes']:,} bytes, {tail['rolled_back']:,} messages, left out"
         )
-    index = found["index_files"]
+    index = facts["index_files"]
     out.print(f"  {counted(index['count'], 'index file')}, {size(index['bytes'])}")
 
 

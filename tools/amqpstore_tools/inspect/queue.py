@@ -54,25 +54,25 @@ def facts(image: StoreImage, name: str, vhost: str | None, first: int, most: int
 
 def find_queues(image: StoreImage, name: str, vhost: str | None) -> list[QueueImage]:
     """Return the stored queues of a name: one for each priority in use. Raises: NotFoundError."""
-    found = [
+    queues = [
         queue
         for queue in image.queues
         if (queue.name == name and vhost in (None, queue.vhost)) or f"#{queue.id}" == name
     ]
-    vhosts = sorted({str(queue.vhost) for queue in found})
+    vhosts = sorted({str(queue.vhost) for queue in queues})
     if len(vhosts) > 1:
         raise NotFoundError(
             f"queues named {shown(name)} are in the virtual hosts "
             f"{', '.join(map(shown, vhosts))}: choose one with --vhost"
         )
-    if not found:
+    if not queues:
         where = f" in virtual host {shown(vhost)}" if vhost is not None else ""
         raise NotFoundError(
             f"there is no queue {shown(name)}{where}; `amqpstore inspect DIR --limit 0` lists all, "
             "and #ID names one by its id"
         )
     # In the order of delivery: the highest priority first.
-    return sorted(found, key=lambda queue: -(queue.level or 0))
+    return sorted(queues, key=lambda queue: -(queue.level or 0))
 
 
 def _messages(
@@ -97,33 +97,33 @@ def _all_messages(image: StoreImage, queues: list[QueueImage], first: int) -> It
                 }
 
 
-def show(found: Facts) -> None:
+def show(facts: Facts) -> None:
     """Print the facts."""
     from rich.text import Text
 
     out = console()
-    vhost = f" in virtual host {shown(found['vhost'])}" if found["vhost"] is not None else ""
-    out.print(Text(f"Queue {shown(found['label'])}{vhost}", "bold"))
+    vhost = f" in virtual host {shown(facts['vhost'])}" if facts["vhost"] is not None else ""
+    out.print(Text(f"Queue {shown(facts['label'])}{vhost}", "bold"))
     out.print(
-        f"  {counted(found['ready'], 'message')}, {size(found['bytes'])}; "
-        f"{found['delivered']:,} of them were delivered before"
+        f"  {counted(facts['ready'], 'message')}, {size(facts['bytes'])}; "
+        f"{facts['delivered']:,} of them were delivered before"
     )
-    if found["locked"]:
-        out.print(f"  {counted(found['locked'], 'message')} more wait for a prepared transaction")
-    if found["lost"]:
-        out.print(Text(f"  {found['lost']:,} messages are lost: their records are damaged", "red"))
-    for one in found["unreadable_files"]:
-        text = f"  {one['messages']:,} messages cannot be read: {one['path']}: {one['reason']}"
+    if facts["locked"]:
+        out.print(f"  {counted(facts['locked'], 'message')} more wait for a prepared transaction")
+    if facts["lost"]:
+        out.print(Text(f"  {facts['lost']:,} messages are lost: their records are damaged", "red"))
+    for row in facts["unreadable_files"]:
+        text = f"  {row['messages']:,} messages cannot be read: {row['path']}: {row['reason']}"
         out.print(Text(shown(text), "red"))
-    for key, value in sorted(found["arguments"].items()):
+    for key, value in sorted(facts["arguments"].items()):
         out.print(f"  {shown(key)}: {shown(value)}")
-    if len(found["levels"]) > 1:
-        for level in found["levels"]:
+    if len(facts["levels"]) > 1:
+        for level in facts["levels"]:
             text = f"  priority {level['level']}: queue id {level['queue_id']}"
             out.print(f"{text}, {counted(level['messages'], 'message')}")
     out.print(heading("Messages"))
     count = 0
-    while some := list(islice(found["messages"], _BATCH)):
+    while some := list(islice(facts["messages"], _BATCH)):
         rows = table(
             "sequence",
             "id",
@@ -135,19 +135,19 @@ def show(found: Facts) -> None:
             "offset",
             right="sequence id size delivered prio segment offset",
         )
-        for one in some:
-            is_there = one["segment"] is not None
+        for row in some:
+            is_there = row["segment"] is not None
             rows.add_row(
-                f"{one['sequence']}",
-                f"{one['message_id']}",
-                size(one["size"]),
-                f"{one['delivery_count']}",
-                f"{one['priority']}",
-                when(one["expires_ms"])[:19],
-                f"{one['segment']}" if is_there else Text("missing", "red"),
-                f"{one['offset']}" if is_there else "",
+                f"{row['sequence']}",
+                f"{row['message_id']}",
+                size(row["size"]),
+                f"{row['delivery_count']}",
+                f"{row['priority']}",
+                when(row["expires_ms"])[:19],
+                f"{row['segment']}" if is_there else Text("missing", "red"),
+                f"{row['offset']}" if is_there else "",
             )
         count += len(some)
         out.print(rows)
-    if count < found["ready"] + found["locked"] + found["lost"]:
+    if count < facts["ready"] + facts["locked"] + facts["lost"]:
         out.print("  continue with --first SEQUENCE, or show all with --limit 0", style="dim")

@@ -37,21 +37,21 @@ def facts(image: StoreImage, number: int, first: int, most: int) -> Facts:
     gaps: list[Facts] = []
     # A torn tail is shown as well: whoever inspects a segment wants to see what is left of it.
     size = segment.size if segment.end is None else min(segment.end, segment.size)
-    for found in segment.scan(size=size):
-        name = Kind(found.kind).name if isinstance(found, Record) else "gap"
+    for item in segment.scan(size=size):
+        name = Kind(item.kind).name if isinstance(item, Record) else "gap"
         counts[name] += 1
-        sizes[name] += found.end - found.offset
-        if isinstance(found, Record):
-            fact = _record(found, name)
+        sizes[name] += item.end - item.offset
+        if isinstance(item, Record):
+            fact = _record(item, name)
         else:
             fact = {
-                "offset": found.offset,
-                "bytes": found.end - found.offset,
+                "offset": item.offset,
+                "bytes": item.end - item.offset,
                 "kind": "gap",
-                "reason": found.reason,
+                "reason": item.reason,
             }
             gaps.append(fact)
-        if found.offset >= first and (not most or len(listed) < most):
+        if item.offset >= first and (not most or len(listed) < most):
             listed.append(fact)
     return {
         "directory": image.directory,
@@ -81,55 +81,55 @@ def _store_id(segment: SegmentImage) -> str | None:
     return header.store_id.hex() if isinstance(header, SegmentHeader) else None
 
 
-def show(found: Facts) -> None:
+def show(facts: Facts) -> None:
     """Print the facts."""
     from rich.text import Text
 
     out = console()
-    out.print(Text(f"Segment {found['number']}, {found['state']}", "bold"))
-    out.print(f"  {shown(found['path'])}")
-    out.print(f"  {size(found['bytes'])}, created {when(found['created_ms'])} UTC")
-    if found["end"] is not None:
-        out.print(f"  its recorded end is {found['end']:,}")
-    if found["behind_the_end_bytes"]:
-        out.print(f"  {found['behind_the_end_bytes']:,} bytes after it are not part of the store")
-    if found["end_id"]:
-        out.print(f"  messages {found['first_id']:,} to before {found['end_id']:,}")
-    if found["live_bytes"] is not None:
-        live = found["live_bytes"] / found["bytes"] if found["bytes"] else 0.0
-        text = f" {100 * live:.0f} % live, {found['live_messages']:,} of {found['messages']:,}"
+    out.print(Text(f"Segment {facts['number']}, {facts['state']}", "bold"))
+    out.print(f"  {shown(facts['path'])}")
+    out.print(f"  {size(facts['bytes'])}, created {when(facts['created_ms'])} UTC")
+    if facts["end"] is not None:
+        out.print(f"  its recorded end is {facts['end']:,}")
+    if facts["behind_the_end_bytes"]:
+        out.print(f"  {facts['behind_the_end_bytes']:,} bytes after it are not part of the store")
+    if facts["end_id"]:
+        out.print(f"  messages {facts['first_id']:,} to before {facts['end_id']:,}")
+    if facts["live_bytes"] is not None:
+        live = facts["live_bytes"] / facts["bytes"] if facts["bytes"] else 0.0
+        text = f" {100 * live:.0f} % live, {facts['live_messages']:,} of {facts['messages']:,}"
         out.print(Text.assemble("  ", split_bar(live, _BAR), f"{text} messages"))
     rows = table("records", "count", "bytes", right="count bytes")
-    for name, count in found["counts"].items():
-        rows.add_row(name, f"{count:,}", size(found["bytes_by_kind"][name]))
+    for name, count in facts["counts"].items():
+        rows.add_row(name, f"{count:,}", size(facts["bytes_by_kind"][name]))
     out.print(heading("What is in it"))
     out.print(rows)
-    if found["gaps"]:
+    if facts["gaps"]:
         out.print(heading("Gaps"))
-    for gap in found["gaps"]:
+    for gap in facts["gaps"]:
         text = f"  at {gap['offset']:,}, {gap['bytes']:,} bytes: {gap['reason']}"
         out.print(Text(shown(text), "red"))
-    for one in found["damage"]:
-        text = f"  compaction found damage at {one['offset']:,}, {one['bytes']:,} bytes"
-        out.print(Text(shown(f"{text}: {one['reason']}"), "red"))
+    for row in facts["damage"]:
+        text = f"  compaction found damage at {row['offset']:,}, {row['bytes']:,} bytes"
+        out.print(Text(shown(f"{text}: {row['reason']}"), "red"))
     rows = table(
         "offset", "kind", "number", "batch", "bytes", "flags", right="offset number batch bytes"
     )
-    for one in found["records"]:
-        if one["kind"] == "gap":
-            rows.add_row(f"{one['offset']:,}", "gap", "", "", f"{one['bytes']:,}", "")
+    for row in facts["records"]:
+        if row["kind"] == "gap":
+            rows.add_row(f"{row['offset']:,}", "gap", "", "", f"{row['bytes']:,}", "")
             continue
         rows.add_row(
-            f"{one['offset']:,}",
-            one["kind"],
-            f"{one['number']:,}",
-            str(one["batch"]),
-            f"{one['bytes']:,}",
-            "compressed" if one["flags"] else "",
+            f"{row['offset']:,}",
+            row["kind"],
+            f"{row['number']:,}",
+            str(row["batch"]),
+            f"{row['bytes']:,}",
+            "compressed" if row["flags"] else "",
         )
     out.print(heading("Records"))
     out.print(rows)
-    if (total := sum(found["counts"].values())) > len(found["records"]):
+    if (total := sum(facts["counts"].values())) > len(facts["records"]):
         out.print(
             f"  {total:,} in all: continue with --first OFFSET, or show all with --limit 0",
             style="dim",

@@ -1,4 +1,4 @@
-"""What takes the space in a store: its files, the sizes and ages of messages, the largest ones."""
+"""The use of space in a store: its files, the sizes and ages of messages, the largest ones."""
 
 from __future__ import annotations
 
@@ -184,19 +184,19 @@ def _allocated(path: str) -> Iterator[int]:
             continue  # It does not exist, leads nowhere, or a broker has just removed it.
 
 
-def show_messages(found: Facts, taken_ms: int) -> None:
+def show_messages(facts: Facts, taken_ms: int) -> None:
     """Print the sizes and ages of messages, and the largest. Args: taken_ms, when that was so."""
     out = console()
-    if not found["messages"]:
+    if not facts["messages"]:
         return
-    text = f"{counted(found['messages'], 'message')}: {size(found['message_bytes'])}"
-    delivered = f", {found['delivered']:,} delivered before" if found["delivered"] else ""
+    text = f"{counted(facts['messages'], 'message')}: {size(facts['message_bytes'])}"
+    delivered = f", {facts['delivered']:,} delivered before" if facts["delivered"] else ""
     out.print(heading(f"{text}{delivered}"))
-    _show_bars("size", "messages", found["messages_by_size"], "to_bytes", size, "{:,}".format)
-    if any(one["live_bytes"] for one in found["live_by_age"]):
+    _show_bars("size", "messages", facts["messages_by_size"], "to_bytes", size, "{:,}".format)
+    if any(one["live_bytes"] for one in facts["live_by_age"]):
         out.print()
-        _show_bars("age", "live_bytes", found["live_by_age"], "to_ms", age, size)
-    messages = found["largest_messages"]
+        _show_bars("age", "live_bytes", facts["live_by_age"], "to_ms", age, size)
+    messages = facts["largest_messages"]
     out.print(heading("The largest messages"))
     most = messages[0]["bytes"] or 1
     rows = table("id", "queue", "bytes", "age", "", right="id bytes", wrap="queue")
@@ -246,11 +246,11 @@ def _show_bars(
     heading_of = value.removesuffix("_bytes")
     rows = table(title, heading_of, "", right=heading_of)
     before = 0
-    for one in classes:
-        name = f"to {say_bound(one[bound])}" if one[bound] else f"over {say_bound(before)}"
-        before = one[bound]
-        if one[value]:
-            rows.add_row(f"  {name}", say_value(one[value]), bar(one[value] / total, _width(out)))
+    for row in classes:
+        name = f"to {say_bound(row[bound])}" if row[bound] else f"over {say_bound(before)}"
+        before = row[bound]
+        if row[value]:
+            rows.add_row(f"  {name}", say_value(row[value]), bar(row[value] / total, _width(out)))
     out.print(rows)
 
 

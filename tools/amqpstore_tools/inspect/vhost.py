@@ -50,44 +50,44 @@ def _order(binding: Facts) -> tuple[str, str, str, str]:
     return exchange, to, name, key
 
 
-def show(found: Facts, most: int) -> None:
+def show(facts: Facts, most: int) -> None:
     """Print the facts. Args: most, rows of a table, 0 is all."""
     from rich.text import Text
 
     out = console()
-    out.print(Text(f"Virtual host {shown(found['vhost'])}", "bold"))
+    out.print(Text(f"Virtual host {shown(facts['vhost'])}", "bold"))
     out.print(
-        f"  {counted(len(found['exchanges']), 'exchange')} of its own, "
-        f"{counted(len(found['bindings']), 'binding')}, {counted(len(found['policies']), 'policy')}"
+        f"  {counted(len(facts['exchanges']), 'exchange')} of its own, "
+        f"{counted(len(facts['bindings']), 'binding')}, {counted(len(facts['policies']), 'policy')}"
     )
-    if found["exchanges"]:
+    if facts["exchanges"]:
         out.print(heading("Exchanges"))
         rows = table("exchange", "type", "durable", "arguments", wrap="exchange arguments")
-        for one in first(found["exchanges"], most):
+        for row in first(facts["exchanges"], most):
             rows.add_row(
-                shown(one.get("name")),
-                shown(one.get("type"), 24),
-                "yes" if one.get("durable") else "no",
-                _said(one.get("arguments")),
+                shown(row.get("name")),
+                shown(row.get("type"), 24),
+                "yes" if row.get("durable") else "no",
+                _said(row.get("arguments")),
             )
         out.print(rows)
-        more(found["exchanges"], most)
-    if found["bindings"]:
+        more(facts["exchanges"], most)
+    if facts["bindings"]:
         out.print(heading("Bindings (each queue is bound to the default exchange, too)"))
         names = ("exchange", "routing key", "to", "arguments")
         rows = table(*names, wrap=" ".join(names))
-        for one in first(found["bindings"], most):
+        for row in first(facts["bindings"], most):
             rows.add_row(
-                shown(one.get("exchange")),
-                shown(one.get("routing_key")),
-                f"{shown(one.get('to'))} {shown(one.get('name'))}",
-                _said(one.get("arguments")),
+                shown(row.get("exchange")),
+                shown(row.get("routing_key")),
+                f"{shown(row.get('to'))} {shown(row.get('name'))}",
+                _said(row.get("arguments")),
             )
         out.print(rows)
-        more(found["bindings"], most)
-    for policy in first(found["policies"], most):
+        more(facts["bindings"], most)
+    for policy in first(facts["policies"], most):
         out.print(f"  policy {shown(policy.get('name'))}: {_said(policy)}")
-    show_queues(found["queues"], found["taken_ms"], most)
+    show_queues(facts["queues"], facts["taken_ms"], most)
 
 
 def _said(value: Any) -> str:

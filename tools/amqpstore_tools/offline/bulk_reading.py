@@ -320,10 +320,10 @@ def _starts(segment: Segment, seed: int) -> tuple[array[int], array[int]]:
             if at + 32 > len(content):
                 base, at = offset, 0
                 content = file.read(base, min(_READ_BYTES, size - base))
-            found, kind, _, _, message_id, of, length, checksum, _ = unpack(content, at)
+            record_magic, kind, _, _, message_id, of, length, checksum, _ = unpack(content, at)
             if (
                 crc32c(content[at : at + 24], 0 if kind == kind_without_seed else seed) != checksum
-                or found != magic
+                or record_magic != magic
                 or of != number
             ):
                 break

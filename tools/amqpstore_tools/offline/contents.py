@@ -145,17 +145,17 @@ def plain(value: Any) -> Any:
     result: list[Any] = [None]
     todo: list[tuple[Any, Any, Any]] = [(value, result, 0)]
     while todo:
-        one, parent, place = todo.pop()
+        item, parent, place = todo.pop()
         made: Any
-        if isinstance(one, dict):
+        if isinstance(item, dict):
             made = {}
             # The first is the next to be taken: so the keys keep their order.
-            todo += [(two, made, str(plain_key(key))) for key, two in reversed(one.items())]
-        elif isinstance(one, (list, tuple)):
-            made = [None] * len(one)
-            todo += [(two, made, number) for number, two in enumerate(one)]
+            todo += [(two, made, str(plain_key(key))) for key, two in reversed(item.items())]
+        elif isinstance(item, (list, tuple)):
+            made = [None] * len(item)
+            todo += [(two, made, number) for number, two in enumerate(item)]
         else:
-            made = _plain_value(one)
+            made = _plain_value(item)
         parent[place] = made
     return result[0]
 

@@ -63,7 +63,7 @@ def find_foreign(files: Files, directory: str) -> Iterator[ForeignFile]:
         return
     groups = _groups(owner)
     is_used_by_owner = False
-    found = []
+    foreign = []
     for name, expected in names_in_store(files, directory):
         path = f"{directory}/{name}"
         if files.type_of(path) is not expected:
@@ -76,9 +76,9 @@ def find_foreign(files: Files, directory: str) -> Iterator[ForeignFile]:
             is_used_by_owner = True
         elif not _may_open(status, groups, _needed(name, expected)) and not _has_acl(path):
             mode = stat.S_IMODE(status.st_mode)
-            found.append(ForeignFile(path, name, status.st_uid, mode, owner))
+            foreign.append(ForeignFile(path, name, status.st_uid, mode, owner))
     if is_used_by_owner:
-        yield from found
+        yield from foreign
 
 
 def _owner_of_store(directory: str) -> Owner | None:

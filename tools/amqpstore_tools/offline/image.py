@@ -244,9 +244,9 @@ class StoreImage:
         hidden = {one.queue_id for one in self.prepared}
         locked: Counter[int] = Counter()
         purged: dict[int, list[tuple[int, int]]] = {}
-        for one in self.prepared:
-            for queue_id, first, count in one.locked if one.is_undecided else ():
-                if one.is_purge:
+        for prepared in self.prepared:
+            for queue_id, first, count in prepared.locked if prepared.is_undecided else ():
+                if prepared.is_purge:
                     purged.setdefault(queue_id, []).append((first, first + count))
                 else:
                     locked[queue_id] += count

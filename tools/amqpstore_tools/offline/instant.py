@@ -66,9 +66,9 @@ def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
     while True:
         before = last_transaction(catalog)
         copy_catalog(directory, folder)
-        found = look()
+        seen = look()
         if last_transaction(catalog) == before:
-            return found
+            return seen
         if time.monotonic() > deadline:
             raise SnapshotError(
                 directory,

@@ -92,7 +92,7 @@ class PinnedFiles(ReadOnlyFiles):
         if is_store:
             names = [name for name in names if not is_spare(name)]
         allow_descriptors(directory, len(self._files) + len(names))
-        self._names[directory] = found = []
+        self._names[directory] = pinned = []
         last = max(log_segments(names), default=0) if is_store else 0
         for name in names:
             path = f"{directory}/{name}"
@@ -108,7 +108,7 @@ class PinnedFiles(ReadOnlyFiles):
                 file = OsFile(path, descriptor)
                 size = written_end(file) if is_last else file.size()
                 self._files[path] = PinnedFile(path, descriptor, size)
-            found.append(name)
+            pinned.append(name)
 
     def open(self, path: str) -> File:
         if found := self.find(path):

@@ -160,14 +160,14 @@ class RecordScanner(ABC):
     def _other(self, offset: int) -> int:
         """Handle anything else at `offset`. Returns where it ends."""
         content, base = self._content, self._base
-        found = record_at(content, offset - base, self._segment, self._seed)
-        if isinstance(found, Record) and (reason := not_next(found.number, self._last[found.kind])):
-            found = Gap(found.offset, found.end, reason)
-        if isinstance(found, Gap):
-            return self._gap(found, offset)
-        kind, batch, number, _, start, end, flags = found
+        item = record_at(content, offset - base, self._segment, self._seed)
+        if isinstance(item, Record) and (reason := not_next(item.number, self._last[item.kind])):
+            item = Gap(item.offset, item.end, reason)
+        if isinstance(item, Gap):
+            return self._gap(item, offset)
+        kind, batch, number, _, start, end, flags = item
         record = Record(kind, batch, number, offset, base + start, base + end, flags)
-        payload = content[found.payload_offset : found.end]
+        payload = content[item.payload_offset : item.end]
         self._last[record.kind] = record.number
         if record.kind == Kind.SEGMENT:
             self._header(record, payload)

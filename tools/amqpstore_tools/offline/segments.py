@@ -164,23 +164,23 @@ class IndexImage:
         count = 0
         file = self.files.open(self.path)
         try:
-            for found in scan_file(file, size, self.number, self.seed):
-                if isinstance(found, Gap):
-                    yield found
+            for record in scan_file(file, size, self.number, self.seed):
+                if isinstance(record, Gap):
+                    yield record
                     continue
-                payload = file.read(found.payload_offset, found.end - found.payload_offset)
-                if found.kind != Kind.INDEX:
-                    yield Gap(found.offset, found.end, "a record that is not an INDEX record")
+                payload = file.read(record.payload_offset, record.end - record.payload_offset)
+                if record.kind != Kind.INDEX:
+                    yield Gap(record.offset, record.end, "a record that is not an INDEX record")
                     continue
                 try:
                     queue_id, entries = decode_block(payload)
                 except ValueError as error:
-                    yield Gap(found.offset, found.end, str(error))
+                    yield Gap(record.offset, record.end, str(error))
                     continue
                 count += len(entries.ids)
                 if count > ENTRIES_A_FILE:
-                    yield Gap(found.offset, size, f"it has more than {ENTRIES_A_FILE} entries")
+                    yield Gap(record.offset, size, f"it has more than {ENTRIES_A_FILE} entries")
                     return
-                yield found, queue_id, entries
+                yield record, queue_id, entries
         finally:
             file.close()

@@ -105,13 +105,13 @@ class Builder:
         work: list[SegmentFacts | Rewrite] = [*layout.kept, *layout.rewrites]
         total = sum(map(_read_bytes, work))
         done = 0
-        for one in work:
-            self._tell(f"segment {one.number}", done, total)
-            if isinstance(one, Rewrite):
-                self._rewrite(one)
+        for segment in work:
+            self._tell(f"segment {segment.number}", done, total)
+            if isinstance(segment, Rewrite):
+                self._rewrite(segment)
             else:
-                self._keep(one)
-            done += _read_bytes(one)
+                self._keep(segment)
+            done += _read_bytes(segment)
         header_bytes = self._start_log()
         for queue in self._truth.queues.values():
             self._tell(f"queue {queue.id}", total, total)

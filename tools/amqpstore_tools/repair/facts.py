@@ -266,20 +266,20 @@ def _segment(
     file = StoreFile(facts.files, facts.directory, name, Findings())
     try:
         scanner = Scanner(file.read, file.size, segment=number, seed=facts.seed, measure=measure)
-        found = SegmentFacts(number, name, file.size, file.size, scanner.run())
+        segment = SegmentFacts(number, name, file.size, file.size, scanner.run())
     finally:
         file.close()
-    batches = found.scanned.batches
+    batches = segment.scanned.batches
     if is_open and batches and batches[-1].is_blank:
-        _drop_last(found)
-    if is_open and batches and not batches[-1].is_whole and not _was_durable(facts, found):
-        _drop_last(found)
+        _drop_last(segment)
+    if is_open and batches and not batches[-1].is_whole and not _was_durable(facts, segment):
+        _drop_last(segment)
     # The first batch begins with the segment's header, which is before any noted end.
     while noted is not None and batches and batches[-1].end > noted and not batches[-1].is_whole:
-        _drop_last(found, noted)
-    _leave_out_unread(found)
-    found.is_sound = _is_sound(found, facts.store_id)
-    return found
+        _drop_last(segment, noted)
+    _leave_out_unread(segment)
+    segment.is_sound = _is_sound(segment, facts.store_id)
+    return segment
 
 
 def _was_durable(facts: Facts, segment: SegmentFacts) -> bool:

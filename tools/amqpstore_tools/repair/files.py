@@ -57,14 +57,14 @@ class StoreFiles:
             if (key := index_key(name)) and is_file(f"{INDEX}/{name}")
         }
         replaced = frozenset(number for number, _ in named - segments)
-        for found in find_files(files, directory, store_id):
-            name = os.path.relpath(found.path, directory)
+        for identified in find_files(files, directory, store_id):
+            name = os.path.relpath(identified.path, directory)
             if not _may_be_needed(name, is_catalog_lost=is_catalog_lost):
                 continue
-            if found.kind is FileKind.SEGMENT:
-                segments.add((found.number, name))
+            if identified.kind is FileKind.SEGMENT:
+                segments.add((identified.number, name))
             else:
-                index.add((found.queue_id, found.number, name))
+                index.add((identified.queue_id, identified.number, name))
         return cls(
             sorted(segments, key=lambda one: (one[0], not _is_segment(*one), one[1])),
             sorted(index, key=lambda one: (*one[:2], not _is_index(*one), one[2])),

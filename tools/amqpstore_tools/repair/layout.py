@@ -101,16 +101,16 @@ def _known_numbers(facts: Facts) -> set[int]:
     rows = facts.rows
     if rows is None:
         return known
-    said: set[int] = set()
+    noted: set[int] = set()
     for table in (tables.SEGMENTS, tables.SEGMENT_ENDS, tables.QUARANTINE):
-        said |= table.read_keys(rows.__getitem__)
+        noted |= table.read_keys(rows.__getitem__)
     of_store = StoreRows.read(rows.__getitem__)
     if of_store.position:
-        said.add(of_store.position.segment)
+        noted.add(of_store.position.segment)
     if of_store.next_compacted:
-        said.add(of_store.next_compacted - 1)
+        noted.add(of_store.next_compacted - 1)
     of_log, compacted = next_numbers(known, None)
-    for number in said:
+    for number in noted:
         following = compacted if is_compacted(number) else of_log
         if number < min(following + _MAX_AHEAD, _NUMBERS):
             known.add(number)

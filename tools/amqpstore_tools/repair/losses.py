@@ -21,31 +21,31 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
     read = [_best(files) for number, files in facts.log_files() if number >= start[0]]
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     wanted = start[0]
-    found: Place | None = None
+    loss: Place | None = None
     lsn = 0
     for segment in read:
         if segment.number != wanted and wanted:
-            found = segment.number, 0
+            loss = segment.number, 0
             lsn = 0
         for batch in segment.scanned.batches:
             if (segment.number, batch.end) <= start:
                 continue
             if not batch.lsn:
-                found = segment.number, batch.end
+                loss = segment.number, batch.end
             elif lsn and batch.lsn != lsn + 1:
-                found = segment.number, batch.start
+                loss = segment.number, batch.start
             lsn = batch.lsn or lsn
         noted = ends.get(segment.number)
         if _is_cut(segment, noted.end if noted else None):
-            found = segment.number, segment.size
+            loss = segment.number, segment.size
         if noted:
             # After a crash, the LSN of the torn batch may have been left out.
             lsn = 0
         wanted = segment.number + 1
     known = {*ends, *(one for one in facts.replaced if not is_compacted(one))}
     if wanted <= max([start[0], *(one for one in known if one < wanted + 1024)]):
-        found = wanted, 0
-    return found
+        loss = wanted, 0
+    return loss
 
 
 def _best(files: Sequence[SegmentFacts]) -> SegmentFacts:

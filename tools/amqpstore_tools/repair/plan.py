@@ -187,16 +187,16 @@ def read_plan(path: str) -> RepairPlan:
     """Raises: BadPlanError, OSError."""
     with open(path, encoding="utf-8") as file:
         try:
-            found = json.load(file)
+            content = json.load(file)
         except (ValueError, RecursionError) as error:
             raise BadPlanError(path, str(error)) from None
-    if not isinstance(found, dict) or "amqpstore_repair_plan" not in found:
+    if not isinstance(content, dict) or "amqpstore_repair_plan" not in content:
         raise BadPlanError(path, "it does not identify itself as one")
-    if found.pop("amqpstore_repair_plan") != VERSION:
+    if content.pop("amqpstore_repair_plan") != VERSION:
         raise BadPlanError(path, "another version made it")
-    state = found.pop("state", None)
+    state = content.pop("state", None)
     try:
-        plan = msgspec.convert(found, RepairPlan)
+        plan = msgspec.convert(content, RepairPlan)
     except msgspec.ValidationError as error:
         raise BadPlanError(path, str(error)) from None
     try:
@@ -260,7 +260,7 @@ def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
     plan.notes = list(truth.notes)
     plan.is_log_lost = truth.is_log_lost
     plan.missing_messages = truth.shortfall.lost
-    told = {
+    told_lost = {
         (one.queue_id, one.message_id + place)
         for one in checked.findings
         if one.code == "message-lost"
@@ -270,7 +270,7 @@ def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
         name = _name(queue)
         for lost in queue.lost:
             ids = range(lost.first_id, lost.first_id + lost.message_count)
-            if any((queue.id, one) not in told for one in ids):
+            if any((queue.id, one) not in told_lost for one in ids):
                 plan.steps.append(_lost_step(queue, name, lost.first_id, lost))
         if queue.absent:
             plan.steps.append(_absent_step(queue, name))

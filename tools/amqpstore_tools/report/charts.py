@@ -81,19 +81,19 @@ def columns(
     ]
     for place in range(count):
         base = float(height)
-        for number, one in enumerate(series):
-            value = one.values[place]
+        for number, row in enumerate(series):
+            value = row.values[place]
             if not value:
                 continue
             tall = max(value / most * (height - 4), 1)
-            title = f"{labels[place]}: {value:,.0f} {unit} {one.name}".strip()
+            title = f"{labels[place]}: {value:,.0f} {unit} {row.name}".strip()
             x = 60 + place * width
             if stacked:
-                parts.append(_rect(x, base - tall, max(width - 1, 0.5), tall, one.style, title))
+                parts.append(_rect(x, base - tall, max(width - 1, 0.5), tall, row.style, title))
                 base -= tall
             else:
                 wide = max(width - 1, 0.5) / len(series)
-                parts.append(_rect(x + number * wide, height - tall, wide, tall, one.style, title))
+                parts.append(_rect(x + number * wide, height - tall, wide, tall, row.style, title))
     parts += _axis(labels, width, height)
     legend = _legend([(one.name, one.style) for one in series])
     return legend + _svg(height + _AXIS, parts)

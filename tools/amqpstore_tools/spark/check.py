@@ -126,9 +126,9 @@ class _Steps:
         tell = self._tell_of("index files")
         live = sum(state.live for job in jobs for _, state in job.files)
         if live <= self._most_broadcast:
-            found = self._cluster.collect(index, tell)
-            self._live = _by_segment(found)
-            return [result for result, _ in found]
+            results = self._cluster.collect(index, tell)
+            self._live = _by_segment(results)
+            return [result for result, _ in results]
         self._keep(index)
         self._live = index.flatMap(
             lambda one: [((one[0].store, number), part) for number, part in one[1]]

@@ -58,29 +58,29 @@ def _decode(raw: bytes) -> dict[str, Any]:
     if len(raw) < _FLAGS.size:
         raise FieldError("there are no property flags")
     offset = _FLAGS.size
-    found: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
     try:
         for name, kind in present(_FLAGS.unpack_from(raw)[0]):
             if kind == SHORT:
                 start = offset + 1
                 offset = start + raw[offset]
                 try:
-                    found[name] = raw[start:offset].decode()
+                    properties[name] = raw[start:offset].decode()
                 except UnicodeDecodeError:
-                    found[name] = {"string": raw[start:offset]}
+                    properties[name] = {"string": raw[start:offset]}
             elif kind == OCTET:
-                found[name] = raw[offset]
+                properties[name] = raw[offset]
                 offset += 1
             elif kind == TABLE:
-                found[name], offset = decode_table(raw, offset)
+                properties[name], offset = decode_table(raw, offset)
             else:
-                found[name] = _LONGLONG.unpack_from(raw, offset)[0]
+                properties[name] = _LONGLONG.unpack_from(raw, offset)[0]
                 offset += _LONGLONG.size
     except (IndexError, struct.error):
         raise FieldError("a property is missing") from None
     if offset != len(raw):
         raise FieldError(f"properties of {len(raw)} bytes end at byte {offset}")
-    return found
+    return properties
 
 
 @functools.cache

@@ -78,9 +78,9 @@ class PropertyShapes:
         shapes_of = self._shapes.get
         for place, raw in enumerate(column):
             for shape in shapes_of(len(raw), ()):
-                found = shape.unpack(raw)
-                if found[::2] == shape.fixed:
-                    values.append(msgspec.Raw(shape.template % found[1::2]))
+                unpacked = shape.unpack(raw)
+                if unpacked[::2] == shape.fixed:
+                    values.append(msgspec.Raw(shape.template % unpacked[1::2]))
                     texts.append(shape.texts(raw))
                     places.append(place)
                     break

@@ -71,9 +71,9 @@ def _ask(arguments: argparse.Namespace) -> None:
 
     name = QueueName(arguments.vhost, arguments.queue)
     at_ms = arguments.at_ms
-    found = reading.find(arguments.out, name, least_ms=None, most_ms=at_ms)
+    archived = reading.find(arguments.out, name, least_ms=None, most_ms=at_ms)
     with cluster(arguments.master, "as-of") as spark:
-        frame = reading.held_at(spark.spark, found.paths, at_ms).cache()
+        frame = reading.held_at(spark.spark, archived.paths, at_ms).cache()
         total = frame.count()
         if arguments.export:
             _write(arguments.export, reading.lines(frame, name), name)
@@ -83,9 +83,9 @@ def _ask(arguments: argparse.Namespace) -> None:
         "vhost": arguments.vhost,
         "at_ms": at_ms,
         "messages": total,
-        "archived_from_ms": found.from_ms,
-        "archived_to_ms": found.to_ms,
-        "missing_lsns": found.missing,
+        "archived_from_ms": archived.from_ms,
+        "archived_to_ms": archived.to_ms,
+        "missing_lsns": archived.missing,
         "file": arguments.export,
         "first": [_plain(row) for row in rows],
     }
@@ -135,16 +135,16 @@ def _print(result: dict[str, Any]) -> None:
             *("position", "published", "exchange", "routing key", "bytes", "delivered"),
             right="position bytes delivered",
         )
-        for one in result["first"]:
+        for message in result["first"]:
             table.add_row(
-                f"{one['position']:,}",
-                f"before {when(one['published_ms'])}"
-                if one["was_held"]
-                else when(one["published_ms"]),
-                terminal.shown(one["exchange"] or "", 40),
-                terminal.shown(one["routing_key"] or "", 60),
-                "damaged" if one["body_bytes"] is None else f"{one['body_bytes']:,}",
-                f"{one['delivery_count']:,}",
+                f"{message['position']:,}",
+                f"before {when(message['published_ms'])}"
+                if message["was_held"]
+                else when(message["published_ms"]),
+                terminal.shown(message["exchange"] or "", 40),
+                terminal.shown(message["routing_key"] or "", 60),
+                "damaged" if message["body_bytes"] is None else f"{message['body_bytes']:,}",
+                f"{message['delivery_count']:,}",
             )
         console.print(table)
         if rest := result["messages"] - len(result["first"]):

@@ -36,40 +36,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "options."
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    one = _add(actions, "init", "make the store in the data directory a group of one member", _init)
-    one.add_argument(
+    action = _add(
+        actions, "init", "make the store in the data directory a group of one member", _init
+    )
+    action.add_argument(
         "--from-leader",
         action="store_true",
         help="the keys in etcd are lost: write them anew from this stopped member, the last leader",
     )
-    _add_yes(one, "with --from-leader: ")
-    one = _add(actions, "join", "make an empty data directory that of a new member", _join)
-    one.add_argument(
+    _add_yes(action, "with --from-leader: ")
+    action = _add(actions, "join", "make an empty data directory that of a new member", _join)
+    action.add_argument(
         "--observer", action="store_true", help="keep a copy, and never lead or be waited for"
     )
     _add(actions, "status", "show who leads, who is in sync, and what is wrong", _status)
-    one = _add(actions, "set", "change a setting of the group", _set)
-    one.add_argument(
+    action = _add(actions, "set", "change a setting of the group", _set)
+    action.add_argument(
         "key",
         metavar="KEY",
         choices=["min_in_sync"],
         help="min_in_sync: with fewer replicas in sync, the leader included, nothing is confirmed",
     )
-    one.add_argument("value", metavar="NUMBER", type=int)
-    one = _add(actions, "remove", "remove a member that is gone for good", _remove)
-    one.add_argument("member", metavar="MEMBER", help=_MEMBER)
-    one = _add(actions, "switchover", "have another member lead, without losing anything", _switch)
-    one.add_argument(
+    action.add_argument("value", metavar="NUMBER", type=int)
+    action = _add(actions, "remove", "remove a member that is gone for good", _remove)
+    action.add_argument("member", metavar="MEMBER", help=_MEMBER)
+    action = _add(
+        actions, "switchover", "have another member lead, without losing anything", _switch
+    )
+    action.add_argument(
         "--to", metavar="MEMBER", help=f"{_MEMBER} (default: the oldest one in sync that runs)"
     )
-    one = _add(
+    action = _add(
         actions,
         "force-leader",
         "have a member lead that is not in sync, when all that are are gone for good",
         _force,
     )
-    one.add_argument("member", metavar="MEMBER", help=_MEMBER)
-    _add_yes(one)
+    action.add_argument("member", metavar="MEMBER", help=_MEMBER)
+    _add_yes(action)
     _add(actions, "leave", "make the directory of a stopped member that of a single node", _leave)
 
 

@@ -20,27 +20,29 @@ from amqpstore_tools.offline.terminal import console, heading, say, shown, table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `exchanges`."""
     actions = add_actions(parser)
-    one = add_action(
+    action = add_action(
         actions,
         "explain",
         "explain where a message would go, and why; nothing is published",
         _explain,
     )
-    one.add_argument("exchange", metavar="EXCHANGE", help="its name, '' for the default exchange")
-    one.add_argument("routing_key", metavar="ROUTING_KEY")
-    one.add_argument(
+    action.add_argument(
+        "exchange", metavar="EXCHANGE", help="its name, '' for the default exchange"
+    )
+    action.add_argument("routing_key", metavar="ROUTING_KEY")
+    action.add_argument(
         "--headers",
         metavar="HEADERS",
         default="{}",
         help="the headers of the message, as a JSON object",
     )
-    one.add_argument(
+    action.add_argument(
         "--properties",
         metavar="PROPERTIES",
         default="{}",
         help="its other properties, as a JSON object: message_id, for example",
     )
-    add_vhost(one)
+    add_vhost(action)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -42,47 +42,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(
         dest="what", metavar="[WHAT]", help="show one part instead of an overview"
     )
-    one = what.add_parser("vhost", help="a virtual host: exchanges, bindings, policies, queues")
-    one.add_argument("name", metavar="NAME", help="name of the virtual host")
-    _add_common(one, is_part=True)
-    one = what.add_parser("segment", help="a segment and its records")
-    one.add_argument("number", type=_number, metavar="N", help="number of the segment")
-    one.add_argument(
+    part = what.add_parser("vhost", help="a virtual host: exchanges, bindings, policies, queues")
+    part.add_argument("name", metavar="NAME", help="name of the virtual host")
+    _add_common(part, is_part=True)
+    part = what.add_parser("segment", help="a segment and its records")
+    part.add_argument("number", type=_number, metavar="N", help="number of the segment")
+    part.add_argument(
         "--first", type=_number, default=0, metavar="OFFSET", help="first offset to show"
     )
-    _add_common(one, is_part=True)
-    one = what.add_parser("queue", help="a queue and its messages")
-    one.add_argument(
+    _add_common(part, is_part=True)
+    part = what.add_parser("queue", help="a queue and its messages")
+    part.add_argument(
         "name", metavar="NAME", help="name of the queue, or #ID for its id in the store"
     )
-    one.add_argument(
+    part.add_argument(
         "--vhost", metavar="VHOST", help="virtual host, if several have a queue of that name"
     )
-    one.add_argument(
+    part.add_argument(
         "--first", type=_number, default=0, metavar="SEQUENCE", help="first sequence to show"
     )
-    _add_common(one, is_part=True)
-    one = what.add_parser("message", help="a message: record, routing, properties, body, queues")
-    one.add_argument(
+    _add_common(part, is_part=True)
+    part = what.add_parser("message", help="a message: record, routing, properties, body, queues")
+    part.add_argument(
         "number", type=_number, nargs="?", metavar="ID", help="id of the message in the store"
     )
-    one.add_argument("--queue", metavar="NAME", help="or the queue that it is in")
-    one.add_argument("--vhost", metavar="VHOST", help="virtual host of that queue")
-    one.add_argument(
+    part.add_argument("--queue", metavar="NAME", help="or the queue that it is in")
+    part.add_argument("--vhost", metavar="VHOST", help="virtual host of that queue")
+    part.add_argument(
         "--position", metavar="N", help="and its sequence there, after PRIORITY: if it has one"
     )
-    one.add_argument(
+    part.add_argument(
         "--message-id",
         metavar="TEXT",
         help="or the property message-id that its publisher gave it, while a queue has it",
     )
-    one.add_argument("--body", choices=message.FORMS, help="show the whole body in this form")
-    _add_common(one, is_part=True)
-    one = what.add_parser("transaction", help="a transaction of the log and its operations")
-    one.add_argument(
+    part.add_argument("--body", choices=message.FORMS, help="show the whole body in this form")
+    _add_common(part, is_part=True)
+    part = what.add_parser("transaction", help="a transaction of the log and its operations")
+    part.add_argument(
         "number", type=_number, metavar="LSN", help="log sequence number of the transaction"
     )
-    _add_common(one, is_part=True)
+    _add_common(part, is_part=True)
 
 
 def _add_common(parser: argparse.ArgumentParser, *, is_part: bool = False) -> None:
@@ -130,23 +130,23 @@ def _inspect(arguments: argparse.Namespace) -> None:
         image = RemainingImage.open(arguments.data, live=arguments.live, tell=tell)
     with image:
         if arguments.what == "vhost":
-            found = vhost.facts(image, arguments.name)
-            write_json(found) if arguments.json else vhost.show(found, limit)
+            facts = vhost.facts(image, arguments.name)
+            write_json(facts) if arguments.json else vhost.show(facts, limit)
         elif arguments.what == "segment":
-            found = segment.facts(image, arguments.number, arguments.first, limit)
-            write_json(found) if arguments.json else segment.show(found)
+            facts = segment.facts(image, arguments.number, arguments.first, limit)
+            write_json(facts) if arguments.json else segment.show(facts)
         elif arguments.what == "queue":
-            found = queue.facts(image, arguments.name, arguments.vhost, arguments.first, limit)
-            write_json(found) if arguments.json else queue.show(found)
+            facts = queue.facts(image, arguments.name, arguments.vhost, arguments.first, limit)
+            write_json(facts) if arguments.json else queue.show(facts)
         elif arguments.what == "message":
-            found = message.facts(image, _message_id(image, arguments), arguments.body)
-            write_json(found) if arguments.json else message.show(found)
+            facts = message.facts(image, _message_id(image, arguments), arguments.body)
+            write_json(facts) if arguments.json else message.show(facts)
         elif arguments.what == "transaction":
-            found = transaction.facts(image, arguments.number)
-            write_json(found) if arguments.json else transaction.show(found)
+            facts = transaction.facts(image, arguments.number)
+            write_json(facts) if arguments.json else transaction.show(facts)
         else:
-            found = overview.facts(image)
-            write_json(found) if arguments.json else page.show(found, limit)
+            facts = overview.facts(image)
+            write_json(facts) if arguments.json else page.show(facts, limit)
 
 
 def _message_id(image: StoreImage, arguments: argparse.Namespace) -> int:

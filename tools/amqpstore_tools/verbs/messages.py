@@ -29,43 +29,45 @@ _FILTER = """a JSON object, such as '{"headers": {"tenant": "acme"}, "body": {"c
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `messages`."""
     actions = add_actions(parser)
-    one = _add(actions, "browse", "show messages of a queue, which stay in it as they are", _browse)
-    one.add_argument("--start", metavar="POSITION", help="from this position on")
-    one.add_argument("--offset", metavar="N", type=int, default=0, help="after N ready messages")
-    _add_filter(one)
-    one.add_argument(
+    action = _add(
+        actions, "browse", "show messages of a queue, which stay in it as they are", _browse
+    )
+    action.add_argument("--start", metavar="POSITION", help="from this position on")
+    action.add_argument("--offset", metavar="N", type=int, default=0, help="after N ready messages")
+    _add_filter(action)
+    action.add_argument(
         "--limit", metavar="N", type=int, default=100, help="N messages (default: %(default)s)"
     )
-    one.add_argument(
+    action.add_argument(
         "--max-payload",
         metavar="BYTES",
         type=int,
         default=4096,
         help="cut bodies after so many bytes (default: %(default)s)",
     )
-    one = _add(actions, "move", "move messages to another queue", _move)
-    one.add_argument("target", metavar="TARGET")
-    _add_selection(one)
-    one = _add(actions, "copy", "put copies of messages in another queue, or the same", _copy)
-    one.add_argument("target", metavar="TARGET")
-    _add_selection(one)
+    action = _add(actions, "move", "move messages to another queue", _move)
+    action.add_argument("target", metavar="TARGET")
+    _add_selection(action)
+    action = _add(actions, "copy", "put copies of messages in another queue, or the same", _copy)
+    action.add_argument("target", metavar="TARGET")
+    _add_selection(action)
     _add_selection(_add(actions, "delete", "delete messages; they become no dead letters", _delete))
-    one = _add(actions, "replay", "send dead letters back to where they died", _replay)
-    _add_selection(one)
-    one.add_argument(
+    action = _add(actions, "replay", "send dead letters back to where they died", _replay)
+    _add_selection(action)
+    action.add_argument(
         "--to",
         choices=("queue", "exchange"),
         default="queue",
         help="to their queue, or through the exchange they had come from (default: %(default)s)",
     )
-    one.add_argument(
+    action.add_argument(
         "--max-replays",
         metavar="N",
         type=int,
         default=10,
         help="leave those that were replayed N times (default: %(default)s)",
     )
-    one.add_argument(
+    action.add_argument(
         "--trust-publishers",
         action="store_true",
         help="also those whose x-death was published with them: it decides where they go",

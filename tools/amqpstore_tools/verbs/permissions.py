@@ -22,40 +22,44 @@ _SYNTAX = "an RE2 expression, found anywhere in a name; '' matches nothing"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `permissions`."""
     actions = add_actions(parser)
-    one = add_action(actions, "list", "list permissions, and those for routing keys", _list)
-    one.add_argument("--user", metavar="USER", default="", help="only of this user (default: all)")
-    add_vhost(one, None)
-    one = add_action(actions, "set", "set the permissions of a user in a virtual host", _set)
-    one.add_argument("user", metavar="USER")
+    action = add_action(actions, "list", "list permissions, and those for routing keys", _list)
+    action.add_argument(
+        "--user", metavar="USER", default="", help="only of this user (default: all)"
+    )
+    add_vhost(action, None)
+    action = add_action(actions, "set", "set the permissions of a user in a virtual host", _set)
+    action.add_argument("user", metavar="USER")
     for kind, meaning in (
         ("configure", "queues and exchanges that may be declared and deleted"),
         ("write", "exchanges to publish to, and queues to bind"),
         ("read", "queues to consume from, and exchanges to bind to"),
     ):
-        one.add_argument(
+        action.add_argument(
             f"--{kind}", metavar="PATTERN", required=True, help=f"{meaning}: {_SYNTAX}"
         )
-    add_vhost(one)
-    one = add_action(actions, "clear", "take all permissions in a virtual host from a user", _clear)
-    one.add_argument("user", metavar="USER")
-    add_vhost(one)
-    one = add_action(
+    add_vhost(action)
+    action = add_action(
+        actions, "clear", "take all permissions in a virtual host from a user", _clear
+    )
+    action.add_argument("user", metavar="USER")
+    add_vhost(action)
+    action = add_action(
         actions, "set-topic", "restrict the routing keys of a user at an exchange", _set_topic
     )
-    one.add_argument("user", metavar="USER")
-    one.add_argument("exchange", metavar="EXCHANGE")
+    action.add_argument("user", metavar="USER")
+    action.add_argument("exchange", metavar="EXCHANGE")
     for kind, meaning in (("write", "publish with"), ("read", "bind with")):
-        one.add_argument(
+        action.add_argument(
             f"--{kind}",
             metavar="PATTERN",
             required=True,
             help=f"routing keys to {meaning}; {{username}} and {{vhost}} stand for the client's",
         )
-    add_vhost(one)
-    one = add_action(actions, "clear-topic", "remove such a restriction", _clear_topic)
-    one.add_argument("user", metavar="USER")
-    one.add_argument("exchange", metavar="EXCHANGE", nargs="?", help="default: of all exchanges")
-    add_vhost(one)
+    add_vhost(action)
+    action = add_action(actions, "clear-topic", "remove such a restriction", _clear_topic)
+    action.add_argument("user", metavar="USER")
+    action.add_argument("exchange", metavar="EXCHANGE", nargs="?", help="default: of all exchanges")
+    add_vhost(action)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,27 +22,27 @@ _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `policies`."""
     actions = add_actions(parser)
-    one = add_action(actions, "list", "list the policies", _list)
-    _add_operator(one)
-    add_vhost(one, None)
-    one = add_action(actions, "set", "add a policy, or change it", _set)
-    one.add_argument("name", metavar="NAME")
-    one.add_argument(
+    action = add_action(actions, "list", "list the policies", _list)
+    _add_operator(action)
+    add_vhost(action, None)
+    action = add_action(actions, "set", "add a policy, or change it", _set)
+    action.add_argument("name", metavar="NAME")
+    action.add_argument(
         "pattern", metavar="PATTERN", help="an RE2 expression, found anywhere in a name"
     )
-    one.add_argument(
+    action.add_argument(
         "definition", metavar="DEFINITION", help="""a JSON object, such as '{"max-length": 1000}'"""
     )
-    one.add_argument("--apply-to", choices=_APPLY_TO, default="all", help="default: %(default)s")
-    one.add_argument(
+    action.add_argument("--apply-to", choices=_APPLY_TO, default="all", help="default: %(default)s")
+    action.add_argument(
         "--priority", type=int, default=0, help="the highest applies (default: %(default)s)"
     )
-    _add_operator(one)
-    add_vhost(one)
-    one = add_action(actions, "clear", "remove a policy", _clear)
-    one.add_argument("name", metavar="NAME")
-    _add_operator(one)
-    add_vhost(one)
+    _add_operator(action)
+    add_vhost(action)
+    action = add_action(actions, "clear", "remove a policy", _clear)
+    action.add_argument("name", metavar="NAME")
+    _add_operator(action)
+    add_vhost(action)
 
 
 def _add_operator(parser: argparse.ArgumentParser) -> None:

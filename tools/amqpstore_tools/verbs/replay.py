@@ -72,9 +72,9 @@ def _replay(arguments: argparse.Namespace) -> None:
     name = QueueName(vhost, arguments.queue)
     span = {"least_ms": arguments.least_ms, "most_ms": arguments.most_ms}
     into = arguments.into or arguments.queue
-    found = reading.find(arguments.out, name, **span)
+    archived = reading.find(arguments.out, name, **span)
     with cluster(arguments.master, "replay") as spark, progress_bar(in_bytes=False) as show:
-        frame = reading.published(spark.spark, found.paths, **span).cache()
+        frame = reading.published(spark.spark, archived.paths, **span).cache()
         lines = _Lines(reading.lines(frame, name), show, frame.count())
         started = time.monotonic()
         published = publish_lines(

@@ -88,14 +88,14 @@ def upgrade(
     from it; DamageError (the marker); what a step raises. Earlier steps stay done.
     """
     require_store(directory)
-    found = format_version(directory)
-    _check(directory, found, steps, newest)
-    if found == newest:
+    present = format_version(directory)
+    _check(directory, present, steps, newest)
+    if present == newest:
         marker.read(OsFiles(), directory)
-        return found, found
+        return present, present
     with exclusive_lock(directory, "upgrade"):
-        version = found = format_version(directory)
-        _check(directory, found, steps, newest)
+        version = present = format_version(directory)
+        _check(directory, present, steps, newest)
         while version < newest:
             steps[version](directory)
             version += 1
@@ -104,7 +104,7 @@ def upgrade(
                 raise DamageError(
                     path, 0, f"the step to format version {version} did not record it"
                 )
-    return found, version
+    return present, version
 
 
 def format_version(directory: str) -> int:

@@ -24,29 +24,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `users`."""
     actions = add_actions(parser)
     add_action(actions, "list", "list the users, with their tags", _list)
-    one = add_action(actions, "add", "add a user, who has no permissions yet", _add)
-    one.add_argument("name", metavar="USER")
-    _add_password(one, "ask for the password on the terminal")
-    _add_tags(one)
-    one = add_action(
+    action = add_action(actions, "add", "add a user, who has no permissions yet", _add)
+    action.add_argument("name", metavar="USER")
+    _add_password(action, "ask for the password on the terminal")
+    _add_tags(action)
+    action = add_action(
         actions,
         "change",
         "change the password or the tags of a user; without options, ask for a new password",
         _change,
     )
-    one.add_argument("name", metavar="USER")
-    _add_password(one, "the password stays if only tags are given")
-    _add_tags(one)
-    one.add_argument("--no-tags", action="store_true", help="remove all tags")
-    one = add_action(
+    action.add_argument("name", metavar="USER")
+    _add_password(action, "the password stays if only tags are given")
+    _add_tags(action)
+    action.add_argument("--no-tags", action="store_true", help="remove all tags")
+    action = add_action(
         actions, "set-limits", "set the limits of a user, in place of those it has", _set_limits
     )
-    one.add_argument("name", metavar="USER")
-    add_limits(one, "max-connections and max-channels")
-    one = add_action(
+    action.add_argument("name", metavar="USER")
+    add_limits(action, "max-connections and max-channels")
+    action = add_action(
         actions, "delete", "delete a user with its permissions, and close its connections", _delete
     )
-    one.add_argument("name", metavar="USER")
+    action.add_argument("name", metavar="USER")
 
 
 def _add_password(parser: argparse.ArgumentParser, default: str) -> None:

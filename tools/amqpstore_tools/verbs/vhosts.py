@@ -22,34 +22,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_action(
         actions, "list", "list the virtual hosts, with the number of queues and exchanges", _list
     )
-    one = add_action(actions, "add", "create a virtual host", _add)
-    one.add_argument("name", metavar="VHOST")
-    one.add_argument(
+    action = add_action(actions, "add", "create a virtual host", _add)
+    action.add_argument("name", metavar="VHOST")
+    action.add_argument(
         "--owner", metavar="USER", default="", help="a user who gets all permissions in it"
     )
-    one = add_action(
+    action = add_action(
         actions,
         "set-limits",
         "set the limits of a virtual host, in place of those it has",
         _set_limits,
     )
-    one.add_argument("name", metavar="VHOST")
-    add_limits(one, "max-connections, max-queues, max-exchanges and max-bindings")
-    one = add_action(
+    action.add_argument("name", metavar="VHOST")
+    add_limits(action, "max-connections, max-queues, max-exchanges and max-bindings")
+    action = add_action(
         actions,
         "trace",
         "copy all messages of a virtual host to its exchange amq.rabbitmq.trace, or stop that",
         _trace,
     )
-    one.add_argument("name", metavar="VHOST")
-    one.add_argument("state", choices=("on", "off"), help="a start of the broker turns it off")
-    one = add_action(
+    action.add_argument("name", metavar="VHOST")
+    action.add_argument("state", choices=("on", "off"), help="a start of the broker turns it off")
+    action = add_action(
         actions,
         "delete",
         "delete a virtual host with all its queues and messages, and close its connections",
         _delete,
     )
-    one.add_argument("name", metavar="VHOST")
+    action.add_argument("name", metavar="VHOST")
 
 
 def run(arguments: argparse.Namespace) -> int:

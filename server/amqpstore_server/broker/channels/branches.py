@@ -102,7 +102,7 @@ Told = Callable[[XaStatus], None]
 
 
 class BranchChannel(TransactedChannel, Protocol):
-    """What a branch needs of a channel that works in it."""
+    """A channel as a branch needs it that it works in."""
 
     transaction: LocalTransaction | None
 
@@ -258,12 +258,12 @@ class Branches:
     # Decisions, in steps. None of them needs a channel that worked in the branch.
 
     def preparing(
-        self, access: Access, xid: Xid, told: Told, or_else: Callable[[], None] | None = None
+        self, access: Access, xid: Xid, report: Told, or_else: Callable[[], None] | None = None
     ) -> Steps:
         """Make sure that a branch can be committed, whatever happens.
 
-        `told` gets OK; RD_ONLY if there is nothing to commit; or why it was rolled back. If `told`
-        raises, `or_else` is called.
+        `report` gets OK; RD_ONLY if there is nothing to commit; or why it was rolled back. If
+        `report` raises, `or_else` is called.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError, ResourceExhaustedError.
         """
         branch = self._branch(xid, access)
@@ -273,38 +273,38 @@ class Branches:
             transaction = yield from self._gathering(branch, prepares=True)
         if transaction is None:
             self._forget(branch)
-            told(branch.failure)
+            report(branch.failure)
             return
         if transaction.is_empty:
             self._forget(branch)
             yield from self._finishing(branch)
-            told(XaStatus.RD_ONLY)
+            report(XaStatus.RD_ONLY)
             return
         label = {"vhost": self._vhost, "user": branch.user, "xid": list(xid)}
         prepared = transaction.prepare(label)
         branch.prepared = PreparedWork(self._context, prepared, transaction.queues)
         branch.stop_timer()
-        self._context.when_durable(partial(told, XaStatus.OK), or_else)
+        self._context.when_durable(partial(report, XaStatus.OK), or_else)
         yield from self._finishing(branch)
 
     def committing(
         self,
         access: Access,
         xid: Xid,
-        told: Told,
+        report: Told,
         or_else: Callable[[], None] | None = None,
         *,
         one_phase: bool,
     ) -> Steps:
         """Commit a prepared branch, or with `one_phase` an unprepared one.
 
-        `told` gets OK, or why it was rolled back. If `told` raises, `or_else` is called.
+        `report` gets OK, or why it was rolled back. If `report` raises, `or_else` is called.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError; ResourceExhaustedError
         (the branch is unchanged).
         """
         branch = self._branch(xid, access)
         branch.check_ended()
-        done = partial(told, XaStatus.OK)
+        done = partial(report, XaStatus.OK)
         if branch.prepared is not None:
             if one_phase:
                 branch.check_unprepared()
@@ -323,7 +323,7 @@ class Branches:
             transaction = yield from self._gathering(branch, prepares=False)
         if transaction is None:
             self._forget(branch)
-            told(branch.failure)
+            report(branch.failure)
             return
         transaction.commit(done, or_else)
         self._forget(branch)
@@ -331,17 +331,17 @@ class Branches:
             work.trace()
         yield from self._finishing(branch)
 
-    def rolling_back(self, access: Access, xid: Xid, told: Told) -> Steps:
+    def rolling_back(self, access: Access, xid: Xid, report: Told) -> Steps:
         """Roll a branch back; the messages that it would have acked are ready again, as
         redelivered.
 
-        `told` gets OK, or why it was rolled back before, once that is durable.
+        `report` gets OK, or why it was rolled back before, once that is durable.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
         """
         branch = self._branch(xid, access)
         branch.check_ended()
         yield from self._rolling_back(branch)
-        told(branch.failure)
+        report(branch.failure)
 
     def rolling_back_all(self) -> Steps:
         """Roll back every branch, prepared or not: the virtual host is being deleted."""

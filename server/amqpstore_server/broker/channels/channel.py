@@ -43,7 +43,7 @@ _SETTLED = {None: What.ACKED, True: What.REQUEUED, False: What.REJECTED}
 
 
 class ChannelHost(Protocol):
-    """What a channel needs of its virtual host."""
+    """A virtual host as its channels need it."""
 
     name: str
     context: BrokerContext
@@ -398,7 +398,7 @@ class Channel:
 
     @property
     def uncommitted_counts(self) -> tuple[int, int]:
-        """How many publishes and how many acks wait for a commit."""
+        """The numbers of publishes and of acks that wait for a commit."""
         return (0, 0) if self.transaction is None else self.transaction.counts
 
     @property
@@ -434,7 +434,7 @@ class Channel:
         self.outlet.ack_timed_out(timeout_ms)
 
     def forget_outlet(self) -> None:
-        """Drop the outlet: nobody is told of what becomes durable later."""
+        """Drop the outlet: no one is told of what becomes durable later."""
         self.outlet = self.publisher.outlet = CLOSED
 
     def end_counting(self) -> None:

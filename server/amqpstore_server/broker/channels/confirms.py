@@ -32,14 +32,14 @@ as it has the message.
 
 
 class Flags(NamedTuple):
-    """When the publisher wants messages back: `mandatory` and `immediate`."""
+    """The conditions on which the publisher wants messages back: `mandatory` and `immediate`."""
 
     mandatory: bool = False
     immediate: bool = False
 
 
 class _Promise(enum.Enum):
-    """When a publish is confirmed, or that it is refused."""
+    """The outcome of a publish: when it is confirmed, or that it is refused."""
 
     NOW = enum.auto()
     WHEN_DURABLE = enum.auto()
@@ -136,7 +136,7 @@ class Publisher:
             queue.appended(messages, size, drops_later=drops_later)
 
     def _is_wide(self, queues: Sequence[Queue]) -> bool:
-        """Whether a publish is for so many queues that they drop in later turns."""
+        """Whether the queues of a publish are too many to drop messages in this turn."""
         is_wide = len(queues) > self._context.limits.max_dropping
         self._was_wide = self._was_wide or is_wide
         return is_wide
@@ -157,9 +157,9 @@ class Publisher:
 
     def enqueued(self, routes: Routed, count: int, waiting: list[WaitingConfirm] | None) -> None:
         for route, indexes in routes:
-            its_count, exchange = len(indexes), route.counters
-            exchange.publish_in += its_count
-            exchange.publish_out += its_count * route.copies
+            message_count, exchange = len(indexes), route.counters
+            exchange.publish_in += message_count
+            exchange.publish_out += message_count * route.copies
         counters = self.counters
         counters.publish += count
         if not self.confirms:

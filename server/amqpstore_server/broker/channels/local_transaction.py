@@ -92,7 +92,7 @@ class UncommittedBytes:
 
 
 class TransactedChannel(Protocol):
-    """What a transaction needs of its channel."""
+    """A channel as its transaction needs it."""
 
     @property
     def uncommitted(self) -> UncommittedBytes: ...
@@ -199,7 +199,7 @@ class LocalTransaction:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many publishes and how many acks wait for the commit."""
+        """The numbers of publishes and of acks that wait for the commit."""
         return (
             sum([len(sent.messages) for sent in self._sent]),
             sum([delivery.count for delivery in self._settled]),

@@ -30,7 +30,7 @@ Make = Callable[[], "list[Message]"]
 class OwnPublishes:
     """The messages that wait to be published.
 
-    Args: publisher, tells nobody what becomes of them; what, they are, for the log; at_once, how
+    Args: publisher, tells no one what becomes of them; what, they are, for the log; at_once, how
     many are published in one turn. If `keeps_up`, it is at least a quarter of those that wait:
     where clients cause more in each turn, they must not become ever more.
     """

@@ -44,7 +44,7 @@ class UnackedDeliveries(RunList[Delivery]):
 
     @property
     def total_count(self) -> int:
-        """How many messages are unacked."""
+        """The number of unacked messages."""
         return self.count + sum([one.count for one in self.redeliveries])
 
     def oldest(self, timeout_ms: int) -> tuple[int, int] | None:
@@ -173,7 +173,7 @@ def _settling(
     left: int,
     settle: Callable[[Delivery], None],
 ) -> Iterator[None]:
-    """Settle the deliveries of the batches: so many are left in them."""
+    """Settle the deliveries of the batches. Args: left, the number of deliveries in them."""
     batch: list[Delivery] = []
     try:
         while left:

@@ -373,16 +373,16 @@ def policy_notes(apply_to: str, settings: Mapping[str, Any], *, operator: bool) 
         kind = "an operator policy" if operator else "a policy"
         return [f"{kind} for streams has no effect: {_NO_STREAMS}"]
     place = Place.OPERATOR_POLICY if operator else Place.POLICY
-    found = notes(place, settings)
+    lines = notes(place, settings)
     if settings.get("dead-letter-strategy") == AT_LEAST_ONCE and (
         settings.get("overflow", DROP_HEAD) == DROP_HEAD or "dead-letter-exchange" not in settings
     ):
-        found.append(
+        lines.append(
             f"{place.value} 'dead-letter-strategy' has no effect on a queue that does not "
             f"have the rest by itself: {_NEEDS}"
         )
     if "dead-letter-routing-key" in settings and "dead-letter-exchange" not in settings:
-        found.append(
+        lines.append(
             f"{place.value} 'dead-letter-routing-key' has no effect on a queue that does "
             "not have a dead-letter exchange by itself"
         )
@@ -391,11 +391,11 @@ def policy_notes(apply_to: str, settings: Mapping[str, Any], *, operator: bool) 
         applies = apply_to == "all" or is_of_exchanges == (apply_to == "exchanges")
         if not applies and _acts(place, name):
             whose = "exchanges" if is_of_exchanges else "queues"
-            found.append(
+            lines.append(
                 f"{place.value} '{name}' has no effect: it is of {whose}, and the policy "
                 f"applies to '{apply_to}'"
             )
-    return found
+    return lines
 
 
 def check_policy(apply_to: str, settings: Mapping[str, Any], *, operator: bool) -> str:

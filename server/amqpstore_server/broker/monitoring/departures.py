@@ -155,8 +155,8 @@ class DepartureLog:
         left, self._gone = self._gone, []
         reasons, self._gone_reasons = self._gone_reasons, Counter()
         exchanges, self._unroutable = self._unroutable, Counter()
-        for one in waiting:
-            for which, label, count in _named(one):
+        for queue_departures in waiting:
+            for which, label, count in _named(queue_departures):
                 reasons[label] += count
                 left.append((which, count))
         if not reasons:

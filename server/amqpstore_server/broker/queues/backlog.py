@@ -30,7 +30,7 @@ _EXPIRED_AT_ONCE = 64
 """How many runs expire at once before others have their turn."""
 
 _RETRY_MS = 1000
-"""After this time, messages that could not be moved or read are tried again."""
+"""The time after which messages that could not be moved or read are tried again."""
 
 
 class Taken(NamedTuple):
@@ -108,11 +108,11 @@ class Backlog:
         history = queue.history if acked else None
         ack_now = acked and history is None
         while not queue.is_set_aside and (
-            found := self.priorities.take(
+            withdrawn := self.priorities.take(
                 limit, acked=ack_now, not_from=not_from, in_parts=in_parts
             )
         ):
-            store_queue, run = found
+            store_queue, run = withdrawn
             if isinstance(run, ReadLaterError):
                 if isinstance(run, PartlyReadError):
                     self.is_reading = True
@@ -183,7 +183,7 @@ class Backlog:
 
     @property
     def excess(self) -> int:
-        """How many messages exceed the limits, at least; 0 if none."""
+        """The number of messages that exceed the limits, at least; 0 if none do."""
         settings = self._queue().settings
         if not settings.is_limited or settings.rejects:
             return 0
@@ -232,7 +232,7 @@ class Backlog:
     def _withdraw_excess(
         self, store_queue: amqpstore.Queue, excess: int, most: int
     ) -> Run | Unread | None:
-        """Withdraw messages of a queue beyond its limits: at most so many, and no other message."""
+        """Withdraw messages of a queue beyond its limits: at most `most`, and no other."""
         if not self._needs_bodies:
             return self._store.withdraw_first(store_queue, min(excess, most))
         max_bytes = self._queue().settings.max_length_bytes
@@ -348,7 +348,7 @@ class Backlog:
     def _affordable(self, store_queue: amqpstore.Queue, run: Run, least: int = 0) -> Run:
         """Return the part of a withdrawn run that may move in this turn. The rest is put back.
 
-        Args: least, so many may move whatever it costs.
+        Args: least, the number of messages that may move whatever it costs.
         """
         self._left(run)
         context = self._context

@@ -57,7 +57,7 @@ class MessagePosition(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """What positions are sorted by."""
+        """The key that positions are sorted by."""
         return -self.priority, self.sequence
 
 
@@ -165,8 +165,8 @@ class Page(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """Which page: `limit` messages from `start` on, after `offset` ready ones; of those that
-    `matcher` means, and no more than `max_scanned` are looked at. Of each body the first
+    """The page that is asked for: `limit` messages from `start` on, after `offset` ready ones; of
+    those that `matcher` means, and no more than `max_scanned` are looked at. Of each body the first
     `kept_bytes` are kept. A page may have fewer messages, if these have long properties.
     """
 
@@ -220,29 +220,29 @@ def browse(context: BrokerContext, queue: Queue, asked: PageRequest) -> Generato
     first = walk.position
     after: MessagePosition | None = None
     part = _PagePart(asked.kept_bytes)
-    found = part.messages
+    listed = part.messages
     scanned = 0
     while not (walk.is_done or part.is_full or after) and (
-        len(found) < asked.limit and scanned < asked.max_scanned
+        len(listed) < asked.limit and scanned < asked.max_scanned
     ):
         context.work["browse"] = None
         # Small pages read little; where a filter looks for few, much is read.
-        most = asked.limit - len(found) if asked.matcher is None else SEEN_AT_ONCE
+        most = asked.limit - len(listed) if asked.matcher is None else SEEN_AT_ONCE
         seen = walk.step(min(most, SEEN_AT_ONCE, asked.max_scanned - scanned))
-        for index, one in enumerate(seen):
-            if len(found) == asked.limit or part.is_full:
+        for index, candidate in enumerate(seen):
+            if len(listed) == asked.limit or part.is_full:
                 # The next page starts with it: it is not looked at twice, nor counted twice.
-                after = one.position
+                after = candidate.position
                 del seen[index:]
                 break
-            if _is_wanted(one, asked.matcher):
-                part.add(one)
+            if _is_wanted(candidate, asked.matcher):
+                part.add(candidate)
         scanned += len(seen)
         yield
     if after is None and not walk.is_done:
         after = walk.position
     more, stopped = yield from _read_unacked(context, unacked, first, after, asked)
-    merged = {one.position: one for one in (*more, *found)}  # what is ready again, is ready
+    merged = {one.position: one for one in (*more, *listed)}  # what is ready again, is ready
     messages = sorted(merged.values(), key=lambda one: one.position.order)
     if stopped is not None:
         after = stopped
@@ -309,29 +309,29 @@ def _read_unacked(
     for, if there is one.
     """
     part = _PagePart(asked.kept_bytes)
-    found = part.messages
+    listed = part.messages
     for level, run in unacked:
-        if len(found) > asked.limit:
+        if len(listed) > asked.limit:
             break
         if MessagePosition(level, run.end - 1).order < first.order:
             continue
         if after is not None and MessagePosition(level, run.first_sequence).order >= after.order:
             break
         place = max(first.sequence - run.first_sequence, 0) if level == first.priority else 0
-        while place < run.count and len(found) <= asked.limit:
+        while place < run.count and len(listed) <= asked.limit:
             context.work["browse"] = None
             count = min(run.count - place, SEEN_AT_ONCE)
             for message in read_messages(context.store.stored, run, place, count):
                 position = MessagePosition(level, run.first_sequence + place)
                 place += 1
                 if after is not None and position.order >= after.order:
-                    return found, None
+                    return listed, None
                 if part.is_full:
-                    return found, position
+                    return listed, position
                 seen = SeenMessage(
                     position, message, run.delivery_count, run.expires_ms, is_unacked=True
                 )
                 if _is_wanted(seen, asked.matcher):
                     part.add(seen)
             yield
-    return found, None
+    return listed, None

@@ -79,7 +79,7 @@ class Writable(Protocol):
 
 
 class ConsumingChannel(Protocol):
-    """What a consumer needs of its channel."""
+    """A channel as its consumers need it."""
 
     @property
     def consumers(self) -> Sized: ...
@@ -143,7 +143,7 @@ class Consumer:
 
     @property
     def capacity(self) -> int:
-        """How many messages it can take now, as far as their number is concerned."""
+        """The number of messages that the consumer can take now, whatever their size."""
         channel = self.channel
         if channel.is_paused or not channel.outlet.is_writable:
             return 0
@@ -173,8 +173,8 @@ class Consumer:
 
     @property
     def fair_share(self) -> int:
-        """How many messages it may take before the channel's other consumers have had their
-        turn.
+        """The number of messages that the consumer may take before the channel's other consumers
+        were served.
         """
         if not self.shares_limit:
             return _DELIVERED_AT_ONCE

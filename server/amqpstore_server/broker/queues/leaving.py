@@ -60,7 +60,7 @@ class Leaving:
 
     @property
     def is_long(self) -> bool:
-        """Whether so many are leaving that no more should be handed out."""
+        """Whether too many are leaving for more to be handed out."""
         return len(self.line) > _LONG_LINE
 
     def add(self, taken: Taken, go: Go, *, is_acked: bool = False) -> None:
@@ -74,7 +74,7 @@ class Leaving:
 
     @property
     def gone(self) -> int:
-        """How many of the `added` runs, the first ones, no longer wait for their turn."""
+        """The number of the `added` runs, the first ones, that no longer wait to leave."""
         return self.added - len(self.line)
 
     def waiting(self) -> list[Taken]:
@@ -83,7 +83,7 @@ class Leaving:
 
     @property
     def uncounted(self) -> int:
-        """How many messages wait for their turn whose departure is not counted yet."""
+        """The number of messages that wait to leave and whose departure is not counted yet."""
         return sum([going.taken.run.count for going in self.line if not going.is_acked])
 
     def pump(self) -> None:

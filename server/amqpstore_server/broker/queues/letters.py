@@ -21,7 +21,7 @@ class Forwards(Protocol):
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """Why letters wait, and how many."""
+        """The reasons why letters wait, with the number of each."""
 
     def pump(self) -> None:
         """Send on what can go, as far as the budget of a turn allows."""
@@ -48,7 +48,7 @@ class LettersQueue(Queue):
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """Why letters wait, and how many."""
+        """The reasons why letters wait, with the number of each."""
         return {} if self.forwarding is None else self.forwarding.reasons
 
     @property
@@ -80,7 +80,7 @@ class LettersQueue(Queue):
         if self.forwarding is not None:
             self.forwarding.ended()
 
-    def _pump(self, *, yields: bool) -> None:  # noqa: ARG002 - nobody consumes from it
+    def _pump(self, *, yields: bool) -> None:  # noqa: ARG002 - no one consumes from it
         if self.forwarding is not None:
             self.forwarding.pump()
 

@@ -1,4 +1,4 @@
-"""How many messages a queue has, and the bytes of their bodies: where they are, and what survives.
+"""Sums of a queue's messages and of the bytes of their bodies: where they are, and what survives.
 
 All of it is kept where messages come and go, so that it is exact at any moment, also after a
 restart, and for a backlog on disk. Here the priorities of a queue are added up.
@@ -55,8 +55,8 @@ def memory_bytes(queue: Queue) -> int:
 
 
 class MessageSums(NamedTuple):
-    """What is ready in a queue, what is unacked, and the dead letters that wait in it: all of it,
-    what is `in_memory` with its bodies, and what is `persistent`, in the log.
+    """The sums of what is ready in a queue, what is unacked, and the dead letters that wait in it:
+    all of it, what is `in_memory` with its bodies, and what is `persistent`, in the log.
 
     The sizes of bodies are unknown only where an index file of an old version lacks them, until
     those messages have left the queue.
@@ -79,17 +79,17 @@ class MessageSums(NamedTuple):
 
     @property
     def in_memory(self) -> Amount:
-        """What is in memory with its bodies."""
+        """The sums of the messages whose bodies are in memory."""
         return self.ready_in_memory.plus(self.unacked_in_memory).plus(self.letters_in_memory)
 
     @property
     def on_disk(self) -> Amount:
-        """What has no body in memory."""
+        """The sums of the messages that have no body in memory."""
         return self.total.plus(self.in_memory, -1)
 
     @property
     def persistent(self) -> Amount:
-        """What survives a restart."""
+        """The sums of the messages that survive a restart."""
         return self.ready_persistent.plus(self.unacked_persistent).plus(self.letters_persistent)
 
     def plus(self, other: MessageSums) -> MessageSums:
@@ -102,16 +102,18 @@ class MessageSums(NamedTuple):
         count = count_bytes = on_disk = on_disk_bytes = unlogged = unlogged_bytes = 0
         unloaded = unloaded_bytes = 0
         is_sized = True
-        for one in queue.priorities:
-            count += one.ready_count
-            count_bytes += one.ready_bytes
-            on_disk += one.paged_count + one.stored_count
-            on_disk_bytes += one.stored_bytes + (one.paged_bytes if one.paged else 0)
-            unlogged += one.unlogged_count
-            unlogged_bytes += one.unlogged_bytes
-            unloaded += one.unloaded.count
-            unloaded_bytes += one.unloaded.body_bytes
-            is_sized = is_sized and one.sized_bytes is not None
+        for store_queue in queue.priorities:
+            count += store_queue.ready_count
+            count_bytes += store_queue.ready_bytes
+            on_disk += store_queue.paged_count + store_queue.stored_count
+            on_disk_bytes += store_queue.stored_bytes + (
+                store_queue.paged_bytes if store_queue.paged else 0
+            )
+            unlogged += store_queue.unlogged_count
+            unlogged_bytes += store_queue.unlogged_bytes
+            unloaded += store_queue.unloaded.count
+            unloaded_bytes += store_queue.unloaded.body_bytes
+            is_sized = is_sized and store_queue.sized_bytes is not None
         unacked, sums = queue.unacked_count, queue.unacked_sums
         unacked_bytes = sums.body_bytes
         of_queue = cls(

@@ -51,7 +51,7 @@ class Priorities:
 
     @property
     def published_count(self) -> int:
-        """How many messages have entered it since the start."""
+        """The number of messages that have entered the queue since the start."""
         if len(self._descending) == 1:
             return self._descending[0].next_sequence - self._before
         return sum([one.next_sequence for one in self._descending]) - self._before

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RETRY_MS = 60_000
-"""After this time the end of a purge is tried again, if it was not possible."""
+"""The time after which the end of a purge is tried again, if it was not possible."""
 
 _UNTIL = "until_ms"
 

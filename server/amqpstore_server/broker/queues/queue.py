@@ -74,7 +74,7 @@ class Queue:
     """
 
     kind: ClassVar[str] = ""
-    """Its row in the table of kinds, see `kinds`; empty for queues that clients declare."""
+    """The queue's row in the table of kinds, see `kinds`; empty for queues that clients declare."""
 
     backlog_type: ClassVar[type[Backlog]] = Backlog
     """The class of its backlog: how ready messages leave."""
@@ -86,7 +86,7 @@ class Queue:
     """Whether clients have declared it: only such are in lists, counts and quotas."""
 
     has_copies = False
-    """Whether its messages are copies of others, which nobody misses."""
+    """Whether its messages are copies of others, which no one misses."""
 
     counts_as_route = True
     """Whether a mandatory message that goes only there counts as routed."""
@@ -143,7 +143,7 @@ class Queue:
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """What a line of the log says about the queue."""
+        """The fields of a line of the log about the queue."""
         return {"vhost": self.departures.vhost, "queue": self.name}
 
     def apply(self, settings: Settings) -> None:
@@ -548,8 +548,8 @@ class Queue:
 
     @property
     def held_count(self) -> int:
-        """How many messages it has: ready, unacked, those that are about to leave or that cannot
-        be read, and those of transactions that are not durable yet.
+        """The number of messages in the queue: ready, unacked, those that are about to leave or
+        that cannot be read, and those of transactions that are not durable yet.
         """
         unreadable = sum([one.quarantined.count + one.unreadable_count for one in self.priorities])
         held = self.ready_count + self.unacked_count + self.coming

@@ -16,7 +16,7 @@ Fetched = tuple[int, "Run"] | None
 
 
 class Waiter(Protocol):
-    """What waits in a queue's line: the gets of one channel."""
+    """The gets of one channel that wait in a queue's line."""
 
     @property
     def is_writable(self) -> bool:
@@ -72,7 +72,7 @@ class GetLine:
 
     @property
     def able_count(self) -> int:
-        """How many messages the gets would take at once."""
+        """The number of messages that the gets would take at once."""
         return sum([get.is_able for get in self.gets])
 
     def join(self, get: WaitingGet) -> None:

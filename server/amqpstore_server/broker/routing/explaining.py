@@ -58,7 +58,7 @@ def explain(
     # As they would arrive: a number may be encoded as another type than it was given as.
     arrived = decode_properties(raw)
     envelope = parse_envelope(exchange, routing_key, raw, arrived)
-    found: Explanation = {
+    explanation: Explanation = {
         "vhost": router.vhost,
         "exchange": exchange,
         "routing_keys": list(envelope.address[1]),
@@ -69,21 +69,21 @@ def explain(
         "matches_left_out": 0,
         "queues_left_out": 0,
     }
-    if found["refused"]:
-        return found
+    if explanation["refused"]:
+        return explanation
     route, steps = router.followed(envelope, arrived)
-    _add_steps(found, steps, arrived)
+    _add_steps(explanation, steps, arrived)
     if exchange == DEFAULT_EXCHANGE:
-        found["steps"] = [_default_step(envelope.address[1], route.queues)]
-    found["queues"] = [_queue(queue) for queue in route.queues[:MAX_QUEUES]]
-    found["queues_left_out"] = max(len(route.queues) - MAX_QUEUES, 0)
-    found["is_routed"] = route.is_routed
-    for queue, said in zip(route.queues[:MAX_QUEUES], found["queues"], strict=False):
+        explanation["steps"] = [_default_step(envelope.address[1], route.queues)]
+    explanation["queues"] = [_queue(queue) for queue in route.queues[:MAX_QUEUES]]
+    explanation["queues_left_out"] = max(len(route.queues) - MAX_QUEUES, 0)
+    explanation["is_routed"] = route.is_routed
+    for queue, row in zip(route.queues[:MAX_QUEUES], explanation["queues"], strict=False):
         if isinstance(queue, DelayQueue) and queue.exchange is not None:
             waited = edit_properties(raw, headers={DELAY_HEADER: -delay_ms(arrived)})
             later = router.through(queue.exchange, envelope, decode_properties(waited))
-            said["later"] = [one.name for one in later.queues[:MAX_QUEUES]]
-    return found
+            row["later"] = [one.name for one in later.queues[:MAX_QUEUES]]
+    return explanation
 
 
 def _why_refused(router: Router, exchange: str) -> str:
@@ -98,7 +98,9 @@ def _why_refused(router: Router, exchange: str) -> str:
     return ""
 
 
-def _add_steps(found: Explanation, steps: list[RouteStep], properties: BasicProperties) -> None:
+def _add_steps(
+    explanation: Explanation, steps: list[RouteStep], properties: BasicProperties
+) -> None:
     # The first exchange that names another one is the one that led there: see `Router._walk`.
     sources: dict[str, tuple[int, str]] = {}
     seen: set[Destination] = set()
@@ -110,7 +112,7 @@ def _add_steps(found: Explanation, steps: list[RouteStep], properties: BasicProp
             if isinstance(destination, Exchange):
                 sources.setdefault(destination.name, (number, "binding"))
             if len(matches) >= room:
-                found["matches_left_out"] += 1
+                explanation["matches_left_out"] += 1
                 continue
             for match in _matches(step.exchange, key, destination, properties):
                 matches.append({**match, "is_repeated": destination in seen})
@@ -118,7 +120,7 @@ def _add_steps(found: Explanation, steps: list[RouteStep], properties: BasicProp
         room -= len(matches)
         if step.alternate is not None:
             sources.setdefault(step.alternate.name, (number, "alternate"))
-        found["steps"].append(
+        explanation["steps"].append(
             {
                 "exchange": step.exchange.name,
                 "type": step.exchange.type,

@@ -362,14 +362,14 @@ class Router:
                 continue
             envelope = cast("ParsedEnvelope", message.envelope)
             try:
-                its_route, is_repeatable = self._read(envelope)
+                next_route, is_repeatable = self._read(envelope)
             except PreconditionFailedError:
                 yield route, known, messages[first:index]
                 raise
-            if its_route is not route:
+            if next_route is not route:
                 yield route, known, messages[first:index]
                 first = index
-                route = its_route
+                route = next_route
             known = envelope
         yield route, known, messages[first:]
 
@@ -474,8 +474,8 @@ class Router:
             if not exchange.is_repeatable:
                 is_shared = is_repeatable = False
             goes_anywhere = False
-            found = yield from _looking_up(exchange, keys, properties)
-            for _, destinations in found:
+            looked_up = yield from _looking_up(exchange, keys, properties)
+            for _, destinations in looked_up:
                 for destination in destinations:
                     if isinstance(destination, Queue):
                         if not destination.is_deleted:
@@ -488,7 +488,7 @@ class Router:
                             waiting.append(destination)
             alternate = self._exchanges.get(exchange.alternate) if not goes_anywhere else None
             if steps is not None:
-                steps.append(RouteStep(exchange, found, alternate))
+                steps.append(RouteStep(exchange, looked_up, alternate))
             if alternate is not None and alternate.name not in seen:
                 seen.add(alternate.name)
                 waiting.append(alternate)

@@ -86,8 +86,8 @@ class Pattern:
         try:
             self._compiled = re2.compile(expression, options)
         except (re2.error, UnicodeError) as error:
-            found = error.args[0] if error.args else error
-            reason = found.decode(errors="replace") if isinstance(found, bytes) else str(error)
+            message = error.args[0] if error.args else error
+            reason = message.decode(errors="replace") if isinstance(message, bytes) else str(error)
             shown = expression[:_MAX_SHOWN].encode(errors="replace").decode()
             raise PatternError(
                 f"'{shown}' is not a regular expression of RE2's, which has {LACKING}: "

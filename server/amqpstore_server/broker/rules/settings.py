@@ -135,9 +135,9 @@ def settings_of(
     """Return the settings that result from arguments and policies. A value of the wrong type is
     ignored.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if is_quorum(arguments):
-        found["delivery_limit"] = _QUORUM_DELIVERY_LIMIT
+        values["delivery_limit"] = _QUORUM_DELIVERY_LIMIT
     for field in fields(Settings):
         key = field.name.replace("_", "-")
         argument = _valid(key, arguments.get(f"x-{key}"))
@@ -149,13 +149,13 @@ def settings_of(
             value = min(limits, default=None)
             if numbers and value is None:
                 # Declared without a limit.
-                found.pop(field.name, None)
+                values.pop(field.name, None)
                 value = 0 if key == "consumer-timeout" else None
         else:
             value = next((one for one in (argument, limit, given) if one is not None), None)
         if value is not None:
-            found[field.name] = value
-    return Settings(**found)
+            values[field.name] = value
+    return Settings(**values)
 
 
 def is_quorum(arguments: Mapping[str, Any]) -> bool:

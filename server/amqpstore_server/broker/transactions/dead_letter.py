@@ -104,14 +104,14 @@ class DeadLetters:
         if not queue.sends_on:
             # A full queue drops one for each that arrives, so this should be cheap.
             count = self._count(queue, taken, reason)
-            for one in taken:
-                self._context.store.ack(*one)
+            for run in taken:
+                self._context.store.ack(*run)
             queue.departures.note(reason.departure, count)
             return True
         is_kept = queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE
         if is_kept and not self._waiting.can_keep(queue):
-            for one in taken:
-                queue.backlog.put_back(one)
+            for run in taken:
+                queue.backlog.put_back(run)
             return False
         fate = Fate()
         add = partial(self._add, queue=queue, taken=taken, reason=reason, fate=fate)
@@ -220,22 +220,22 @@ class DeadLetters:
         for envelope, group in groupby(messages, attrgetter("envelope")):
             parsed, deaths, landmark = self._envelope(queue, exchange, envelope, reason, now_s)
             route = self._router.route(parsed)
-            its_targets = route.queues
+            group_targets = route.queues
             if reason != Reason.REJECTED:
-                its_targets = [
+                group_targets = [
                     target for target in route.queues if not landmark.is_cycle(target.name, deaths)
                 ]
             alike = [Message(parsed, message.body) for message in group]
-            if not its_targets:
+            if not group_targets:
                 if route.queues:
                     fate.cycles += len(alike)
                 else:
                     fate.unrouted += len(alike)
             if first is None or not (
-                route is known and its_targets == targets and parsed.alike == first.alike
+                route is known and group_targets == targets and parsed.alike == first.alike
             ):
                 _publish(transaction, targets, first, letters)
-                known, targets, first, letters = route, its_targets, parsed, []
+                known, targets, first, letters = route, group_targets, parsed, []
             letters += alike
         _publish(transaction, targets, first, letters)
 

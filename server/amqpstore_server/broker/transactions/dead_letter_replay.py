@@ -151,7 +151,7 @@ class _Letters:
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
             handled.leave(UNREADABLE, len(piece) - len(readable))
-        found = [
+        returning = [
             (one, [message])
             for taken, messages in take(self._queue, readable)
             for one, message in _each(taken, messages)
@@ -160,7 +160,7 @@ class _Letters:
         staying: list[tuple[Taken, list[Message]]] = []
         transaction = Transaction(self._context)
         try:
-            for taken, messages in found:
+            for taken, messages in returning:
                 try:
                     transaction.publish(self._plan(messages[0]))
                 except _Left as reason:
@@ -172,7 +172,7 @@ class _Letters:
             commit(self._context, transaction)
         except Exception as error:
             transaction.undo()
-            put_back(self._queue, found)
+            put_back(self._queue, returning)
             if not isinstance(error, ResourceExhaustedError):
                 raise
             handled.stopped = DISK_FULL

@@ -142,14 +142,14 @@ class Replays:
     ) -> Generator[None, None, ReplayOutcome]:
         """Add the copies to a transaction. Raises: as `replay`."""
         route = Route([target])
-        for found in self._copies(kept, request):
+        for copy in self._copies(kept, request):
             if kept.is_deleted or target.is_deleted:
                 return ReplayOutcome.NOWHERE
-            if found is None:
+            if copy is None:
                 self._context.work["replay"] = None
                 yield
                 continue
-            parsed, messages = found
+            parsed, messages = copy
             planned = plan(route, parsed, messages)
             if planned.accepted < len(messages):
                 return ReplayOutcome.REFUSED

@@ -90,17 +90,17 @@ def selected(
     piece: list[SeenMessage] = []
     size = 0
     for seen in _candidates(context, queue, selection.positions):
-        for one in seen or ():
+        for candidate in seen or ():
             if left == 0:
                 break
             if selection.matcher is not None and (
-                one.message is None
-                or not selection.matcher.matches(one.message, one.delivery_count)
+                candidate.message is None
+                or not selection.matcher.matches(candidate.message, candidate.delivery_count)
             ):
                 continue
             left = None if left is None else left - 1
-            piece.append(one)
-            size += len(one.message.body) if one.message else 0
+            piece.append(candidate)
+            size += len(candidate.message.body) if candidate.message else 0
             if len(piece) >= most or size >= _PIECE_BYTES:
                 yield piece
                 piece, size = [], 0
@@ -152,7 +152,7 @@ def take(queue: Queue, piece: Sequence[SeenMessage]) -> list[tuple[Taken, list[M
     Raises: ReadLaterError; nothing is taken then.
     """
     messages = {one.position: one.message for one in piece}
-    found: list[tuple[Taken, list[Message]]] = []
+    taken_runs: list[tuple[Taken, list[Message]]] = []
     levels = dict(queue.priorities.levels())
     for first, count in _ranges(list(messages)):
         if (store_queue := levels.get(first.priority)) is None:
@@ -160,15 +160,15 @@ def take(queue: Queue, piece: Sequence[SeenMessage]) -> list[tuple[Taken, list[M
         try:
             runs = queue.backlog.withdraw(store_queue, first.sequence, count)
         except ReadLaterError:
-            put_back(queue, found)
+            put_back(queue, taken_runs)
             raise
         for taken in runs:
             there = [
                 messages[MessagePosition(first.priority, sequence)]
                 for sequence in range(taken.run.first_sequence, taken.run.end)
             ]
-            found.append((taken, [one for one in there if one is not None]))
-    return found
+            taken_runs.append((taken, [one for one in there if one is not None]))
+    return taken_runs
 
 
 def put_back(queue: Queue, found: Iterable[tuple[Taken, list[Message]]]) -> None:
@@ -217,20 +217,20 @@ def _move(
     handled: Handled,
 ) -> None:
     """Move a piece, in one transaction."""
-    found = take(queue, piece)
+    runs = take(queue, piece)
     transaction = Transaction(context)
     try:
-        messages = [one for _, there in found for one in there]
+        messages = [one for _, there in runs for one in there]
         accepted = _add(transaction, target, messages)
         if accepted < len(messages):
             handled.stopped = f"queue '{target.name}' is full"
-            found = _first_of(queue, found, accepted)
-        for taken, _ in found:
+            runs = _first_of(queue, runs, accepted)
+        for taken, _ in runs:
             transaction.ack(queue, taken)
         commit(context, transaction)
     except Exception as error:
         transaction.undo()
-        put_back(queue, found)
+        put_back(queue, runs)
         if not isinstance(error, ResourceExhaustedError):
             raise
         handled.stopped = DISK_FULL

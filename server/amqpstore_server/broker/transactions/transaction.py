@@ -322,8 +322,8 @@ def move(
         transaction.commit()
     except Exception as error:
         transaction.undo()
-        for one in taken:
-            queue.backlog.put_back(one)
+        for run in taken:
+            queue.backlog.put_back(run)
         if isinstance(error, ResourceExhaustedError):
             return False
         raise

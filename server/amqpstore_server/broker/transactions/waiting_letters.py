@@ -432,18 +432,18 @@ class Forwarding:
         walk = Walk(context, letters, MessagePosition(0, self._next))
         began_s = context.cpu_s()
         transaction = Transaction(context)
-        found: list[tuple[Taken, list[Message]]] = []
+        runs: list[tuple[Taken, list[Message]]] = []
         try:
             seen = walk.step(most)
             going, stays, fates = self._plan(transaction, seen)
-            found = take(letters, going)
-            _check_all_taken(found, len(going), letters)
-            for taken, _ in found:
+            runs = take(letters, going)
+            _check_all_taken(runs, len(going), letters)
+            for taken, _ in runs:
                 transaction.ack(letters, taken)
             commit(context, transaction)
         except Exception as error:
             transaction.undo()
-            put_back(letters, found)
+            put_back(letters, runs)
             if isinstance(error, ReadLaterError):
                 letters.backlog.read_later(error)
                 return False
@@ -481,8 +481,8 @@ class Forwarding:
         going: list[SeenMessage] = []
         stays: Counter[str] = Counter()
         fates: Counter[Departure] = Counter()
-        for one in seen:
-            letter = one.message
+        for candidate in seen:
+            letter = candidate.message
             if letter is None:
                 stays[UNREADABLE] += 1
                 continue
@@ -495,7 +495,7 @@ class Forwarding:
                 stays[str(planned)] += 1
                 continue
             transaction.publish(planned)
-            going.append(one)
+            going.append(candidate)
             fates[note.reason.departure] += 1
         return going, stays, fates
 

@@ -32,15 +32,15 @@ _COPY_BYTES = 64
 """What a message counts as in each of its queues, besides its body."""
 
 _MAX_COPIES = 64
-"""This many messages of one client, or one message for this many queues, are flushed at once, too:
-it takes time to enqueue them, which should count as that of their read.
+"""The number of messages of one client, or of queues of one message, from which on they are flushed
+at once, too: it takes time to enqueue them, which should count as that of their read.
 """
 
 _log = logging.getLogger(__name__)
 
 
 class SimpleRoute(Protocol):
-    """What deferred publishes need of a route."""
+    """A route as deferred publishes need it."""
 
     touches: dict[Any, None]
     stored: list[Queue]
@@ -49,7 +49,7 @@ class SimpleRoute(Protocol):
 
 
 class DeferringContext(Protocol):
-    """What deferred publishes need of the broker's context."""
+    """The context of the broker as deferred publishes need it."""
 
     store: Store
     arrivals: dict[Any, None]
@@ -154,7 +154,7 @@ class DeferredPublishes:
             self._refuse(entries, error)
             return
         except Exception:  # noqa: BLE001
-            # It costs these clients their connections, and affects nobody else.
+            # It costs these clients their connections, and affects no one else.
             _log.exception("publishes cannot be enqueued")
             for entry in entries:
                 called(entry[0].fail)
@@ -182,10 +182,10 @@ class DeferredPublishes:
         places: dict[Queue, list[int]] = {}
         last: SimpleRoute | None = None
         is_mixed = False
-        for _, routes, its_messages, its_bytes in entries:
+        for _, routes, entry_messages, entry_bytes in entries:
             first = len(messages)
-            messages += its_messages
-            body_bytes += its_bytes
+            messages += entry_messages
+            body_bytes += entry_bytes
             for route, indexes in routes:
                 if route is not last:
                     arrivals.update(route.touches)
@@ -270,6 +270,6 @@ def _note(
 
 
 def _cannot_confirm(publisher: DeferringPublisher) -> None:
-    """End the connection of a client that would wait in vain, because of the current error."""
+    """End the connection of a client that would wait for ever, because of the current error."""
     _log.exception("a publish cannot be confirmed")
     called(publisher.fail)

@@ -45,11 +45,11 @@ ReadNow = Callable[[PageApi], Awaitable[LiveReading]]
 
 async def overview(api: PageApi) -> LiveReading:
     """Read what the overview shows."""
-    found = await api.get("overview", **_RANGES)
+    answer = await api.get("overview", **_RANGES)
     nodes = await api.find("nodes", default=[])
     node = nodes[0] if nodes else {}
-    stats, totals = found.get("message_stats") or {}, found.get("queue_totals") or {}
-    objects = found.get("object_totals") or {}
+    stats, totals = answer.get("message_stats") or {}, answer.get("queue_totals") or {}
+    objects = answer.get("object_totals") or {}
     latencies = await _latencies(api)
     figures = {
         **_lengths(totals),
@@ -217,20 +217,20 @@ def _merged(
     """
     columns: dict[str, dict[float, float]] = {}
     for key, detail in details.items():
-        found = [
+        samples = [
             (one["timestamp"] / 1000, one["sample"])
             for one in detail.get("samples", [])
             if one["timestamp"] / 1000 >= since_s
         ]
-        found.reverse()
+        samples.reverse()
         if key in counted:
             columns[key] = {
                 at: max(value - before, 0) / (at - since)
-                for (since, before), (at, value) in pairwise(found)
+                for (since, before), (at, value) in pairwise(samples)
                 if at > since
             }
         else:
-            columns[key] = dict(found)
+            columns[key] = dict(samples)
     times = sorted({at for column in columns.values() for at in column})
     if not times:
         return {}

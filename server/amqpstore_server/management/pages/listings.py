@@ -26,22 +26,22 @@ class ListPage:
     def __init__(
         self,
         query: Mapping[str, str],
-        found: Mapping[str, Any],
+        listing: Mapping[str, Any],
         vhosts: Sequence[str],
         problem: str = "",
     ) -> None:
-        self.rows: list[dict[str, Any]] = found["items"]
-        self.total = int(found["filtered_count"])
-        self.page = int(found["page"])
-        self.pages = max(int(found["page_count"]), 1)
-        self.first = (self.page - 1) * int(found["page_size"]) + bool(self.rows)
+        self.rows: list[dict[str, Any]] = listing["items"]
+        self.total = int(listing["filtered_count"])
+        self.page = int(listing["page"])
+        self.pages = max(int(listing["page_count"]), 1)
+        self.first = (self.page - 1) * int(listing["page_size"]) + bool(self.rows)
         self.last = self.first + len(self.rows) - bool(self.rows)
         self.sort = query.get("sort", "")
         self.reverse = query.get("sort_reverse") == "true"
         self.name = query.get("name", "")
         self.use_regex = query.get("use_regex") == "true"
         self.vhost = query.get("vhost", "")
-        self.page_size = int(found["page_size"])
+        self.page_size = int(listing["page_size"])
         self.page_sizes = PAGE_SIZES
         self.vhosts = vhosts
         self.problem = problem
@@ -64,7 +64,7 @@ class ListPage:
         shown = {**asked, "vhost": vhost}
         problem = ""
         try:
-            found = await api.get(*parts, **asked)
+            listing = await api.get(*parts, **asked)
         except HttpError as error:
             if error.error == "page_out_of_range":
                 asked["page"] = "1"
@@ -74,10 +74,10 @@ class ListPage:
                 asked["page"], problem = "1", error.reason
             else:
                 raise
-            found = await api.get(*parts, **asked)
+            listing = await api.get(*parts, **asked)
             if problem:
-                found |= {"items": [], "filtered_count": 0, "page_count": 1}
-        return cls(shown, found, vhosts, problem)
+                listing |= {"items": [], "filtered_count": 0, "page_count": 1}
+        return cls(shown, listing, vhosts, problem)
 
     def link(self, **changes: Any) -> str:
         """Return the address of this page of the list, with some things changed; relative to the

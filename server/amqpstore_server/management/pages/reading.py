@@ -105,15 +105,15 @@ async def _queues(api: PageApi, asked: PageAddress) -> Values:
 
 async def _queue(api: PageApi, asked: PageAddress) -> Values:
     vhost, name = asked.path["vhost"], asked.path["name"]
-    found = await api.get("queues", vhost, name)
+    queue = await api.get("queues", vhost, name)
     reading = await charts.queue(vhost, name)(api)
     bindings = await api.get("queues", vhost, name, "bindings")
     purged = await api.find("queues", vhost, name, "purge", default={})
     may = rights_on(api.identity, vhost, "queue", name)
-    if found.get("exclusive"):  # only its owner may do more than look at it
+    if queue.get("exclusive"):  # only its owner may do more than look at it
         may = PageRights(read=may.read)
     return {
-        "queue": found,
+        "queue": queue,
         "may": may,
         "may_publish": rights_on(api.identity, vhost, "exchange", "").write,
         "figures": reading.figures,
@@ -127,7 +127,7 @@ async def _queue(api: PageApi, asked: PageAddress) -> Values:
             for binding in bindings[:_MAX_BINDINGS]
         ],
         "more": max(len(bindings) - _MAX_BINDINGS, 0),
-        "consumers": found.get("consumer_details", []),
+        "consumers": queue.get("consumer_details", []),
         "undo": next(iter(purged.get("purges", ())), None),
     }
 
@@ -162,14 +162,14 @@ async def _exchanges(api: PageApi, asked: PageAddress) -> Values:
 
 async def _exchange(api: PageApi, asked: PageAddress) -> Values:
     vhost, name = asked.path["vhost"], asked.path["name"]
-    found = await api.get("exchanges", vhost, name)
+    exchange = await api.get("exchanges", vhost, name)
     # The default exchange has a binding for each queue, which says nothing.
     bindings = (
-        await api.get("exchanges", vhost, name, "bindings", "source") if found["name"] else []
+        await api.get("exchanges", vhost, name, "bindings", "source") if exchange["name"] else []
     )
-    may = rights_on(api.identity, vhost, "exchange", found["name"])
+    may = rights_on(api.identity, vhost, "exchange", exchange["name"])
     return {
-        "exchange": found,
+        "exchange": exchange,
         "may": may,
         "may_explain": api.identity.may_open(vhost),
         "bindings": [
@@ -197,13 +197,13 @@ async def _explain(api: PageApi, asked: PageAddress) -> Values:
         try:
             headers = msgspec.json.decode(shown["headers"] or "{}")
             body = {"routing_key": shown["routing_key"], "headers": headers}
-            found = await api.ask(
+            explanation = await api.ask(
                 "POST",
                 f"/api/exchanges/{segment(shown['vhost'])}/"
                 f"{segment(shown['exchange'] or 'amq.default')}/explain",
                 body=body,
             )
-            answer = steps_of(found, shown["vhost"])
+            answer = steps_of(explanation, shown["vhost"])
         except msgspec.DecodeError as error:
             problem = f"the headers are not valid JSON: {error}"
         except HttpError as error:

@@ -233,15 +233,15 @@ class PagesApp:
         check_origin(request.headers, public, ())
         session, identity = await self._logged_in(request)
         fields = await read_fields(request, _MAX_FORM_BYTES)
-        found = dict(fields)
-        said, following = found.pop("said", ""), found.pop("then", "")
+        form = dict(fields)
+        done, following = form.pop("said", ""), form.pop("then", "")
         rest = [one for one in fields if one[0] not in ("said", "then")]
         # As it came: names in it are encoded.
         path = request.scope["path"].removeprefix(f"/act/{request.path_params['method']}")
         try:
             api = PageApi(self._api, identity)
             result = await act(api, request.path_params["method"], path, rest)
-            session.notice = _notice(_outcome(said, result), api.notes)
+            session.notice = _notice(_outcome(done, result), api.notes)
         except HttpError as problem:
             session.notice = PageNotice("bad", f"Refused: {problem.reason}")
             # A password is typed again.

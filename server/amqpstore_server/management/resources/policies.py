@@ -94,15 +94,15 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
 
 def _routes(path: str, what: str, changing: Needs, *, operator: bool) -> tuple[ApiRoute, ...]:
     handlers = _handlers(operator=operator)
-    one = path + "/{vhost}/{policy}"
+    item_path = path + "/{vhost}/{policy}"
     looking = Needs.POLICYMAKER
     return (
         ApiRoute("GET", path, handlers["LIST"], f"The {what}", looking, query=LIST_QUERY),
         ApiRoute("GET", path + "/{vhost}", handlers["LIST"], what, looking, query=LIST_QUERY),
-        ApiRoute("GET", one, handlers["GET"], f"One of the {what}", looking),
+        ApiRoute("GET", item_path, handlers["GET"], f"One of the {what}", looking),
         ApiRoute(
             "PUT",
-            one,
+            item_path,
             handlers["PUT"],
             f"Set one of the {what}",
             changing,
@@ -110,7 +110,12 @@ def _routes(path: str, what: str, changing: Needs, *, operator: bool) -> tuple[A
             statuses=(201, 204),
         ),
         ApiRoute(
-            "DELETE", one, handlers["DELETE"], f"Clear one of the {what}", changing, statuses=(204,)
+            "DELETE",
+            item_path,
+            handlers["DELETE"],
+            f"Clear one of the {what}",
+            changing,
+            statuses=(204,),
         ),
     )
 

@@ -188,7 +188,7 @@ def _properties(given: dict[str, Any] | list[Any]) -> BasicProperties:
     """Raises: HttpError."""
     if isinstance(given, list):
         given = checked_arguments(given)
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     # The headers are a table by themselves, as in what a client sends.
     properties = dict(given)
     headers = properties.pop("headers", {})
@@ -199,17 +199,17 @@ def _properties(given: dict[str, Any] | list[Any]) -> BasicProperties:
         if name in _TEXTS:
             if not isinstance(value, str) or len(value.encode()) > _MAX_SHORT_BYTES:
                 raise bad_request(f"property {name} must be a text of at most 255 bytes")
-            found[name] = value
+            converted[name] = value
         elif name == "headers":
             if not isinstance(value, dict) and value != []:
                 raise bad_request("property headers must be an object")
-            found[name] = value or {}
+            converted[name] = value or {}
         elif name in _NUMBERS:
             is_number = isinstance(value, int) and not isinstance(value, bool)
             if not is_number or not 0 <= value <= _NUMBERS[name]:
                 raise bad_request(f"property {name} must be a number from 0 to {_NUMBERS[name]}")
-            found[name] = Timestamp(value) if name == "timestamp" else value
-    return BasicProperties(**found)
+            converted[name] = Timestamp(value) if name == "timestamp" else value
+    return BasicProperties(**converted)
 
 
 def _encoded(properties: BasicProperties) -> bytes:
@@ -240,7 +240,7 @@ async def get(call: Call) -> Answer:
     check_queue_exists(call, name)
     queue = topology_of(call).queue(name, "read")
     channel = Channel(call.vhost, object(), ClosedOutlet(), origin=origin_of(call))
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     room = MessageRoom(_MAX_GOT_BYTES)
     bodies = MessageSums.of(queue).ready.body_bytes
     if bodies is None or bodies > _SMALL_BYTES:
@@ -252,12 +252,12 @@ async def get(call: Call) -> Answer:
                 break
             tag, run = fetched
             message = next(iter(run.messages or []))
-            found.append(_row(queue, run, message, body))
+            rows.append(_row(queue, run, message, body))
             room.take(len(message.body), len(message.envelope.properties))
             if room.bodies_left_bytes < 0 or room.properties_left_bytes < 0:
                 break
             await trio.lowlevel.checkpoint()
-        if found and not queue.is_deleted:
+        if rows and not queue.is_deleted:
             for _ in settling(channel, tag, mode) or ():
                 await trio.lowlevel.checkpoint()
         if _MAX_GOT_BYTES - room.bodies_left_bytes <= _SMALL_BYTES:
@@ -270,7 +270,7 @@ async def get(call: Call) -> Answer:
     if mode == "ack_requeue_false" or mode == "reject_requeue_false":
         # The client has them now, and no one else: as far as a crash goes, too.
         await _durable(call)
-    return await call.json(found)
+    return await call.json(rows)
 
 
 async def _fetched(channel: Channel, queue: Queue) -> tuple[int, Run] | None:

@@ -195,10 +195,10 @@ def _reopen(world: _World) -> Iterator[Fault]:
         if observation.queues.get(name) != queue:
             yield "I1", f"queue {name}, which nobody used, has changed"
     yield from (*observation.faults, *reported_damage(observation.report))
-    found = [seen.payload.body for seen in observation.queues[_QUEUE].ready]
-    if unexpected := set(found) - world.expected.keys():
+    bodies = [seen.payload.body for seen in observation.queues[_QUEUE].ready]
+    if unexpected := set(bodies) - world.expected.keys():
         yield "I2", f"{len(unexpected)} messages are there that had expired, or never existed"
-    if lost := world.expected.keys() - set(found):
+    if lost := world.expected.keys() - set(bodies):
         yield "I1", f"{len(lost)} messages are missing"
-    if found != list(world.expected) and not (unexpected or lost):
+    if bodies != list(world.expected) and not (unexpected or lost):
         yield "I6", "the queue is out of order"

@@ -145,8 +145,8 @@ def _work(run: DrillRun, group: DrilledGroup, known: _Known, rng: random.Random)
     began = time.monotonic()
     leader.end(number)
     confirms = publishers.end(known, did)
-    for one in followers:
-        one.restart()
+    for follower in followers:
+        follower.restart()
     group.wait_for_leader(but=leader)
     seconds = time.monotonic() - began
     if seconds > _FAILOVER_S:
@@ -169,14 +169,14 @@ def _return(
     older.keep()
     time.sleep(_NOTED_S + rng.uniform(0.0, 2.0))
     publishers.wait_for_confirms(f"before {did}")
-    for one in group.members:
-        one.end()
+    for member in group.members:
+        member.end()
     confirms = publishers.end(known, did)
     run.show(did)
     older.put_back()
-    for one in group.members:
-        if one is not leader:
-            one.start()
+    for member in group.members:
+        if member is not leader:
+            member.start()
     group.wait_until_settled(_ELECTED_S)
     if (led := group.leader()) is not None:
         run.found(

@@ -73,17 +73,17 @@ def run(run: DrillRun) -> None:
 def _look_at_syncs(run: DrillRun) -> None:
     """Measure syncs where the store is."""
     of_store = run.settings.data or run.settings.work
-    found = own_disk.mounted(of_store)
+    mount = own_disk.mounted(of_store)
     run.round = run.settings.round or 1
-    if found.kind in own_disk.IN_MEMORY:
-        text = f"{found.at} is {found.kind}, which is memory: nothing on it survives a power cut"
+    if mount.kind in own_disk.IN_MEMORY:
+        text = f"{mount.at} is {mount.kind}, which is memory: nothing on it survives a power cut"
         if run.settings.data:
             run.account.checked(["I15"])
             run.found("I15", text, of_store)
         else:
             run.account.unknown.append(f"your disk, as {text}; name your store with --data")
         return
-    if reason := own_disk.unseen(found):
+    if reason := own_disk.unseen(mount):
         run.account.unknown.append(reason)
         return
     place = _place_beside(of_store, run.settings.work)
@@ -96,7 +96,7 @@ def _look_at_syncs(run: DrillRun) -> None:
     run.account.did["syncs measured"] += syncs.number
     run.account.did["microseconds a sync"] = round(1e6 * syncs.sync_s)
     for text in own_disk.doubts(syncs):
-        run.found("I15", text, f"{found.kind} at {found.at}")
+        run.found("I15", text, f"{mount.kind} at {mount.at}")
 
 
 def _place_beside(of_store: str, work: str) -> str | None:
@@ -120,25 +120,27 @@ def _cut(run: DrillRun, kind: str, rng: random.Random) -> None:
         loop_disk(work, kind) as disk,
     ):
         seed = f"{run.settings.seed} {run.round}"
-        told = _work_and_cut(disk, seed, rng.randint(1, 400))
+        promised_batches = _work_and_cut(disk, seed, rng.randint(1, 400))
         disk.restart()
         copy = os.path.join(work, "copy")
         _copy_from(disk, copy)
-        faults = [*_faults(copy, told, seed)]
+        faults = [*_faults(copy, promised_batches, seed)]
         run.saw(CHECKED)
         run.account.did["power cuts"] += 1
-        run.account.did["batches promised"] += len(told.published)
+        run.account.did["batches promised"] += len(promised_batches.published)
         _copy_from(disk, copy)
         if os.path.isdir(copy):
             run.show(DOING)
             faults += after_crash(copy, work)
     did = f"the power of {kind} was cut"
-    where = f"{did} after {len(told.published)} batches"
+    where = f"{did} after {len(promised_batches.published)} batches"
     for invariant, text in faults:
         run.found(invariant, text, where)
         if invariant in ("I1", "I5"):
             run.found("I15", f"what a sync of {kind} has promised did not survive", where)
-    promised = 2 * MESSAGES * len(told.published) - MESSAGES * len(told.acked)
+    promised = 2 * MESSAGES * len(promised_batches.published) - MESSAGES * len(
+        promised_batches.acked
+    )
     run.step(Step(run.round, 1, did, promised, promised, promised, 0, bool(faults)))
 
 
@@ -165,12 +167,12 @@ def _work_and_cut(disk: LoopDisk, seed: str, lines: int) -> _Told:
         finally:
             process.kill()
             process.wait(_TIMEOUT_S)
-    told = _Told()
+    promised = _Told()
     for line in heard.decode().splitlines(keepends=True):
         what, _, number = line.partition(" ")
         if line.endswith("\n"):
-            (told.published if what == "published" else told.acked).add(int(number))
-    return told
+            (promised.published if what == "published" else promised.acked).add(int(number))
+    return promised
 
 
 def _read(descriptor: int, lines: int) -> bytes:
@@ -188,13 +190,13 @@ def _read(descriptor: int, lines: int) -> bytes:
     return heard
 
 
-def _faults(directory: str, told: _Told, seed: str) -> Iterator[Fault]:
+def _faults(directory: str, promised: _Told, seed: str) -> Iterator[Fault]:
     try:
         store = Store.open(directory, worker=InlineWorker())
     except StoreError as error:
-        if told.published:
+        if promised.published:
             yield "I9", f"opening failed: {error}"
-            yield "I1", f"{len(told.published)} batches that were durable are lost"
+            yield "I1", f"{len(promised.published)} batches that were durable are lost"
         return
     try:
         observation = observe(store)
@@ -202,10 +204,10 @@ def _faults(directory: str, told: _Told, seed: str) -> Iterator[Fault]:
         store.abandon()
     yield from observation.faults
     yield from reported_damage(observation.report)
-    found = {name: _batches(name, observation) for name in QUEUES}
-    for name, places in found.items():
-        yield from _queue_faults(name, places, observation, told, seed)
-    left, right = ({batch for batch, _ in found[name]} for name in QUEUES)
+    places_of = {name: _batches(name, observation) for name in QUEUES}
+    for name, places in places_of.items():
+        yield from _queue_faults(name, places, observation, promised, seed)
+    left, right = ({batch for batch, _ in places_of[name]} for name in QUEUES)
     for batch in left ^ right:
         # One that was acked is no longer in the first queue, told or not.
         if batch in left or batch % ACKED:

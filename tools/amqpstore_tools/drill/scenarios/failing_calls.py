@@ -77,19 +77,19 @@ def fail_one_call(
     call = faults.calls[nth] if faults.has_struck else "nothing"
     lasting = ", and all such calls after it" if for_good else ""
     did = f"call {nth}, {call}, failed with {kind.name}{lasting}"
-    found: list[Fault] = []
+    violations: list[Fault] = []
     # A full disk, once: what is missing was written with the space of the reserve.
     is_made_up_for = kind in NO_SPACE and not for_good
     if error is None and _is_of_the_log(call) and not is_made_up_for:
-        found.append(("I1", f"{call.split()[0]} of the log failed, but the store continued"))
+        violations.append(("I1", f"{call.split()[0]} of the log failed, but the store continued"))
     # While the fault lasts nothing may be promised.
     outside.kill()
     disk = outside.files.fork()
     if for_good and faults.has_struck:
-        found += _restart_faults(run, disk, outside.trace, LastingFaults(0, kind, verbs))
+        violations += _restart_faults(run, disk, outside.trace, LastingFaults(0, kind, verbs))
         did = f"{did}; restarted during the fault, and again after it"
-    found += _left_behind(run, rng, outside.trace, disk, did, bool(found))
-    for invariant, text in found:
+    violations += _left_behind(run, rng, outside.trace, disk, did, bool(violations))
+    for invariant, text in violations:
         run.found(invariant, text, did)
     run.account.did["calls failed"] += 1
 
@@ -167,19 +167,19 @@ def _left_behind(
     promises = _promises_of(trace)
     prover = Prover(open_store, 2)
     disks = [image.files for image in crash_images(left, rng, _IMAGES)]
-    found: list[Fault] = []
+    violations: list[Fault] = []
     held: list[int] = []
     all_recovered = [prover.recover(left.fork()), prover.used(left.fork(), rng)]
     all_recovered += [prover.recover(disk) for disk in disks]
     for recovered in all_recovered:
-        found += [*recovered.faults, *touched_files(promises, recovered.after)]
+        violations += [*recovered.faults, *touched_files(promises, recovered.after)]
         if recovered.observation is not None:
-            found += broken_promises(promises, recovered.observation)
+            violations += broken_promises(promises, recovered.observation)
             held.append(sum(len(queue.ready) for queue in recovered.observation.queues.values()))
     if run.follows_manual:
-        found += manual_faults(run, run.rng("manual").choice([left, *disks]))
+        violations += manual_faults(run, run.rng("manual").choice([left, *disks]))
     run.saw(_CHECKED_EACH_ROUND, len(all_recovered))
     least, most = min(held, default=0), max(held, default=0)
     promised = promises.promised_count
-    run.step(Step(run.round, 1, did, promised, least, most, 0, is_violated or bool(found)))
-    return found
+    run.step(Step(run.round, 1, did, promised, least, most, 0, is_violated or bool(violations)))
+    return violations

@@ -211,33 +211,33 @@ def _look(run: DrillRun, directory: str, known: _Known) -> Iterator[Fault]:
     faults = [*observation.faults, *reported_damage(observation.report), *misaccounts]
     faults += [*changed_unknown_files(directory), *changed_unknown_files(copy)]
     promised = known.promised_count
-    found: dict[str, list[Key]] = {}
+    keys_of: dict[str, list[Key]] = {}
     for name in _ALL:
         queue = observation.queues.get(name)
         if queue is None:
             faults.append(("I1", f"queue {name} is gone"))
             continue
-        found[name] = []
-        faults += _queue_faults(name, queue, known, found[name])
-    faults += _fan_out_faults(known, found)
-    faults += _transaction_faults(known, found)
+        keys_of[name] = []
+        faults += _queue_faults(name, queue, known, keys_of[name])
+    faults += _fan_out_faults(known, keys_of)
+    faults += _transaction_faults(known, keys_of)
     for pair in (MOVES, REJECTS):
-        faults += _pair_faults(pair, known, found)
+        faults += _pair_faults(pair, known, keys_of)
     faults += _untouched_faults(known, observation.queues)
     # Promised once more: each of these was seen to be there, or to be gone.
     for name in QUEUES:
-        known.gone[name] |= known.acked[name] - set(found.get(name, ()))
-    for keys in found.values():
+        known.gone[name] |= known.acked[name] - set(keys_of.get(name, ()))
+    for keys in keys_of.values():
         known.confirmed.update(keys)
-    known.moved |= set(found.get(MOVES[1], ()))
+    known.moved |= set(keys_of.get(MOVES[1], ()))
     yield from faults
-    survived = sum(map(len, found.values()))
+    survived = sum(map(len, keys_of.values()))
     did = "kill -9"
     run.step(Step(run.round, 1, did, promised, survived, survived, 0, bool(faults)))
 
 
 def _queue_faults(
-    name: str, queue: ObservedQueue, known: _Known, found: list[Key]
+    name: str, queue: ObservedQueue, known: _Known, seen_keys: list[Key]
 ) -> Iterator[Fault]:
     sent = {key for key in known.sent if name in homes_of(key)}
     for seen in queue.ready:
@@ -245,22 +245,22 @@ def _queue_faults(
         if key not in sent or key is None:
             yield "I2", f"{name} has a message that was never sent there ({key})"
             continue
-        found.append(key)
+        seen_keys.append(key)
         if seen.payload.body != body_of(key):
             yield "I2", f"the body of {key} in {name} differs from what was sent"
         if key in known.gone.get(name, ()):
             yield "I5", f"{key} was acked and gone from {name}, and is back"
         if key in known.delivered and name == MOVES[0] and not seen.delivery_count:
             yield "I5", f"{key} in {name} was delivered, but is not flagged"
-    if twice := [key for key, count in Counter(found).items() if count > 1]:
+    if twice := [key for key, count in Counter(seen_keys).items() if count > 1]:
         yield "I1", f"{name} has {len(twice)} messages twice: {twice[:3]}"
-    if name in QUEUES and (lost := sorted(known.promised(name) - set(found))):
+    if name in QUEUES and (lost := sorted(known.promised(name) - set(seen_keys))):
         yield "I1", f"{name}: {len(lost)} confirmed messages are lost: {lost[:3]}"
     if name == REJECTS[1]:
         # Messages that were unacked when the broker was killed are rejected later.
         return
     by_publisher: dict[int, list[Key]] = {}
-    for key in found:
+    for key in seen_keys:
         by_publisher.setdefault(key.publisher, []).append(key)
     for keys in by_publisher.values():
         if keys != sorted(keys):

@@ -31,9 +31,9 @@ def run(run: DrillRun) -> None:
                 os.unlink(path)
             elif name == SEGMENTS:
                 # Except files that the store does not know.
-                for one in damaged.record_files():
-                    if one.startswith(SEGMENTS):
-                        os.unlink(damaged.path(one))
+                for file in damaged.record_files():
+                    if file.startswith(SEGMENTS):
+                        os.unlink(damaged.path(file))
             else:
                 shutil.rmtree(path)
             may_refuse = name == MARKER or name.startswith(CATALOG)

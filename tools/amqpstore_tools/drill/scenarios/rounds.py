@@ -67,11 +67,11 @@ def drill(
     run = DrillRun(name, settings, show)
     for tasks in _waves(run, executor.width):
         all_found = executor.run(tasks, partial(_task, name), run.show)
-        for task, found in zip(tasks, all_found, strict=True):
-            if isinstance(found, str):
-                raise LeftOutError(found)
+        for task, outcome in zip(tasks, all_found, strict=True):
+            if isinstance(outcome, str):
+                raise LeftOutError(outcome)
             run.round = task.round or run.round
-            run.join(found)
+            run.join(outcome)
         run.show()
     run.account.timeline.sort(key=attrgetter("round"))
     return run.end()

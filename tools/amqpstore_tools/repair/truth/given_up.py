@@ -23,8 +23,8 @@ _UNKNOWN = 1 << 32
 def give_up(trust: Trust, truth: Truth) -> None:
     """Note what was not found, and have the numbers of the store go on behind it."""
     lsns = PresentNumbers()
-    for one in trust.log:
-        lsns.add(one.batch.lsn)
+    for logged in trust.log:
+        lsns.add(logged.batch.lsn)
     log_end = lsns.ranges[-1][1] if lsns.ranges else 0
     is_short = truth.shortfall and truth.shortfall.lsn > log_end
     if is_short or _is_end_missing(trust):

@@ -41,13 +41,13 @@ def _fill(
     indexed: Indexed,
     queue: QueueTruth,
     run: Run,
-    one: LogBatch,
+    batch: LogBatch,
 ) -> None:
     """Fill in messages from before the checkpoint: live ones are in an index file, if that is
     not lost.
     """
     queue.next_sequence = max(queue.next_sequence, run.end)
-    is_sure = one.segment.number >= trust.complete_from
+    is_sure = batch.segment.number >= trust.complete_from
     if trust.is_index_lost:
         placements.consider(queue, run, is_sure=is_sure)
         return

@@ -237,9 +237,9 @@ class _Index:
                 if references is None:
                     continue
                 if acked[place] and references > held[message_id]:
-                    one = entries.part(place, place + 1)
+                    entry = entries.part(place, place + 1)
                     alone = IndexState(0, 0, 1, sequence, sequence + 1)
-                    for run in live_runs(one, alone, 0, MOST):
+                    for run in live_runs(entry, alone, 0, MOST):
                         queue.put(run)
                     held[message_id] += 1
                 elif not acked[place] and references < held[message_id]:

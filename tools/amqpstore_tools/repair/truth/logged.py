@@ -38,8 +38,8 @@ def read_log(trust: Trust, placements: Placements) -> dict[int, Ranges]:
     for queue_id, queue in placements.queues.items():
         for first, end in acks.get(queue_id, ()):
             queue.ready.remove(first, end - first)
-        for one in delivered.get(queue_id, ()):
-            queue.deliver(one.first_sequence, one.message_count, one.detail)
+        for delivery in delivered.get(queue_id, ()):
+            queue.deliver(delivery.first_sequence, delivery.message_count, delivery.detail)
     return behind
 
 

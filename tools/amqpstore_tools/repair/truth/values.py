@@ -126,12 +126,12 @@ class Placements:
         """
         unsure = self.unsure.setdefault(queue.id, Ranges())
         queue.next_sequence = max(queue.next_sequence, run.end)
-        told = [
+        are_dead = [
             bool(acked[place]) if acked is not None else self._is_dead(run.first_id + place)
             for place in range(run.count)
         ]
         sequence = run.first_sequence
-        for is_dead, group in groupby(told):
+        for is_dead, group in groupby(are_dead):
             end = sequence + len(list(group))
             if not is_dead:
                 for first, stop in queue.put(part_of(run, sequence, end)):

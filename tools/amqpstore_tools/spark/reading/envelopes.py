@@ -42,15 +42,17 @@ def decode_head(head: bytes) -> Decoded:
         "properties": raw,
     }
     try:
-        found = properties_of(raw)
+        properties = properties_of(raw)
     except ValueError as error:
         return Decoded(columns, str(error))
-    if "headers" in found:
-        found["headers"] = {key: text_of(value) for key, value in found["headers"].items()}
-    seconds = found.pop("timestamp", None)
+    if "headers" in properties:
+        properties["headers"] = {
+            key: text_of(value) for key, value in properties["headers"].items()
+        }
+    seconds = properties.pop("timestamp", None)
     if seconds is not None and seconds <= _LARGEST_S:
-        found["timestamp"] = seconds * 1_000_000
-    return Decoded(columns | found, None)
+        properties["timestamp"] = seconds * 1_000_000
+    return Decoded(columns | properties, None)
 
 
 def text_of(value: Any) -> str | None:

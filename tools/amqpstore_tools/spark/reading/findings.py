@@ -22,16 +22,16 @@ def finding_rows(directory: str) -> Iterator[tuple[Any, ...]]:
         checked = check(directory)
     except StoreLockedError:
         checked = check(directory, live=True)
-    for found in checked.findings:
+    for finding in checked.findings:
         yield (
-            found.code,
-            str(found.severity),
-            found.file,
-            found.offset if found.offset >= 0 else None,
-            found.text,
-            found.queue or None,
-            found.queue_id or None,
-            found.sequence or None,
-            found.message_id or None,
-            found.messages or None,
+            finding.code,
+            str(finding.severity),
+            finding.file,
+            finding.offset if finding.offset >= 0 else None,
+            finding.text,
+            finding.queue or None,
+            finding.queue_id or None,
+            finding.sequence or None,
+            finding.message_id or None,
+            finding.messages or None,
         )

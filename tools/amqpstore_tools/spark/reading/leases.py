@@ -139,8 +139,8 @@ def take_lease(
         try:
             fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(lease, json.dumps(driver._asdict() | {"idle_s": idle_s}).encode())
-            for one in files:
-                _link(one, path)
+            for file in files:
+                _link(file, path)
             _start_watcher(path, lease, follow)
         finally:
             os.close(lease)

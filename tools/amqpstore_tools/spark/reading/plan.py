@@ -149,10 +149,10 @@ class _Plan:
         directory = options.lease_directory or f"{os.path.normpath(options.path)}{SUFFIX}"
         files = []
         try:
-            for one in images:
-                file = self._image.files.open(one.path)
+            for segment in images:
+                file = self._image.files.open(segment.path)
                 assert isinstance(file, ReadOnlyFile)  # an image has no others
-                files.append(LeasedFile(file, _name(one), one.sound_size))
+                files.append(LeasedFile(file, _name(segment), segment.sound_size))
             return take_lease(files, directory, idle_s=options.lease_idle_s)
         except LeaseError:
             if self._image.is_live:

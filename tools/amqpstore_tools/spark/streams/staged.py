@@ -103,8 +103,8 @@ def chunks(
         body = b"".join((packer.pack_array_header(len(parts)), *parts))
         return Outgoing("", queue, pika.BasicProperties(delivery_mode=2, headers=headers), body)
 
-    for one in messages:
-        parts.append(packer.pack(one))
+    for message in messages:
+        parts.append(packer.pack(message))
         size += len(parts[-1])
         if size >= _MAX_BYTES or len(parts) == most:
             yield chunk()

@@ -129,7 +129,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["lsn"] == end["lsn"]:
             return []
         self._learn()
-        found = []
+        partitions = []
         start = self._first(start)
         numbers = [
             number for number in self._numbers() if start["segment"] <= number <= end["segment"]
@@ -138,7 +138,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start["offset"] if number == start["segment"] else 0
             last = end["offset"] if number == end["segment"] else self._size(number)
             if first < last:
-                found.append(
+                partitions.append(
                     TapPartition(
                         number,
                         self._path(number),
@@ -150,7 +150,7 @@ class TapReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         self._dictionaries,
                     )
                 )
-        return found
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TapPartition):
@@ -358,16 +358,16 @@ def _of_batch(
     if not rows:
         return
     heads = [batch.heads[place] if place >= 0 else -1 for place in places]
-    found = EnvelopeColumns(schema).columns(scanner.heads.__getitem__, heads)
+    columns = EnvelopeColumns(schema).columns(scanner.heads.__getitem__, heads)
     own = pa.schema([field for field in schema if field.name in _EVENT_COLUMNS])
     if own.names:
-        for one in batches_of(rows, _EVENT_COLUMNS, own, most=len(rows)):
-            found |= dict(zip(own.names, one.columns, strict=True))
+        for own_batch in batches_of(rows, _EVENT_COLUMNS, own, most=len(rows)):
+            columns |= dict(zip(own.names, own_batch.columns, strict=True))
     if "body" in schema.names:
         bodies = [batch.bodies[place] if place >= 0 else None for place in places]
-        found["body"] = pa.array([None if one is None else bytes(one) for one in bodies])
-        found["body"] = found["body"].cast(pa.binary())
-    yield pa.RecordBatch.from_arrays([found[field.name] for field in schema], schema=schema)
+        columns["body"] = pa.array([None if one is None else bytes(one) for one in bodies])
+        columns["body"] = columns["body"].cast(pa.binary())
+    yield pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
 
 
 def _dead_letters(batch: BatchColumns, scanner: ColumnScanner) -> set[int]:
