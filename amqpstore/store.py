@@ -83,7 +83,7 @@ _log = logging.getLogger(__name__)
 _ACK, _DELIVERED = OperationKind.ACK, OperationKind.DELIVERED
 
 _SHORT_MEMORY_BYTES = 1 << 20
-"""What messages may take while memory is short: about what is on the way to consumers."""
+"""The memory that messages may take while it is short: about what is on the way to consumers."""
 
 
 class Store(ClosableStore):

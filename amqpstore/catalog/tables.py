@@ -92,7 +92,7 @@ class Position(NamedTuple):
 
 
 START = Position(0, 0, 1, 1)
-"""Where the log of a new store begins."""
+"""The position at which the log of a new store begins."""
 
 
 class StoreRows(NamedTuple):

@@ -59,4 +59,4 @@ __all__ = [
     "read_positions",
     "refuse_wrong_kinds",
 ]
-"""What others use."""
+"""Names that other rooms use."""

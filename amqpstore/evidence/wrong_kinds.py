@@ -59,7 +59,7 @@ KINDS: Mapping[str, FileType] = {
     ),
     **dict.fromkeys((CATALOG, SEGMENTS, INDEX, QUARANTINE, TRANSIENT, KEPT, TRAILS), _DIRECTORY),
 }
-"""What the names that every store has, or may have, lead to."""
+"""The kinds of file that the names lead to that every store has, or may have."""
 
 _NO_LINKS = (LOCK,)
 """Files that must not be links either: whoever starts a store writes into them, as root perhaps, in
@@ -192,6 +192,6 @@ _FOLDERS: Mapping[str, Callable[[str], FileType | None]] = {
     TRAILS: _in_trails,
     TRANSIENT: _in_segments,
 }
-"""What the names in the directories of a store lead to; None if it is not the name of a file of a
-store.
+"""The kinds of file that the names in the directories of a store lead to; None if it is not the
+name of a file of a store.
 """

@@ -65,7 +65,7 @@ _REPAIR_STATE = re.compile(rb'^ "state": "(applying|undoing)"', re.MULTILINE)
 """In the journal of a repair. Names of files are further to the right."""
 
 _NO_PLACE = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
-"""What is wrong with a path, rather than with the disk or the rights of a user."""
+"""Errors of a path, rather than of the disk or of the rights of a user."""
 
 _TAIL_BYTES = 256
 """The state is the last line but one of a journal, which lists all files."""

@@ -85,7 +85,7 @@ class Batch:
         self.lsn = 0
         self.sealed_ms = 0
         self.sync_s = 0.0
-        """When its fdatasync began, and then how long it took."""
+        """The time at which its fdatasync began, and then how long it took."""
 
     @property
     def is_large(self) -> bool:

@@ -37,7 +37,7 @@ class GroupedDefinitions:
         self._committed = committed
         self._is_grouping = False
         self.waiting: list[Change] = []
-        """What was defined in the group and is not committed yet."""
+        """Changes that were defined in the group and are not committed yet."""
 
     def begin_group(self) -> None:
         """Have definitions wait for `end_group`."""

@@ -111,7 +111,7 @@ class Log:
         self.durable_bytes = 0
         self.durable_messages = 0
         self.completed_s = 0.0
-        """When the last batch was found to be durable, by `time.perf_counter`."""
+        """The time at which the last batch was known to be durable, by `time.perf_counter`."""
         self.under_way: Batch | None = None
         """The batch between `seal` and `complete`."""
         self.dictionaries = {} if dictionaries is None else dictionaries

@@ -32,7 +32,9 @@ _MAX_SURVEYED = 4096
 
 
 Unread = MessageDamagedError | ReadLaterError
-"""Why a message could not be read: because of the disk, or for now because of this process."""
+"""The reason why a message could not be read: because of the disk, or for now because of this
+process.
+"""
 
 TableSteps = tuple[list[int], list[int]]
 """Ids and offsets for an offset table: see `Segment`."""

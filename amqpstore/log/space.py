@@ -50,8 +50,8 @@ class Space:
         self.is_full = False
         self.is_low = False
         self.problem = ""
-        """Why the disk did not even say how much is free, when it was last asked; empty if it
-        did.
+        """The reason why the disk did not even say how much is free, when it was last asked; empty
+        if it did.
         """
         self._files = files
         self._directory = directory

@@ -47,7 +47,7 @@ class ProvenanceReader:
         self._asked: Trail | None = None
         """The one that the answer is about."""
         self._acked: list[Operation] = []
-        """What left queues in the batch that it was published in."""
+        """Operations that took messages off queues in the batch that it was published in."""
         self._is_gone = False
         """Whether the batch that the message was published in is no longer in the log."""
         self._newest = 0

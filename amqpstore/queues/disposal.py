@@ -16,7 +16,7 @@ _MAX_FREED = 4096
 """Messages that are freed before others have their turn, in whole runs."""
 
 _RUN = 8
-"""What a run costs, counted in messages."""
+"""The cost of a run, counted in messages."""
 
 
 class Disposal:

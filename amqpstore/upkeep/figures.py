@@ -26,7 +26,7 @@ class LogFigures(NamedTuple):
     checkpoint_age_s: float
     quarantined_segments: int
     work: str
-    """What is done in the background: "checkpoint", "compaction", another word, or nothing."""
+    """The work in the background: "checkpoint", "compaction", another word, or nothing."""
 
 
 class CountedSegment(NamedTuple):

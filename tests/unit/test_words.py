@@ -9,7 +9,7 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -22,9 +22,7 @@ PRONOUNS = re.compile(
 """What no docstring begins with: a sentence has a subject, and that is named."""
 
 QUESTIONS = re.compile(r"(How|What|When|Where|Which|Who|Whose|Why)\b")
-"""What the docstring of a module, a class or a function does not begin with either. Of an attribute
-it may say how many there are.
-"""
+"""What no docstring begins with either; that of an attribute may say how many there are."""
 
 PHRASES = re.compile(r"\b(by and by|in vain|nobody|so long|so many)\b(?! that\b)", re.IGNORECASE)
 """What no docstring and no comment says: the number, a noun, or "no one" is clearer."""
@@ -36,6 +34,30 @@ PLACEHOLDERS = re.compile(r"(found|one|said|told|its_\w+)$")
 """Variables that do not say what they are: a comprehension may have them, and a short function."""
 
 LONG_LINES = 20
+
+ALIKE = {
+    "errors": 10,
+    "messages": 7,
+    "report": 6,
+    "definitions": 5,
+    "options": 5,
+    "settings": 5,
+    "store": 5,
+    "broker": 4,
+    "cluster": 4,
+    "limits": 4,
+    "names": 4,
+    "operations": 4,
+    "page": 4,
+    "prepared": 4,
+    "provenance": 4,
+    "reading": 4,
+    "reports": 4,
+    "transaction": 4,
+}
+"""Names that more than three modules have, and how many. The list may only shrink; each room may
+have its `errors`.
+"""
 
 SAME = (("MIN", "LEAST", "SMALLEST"), ("MAX", "MOST", "LARGEST"))
 """Words of limits that mean the same: a module has one of them for one thing."""
@@ -95,10 +117,11 @@ def beginnings(modules: Sources) -> Iterator[str]:
 
 
 def questions(modules: Sources) -> Iterator[str]:
-    """Docstrings of modules, classes and functions that begin with a question."""
+    """Docstrings that begin with a question."""
     for module, text in modules.items():
         for node, line, docstring in docstrings(parsed(text)):
-            if node is not None and (word := QUESTIONS.match(docstring)):
+            word = QUESTIONS.match(docstring)
+            if word and (node is not None or word[0] != "How"):
                 yield f"{module}:{line}: begins with {word[0]!r}: begin with a noun or a verb"
 
 
@@ -199,6 +222,7 @@ MODULES = {
         '"""What a member knows."""\n',
         'class A:\n    """How far it has come."""\n',
         'def f():\n    """Who asks."""\n',
+        'X = 1\n"""What it takes."""\n',
     ],
     "phrases": [
         '"""Counts up to so\nmany."""\n',
@@ -238,3 +262,36 @@ def test_words_that_have_to_be_decoded_are_found(rule: str, text: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_plain_english_is_left_alone(rule: str) -> None:
     assert list(RULES[rule]({"a": GOOD[rule]})) == []
+
+
+def module_names(modules: Iterable[str]) -> Counter[str]:
+    """Return how many modules have each name, without packages."""
+    return Counter(name for module in modules if (name := module.rpartition(".")[2]) != "__init__")
+
+
+def wrong_names(names: Counter[str]) -> list[str]:
+    """The names that more modules have than may, and those that fewer have than are listed."""
+    return [
+        f"{name}: {names[name]} modules, {ALIKE.get(name, 'at most 3')} expected"
+        for name in sorted(names.keys() | ALIKE.keys())
+        if (names[name] != ALIKE[name] if name in ALIKE else names[name] > 3)
+    ]
+
+
+def test_few_modules_have_one_name() -> None:
+    assert wrong_names(module_names(sources())) == []
+
+
+@pytest.mark.parametrize("name", ["report", "wire"])
+def test_a_name_that_one_module_too_many_has_is_found(name: str) -> None:
+    names = module_names(sources())
+    names[name] = max(names[name], 3) + 1
+    [complaint] = wrong_names(names)
+    assert complaint.startswith(f"{name}: ")
+
+
+def test_a_name_that_fewer_modules_have_than_are_listed_is_found() -> None:
+    names = module_names(sources())
+    names["errors"] -= 1
+    [complaint] = wrong_names(names)
+    assert complaint.startswith("errors: ")

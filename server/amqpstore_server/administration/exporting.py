@@ -27,10 +27,10 @@ _AT_ONCE = 500
 """Queues, exchanges and bindings that are collected before others have their turn."""
 
 _OF_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
-"""What the definitions of one virtual host have; their entries do not name it."""
+"""The lists in the definitions of one virtual host; their entries do not name it."""
 
 _OF_ALL = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
-"""What else a file may have."""
+"""The other lists that a file may have."""
 
 
 def export_definitions(

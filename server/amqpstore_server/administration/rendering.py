@@ -27,7 +27,7 @@ _NOTHING: dict[str, Any] = {
     "payload_bytes": 0,
     "truncated": True,
 }
-"""What is said of a message that cannot be read."""
+"""The fields of a message that cannot be read."""
 
 
 def rendered(seen: Sequence[SeenMessage]) -> Work[list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from typing import Any
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 _NOT_TEXT = "Not UTF-8, base64 is: "
-"""What RabbitMQ puts before bytes that are not text."""
+"""The prefix that RabbitMQ puts before bytes that are not text."""
 _LINE = 76
 
 

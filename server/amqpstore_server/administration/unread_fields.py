@@ -38,7 +38,9 @@ _ABOUT_THE_FILE = frozenset(
         "vhost",
     }
 )
-"""What RabbitMQ writes beside the lists of a file: where they come from. Nor does it read that."""
+"""Fields that RabbitMQ writes beside the lists of a file: where they come from. It does not read
+them either.
+"""
 
 _REASONS = {
     ("queue", "type"): f"the argument '{QUEUE_TYPE}' says it",

@@ -148,7 +148,7 @@ class AmqpChannel:
                 if access.has_topics:
                     rights.check_keys(*envelope.address)
                 if len(envelope.address[1]) > _FEW_KEYS:
-                    yield from channel.vhost.router.finding(envelope)
+                    yield from channel.vhost.router.searching(envelope)
                 channel.publish(envelope, messages, flags)
                 if context.is_turn_spent:
                     yield

@@ -144,7 +144,7 @@ class AmqpConnection:
         self.message_count = 0
         """Methods and messages that it has sent."""
         self.octets = OctetCounters()
-        """What passed through its socket."""
+        """Counts of the octets that passed through its socket."""
         self.state = ConnectionState.GREETING
         self._broker = broker
         self._limits = limits
@@ -162,7 +162,7 @@ class AmqpConnection:
         """Input that `go_on` is to handle."""
         self._unfinished: Unfinished | None = None
         self.held = HeldPublishes()
-        """What waits for the end of an alarm, until `unblock`."""
+        """Methods that wait for the end of an alarm, until `unblock`."""
         self._alarms = alarms
         self.must_not_be_read = False
         """Whether so much is held that no more is to be read before `unblock`."""

@@ -21,7 +21,7 @@ _CONTENT = struct.Struct(">HHQ")
 _CONTENT_FRAME = struct.Struct(">BHIHHQ")
 """A frame's start, and what the payload of a content header begins with."""
 _HEADER_BYTES = 8 + _CONTENT.size
-"""What a frame has besides the properties."""
+"""The bytes of a frame besides the properties."""
 _BODY_FRAME = struct.Struct(">BBHI")
 """The end of the frame before, and a frame's start."""
 _END = bytes([FRAME_END])

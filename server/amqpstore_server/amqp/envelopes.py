@@ -303,7 +303,7 @@ class SimpleTargets:
     def _find(self, target: Target, header: ContentHeader) -> tuple[Route, ParsedEnvelope] | None:
         """Return a target's route and envelope; None if its messages need a decision."""
         publish, access = target.publish, self._access
-        route = self._router.shared(publish.exchange, publish.routing_key)
+        route = self._router.shared_route(publish.exchange, publish.routing_key)
         if (
             route is None
             or not route.is_simple

@@ -13,9 +13,9 @@ class Heartbeat:
     def __init__(self, interval_s: int, now: float) -> None:
         self.interval_s = interval_s
         self.received_at = now
-        """When bytes were received last."""
+        """The time at which bytes were received last."""
         self.sent_at = now
-        """When bytes were sent last."""
+        """The time at which bytes were sent last."""
 
     def is_due(self, now: float) -> bool:
         """Tell whether a heartbeat should be sent: nothing was sent for half an interval."""

@@ -28,11 +28,12 @@ _OVERTAKING = frozenset(
 
 _MAX_BYTES = 16 << 10
 _CONSUMERS_MAX_BYTES = 256 << 10
-"""What is held of one connection before it is not read any more; more if it has something to ack.
-Memory may be what the alarm is about, and each publisher has as much."""
+"""The bytes that are held of one connection before it is no longer read; more if it has something
+to ack. Memory may be what the alarm is about, and each publisher has as much.
+"""
 
 _MESSAGE_BYTES = 256
-"""What a message counts besides its body and properties."""
+"""The bytes that a message counts besides its body and properties."""
 
 
 class AlarmState(Protocol):

@@ -15,7 +15,7 @@ from amqpstore_server.protocol.handshake import HANDSHAKE_FRAME_BYTES
 from amqpstore_server.protocol.spec import FRAME_MIN_SIZE, PROTOCOL_HEADERS
 
 _TLS_RECORD = b"\x16\x03"
-"""What the handshake of TLS begins with."""
+"""The first bytes of a handshake of TLS."""
 
 
 class Negotiation:
@@ -38,7 +38,7 @@ class Negotiation:
         self._log = log
         self.mechanism = ""
         self.client_properties: dict[str, Any] = {}
-        """What the client says of itself."""
+        """The client's description of itself."""
         self._capabilities: dict[str, Any] = {}
 
     def speaks(self, header: bytes) -> bool:

@@ -29,7 +29,7 @@ _SERVER_NAMED = "amq.gen-"
 
 
 _COUNTED = (methods.QueueDeclare, methods.QueuePurge)
-"""Whose answer says how many messages are in a queue."""
+"""Methods whose answer says how many messages are in a queue."""
 
 
 class Topology:

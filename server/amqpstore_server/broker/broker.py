@@ -75,7 +75,7 @@ class Broker:
         """
         self._past = ChannelCounters()
         self._past_departures = Departures()
-        """What the virtual hosts that were deleted had counted."""
+        """The counts of virtual hosts that were deleted."""
         store = context.store
         names = store.definitions("vhosts")
         if not names:

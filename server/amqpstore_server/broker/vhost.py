@@ -99,14 +99,14 @@ class VirtualHost:
         self.name = name
         self.context = context
         self.limits: Limits = {}
-        """What its operator allows it, by RabbitMQ's names: see `quotas`."""
+        """The limits that its operator has set, by RabbitMQ's names: see `quotas`."""
         self.metadata: Mapping[str, Any] = {}
-        """What its operator says of it: `description` and `tags`."""
+        """The operator's description of it: `description` and `tags`."""
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.channel_totals = ChannelTotals()
         self.departures = Departures()
-        """What has left all of its queues, those that are deleted among them."""
+        """Counts of messages that have left its queues, deleted ones among them."""
         self.owned_queues = OwnedQueues(
             context, partial(weak_method(self.delete_queue), reason=Departure.OWNER_GONE)
         )

@@ -79,7 +79,7 @@ class FrameReader(Generic[_F]):
         self._max_content_bytes = max_content_bytes
         self._tags = tags
         self._begin = TAG_BYTES if tags is not None else 0
-        """Where a frame begins among the bytes that were received."""
+        """The offset of a frame among the bytes that were received."""
         self._received = bytearray()
 
     def receive(self, received: bytes) -> None:

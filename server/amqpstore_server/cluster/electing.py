@@ -59,7 +59,7 @@ class Electing:
         self._until = -inf
         """The time until which the lease is there for certain."""
         self._dead_at = inf
-        """When the lease of a doubtful candidacy is gone, and with it the request."""
+        """The time at which the lease of a doubtful candidacy is gone, and with it the request."""
 
     def _go(self, state: Candidacy) -> None:
         if state not in NEXT[self.state]:

@@ -80,7 +80,7 @@ NEXT = {
     Stream.COPYING: {Stream.NONE},
     Stream.STREAMING: {Stream.NONE},
 }
-"""What may follow each state: nothing else is legal."""
+"""The states that may follow each state: nothing else is legal."""
 
 
 class Following:
@@ -107,9 +107,10 @@ class Following:
         self._timing = timing
         self._effects = effects
         self.claim = Claim(0, START)
-        """Which process of its member this is, and what it knows to be confirmed."""
+        """The process of its member that this is, and what it knows to be confirmed."""
         self.withheld = ""
-        """Why it does not follow the leader that there is: that lacks what was confirmed."""
+        """The reason why it does not follow the present leader: that one lacks what was confirmed.
+        """
         self._leader_protocol = FOUNDED_PROTOCOL
         self._link: int | None = None
         self._welcome: Welcome | None = None

@@ -18,7 +18,7 @@ names the one that it takes. Version 2 adds `Claim` and `Leave`; version 3 adds 
 tags of `frame_tags`, which a follower asks for when it connects.
 """
 FOUNDED_PROTOCOL = 1
-"""What the members of a new group have to speak at least."""
+"""The lowest version that the members of a new group have to speak."""
 CLAIM_PROTOCOL = 2
 TAG_PROTOCOL = 3
 MAX_TERM = (1 << 19) - 1

@@ -61,7 +61,7 @@ class InSyncList:
         """Members that were offered, with the revision of the list that a lost request compares."""
         self._change: _Change | None = None
         self.floor: FloorChange | None = None
-        """What the next change says of how far everything is confirmed."""
+        """The position up to which everything is confirmed, as the next change says it."""
 
     @property
     def waits_for(self) -> frozenset[str]:

@@ -77,7 +77,9 @@ class View(NamedTuple):
     """All keys of a group, as one linearizable read returned them."""
 
     cluster: int
-    """Which etcd cluster answered: one that was made anew or restored has another number."""
+    """The id of the etcd cluster that answered: one that was made anew or restored has another
+    number.
+    """
     revision: int
     rows: Mapping[str, EtcdRow]
 
@@ -228,7 +230,7 @@ class MemberIdentity(NamedTuple):
     cluster: int
     """The etcd cluster that it belongs to. It has nothing to do with any other."""
     replicate: str = ""
-    """Where other members reach it: host:port."""
+    """The address at which other members reach it: host:port."""
     amqp: str = ""
     is_damaged: bool = False
     """Whether its last recovery found damage: it stands for election last."""

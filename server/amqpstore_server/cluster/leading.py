@@ -129,7 +129,7 @@ class Leader:
         """The request under way that changes neither the list nor the leader's key."""
         self._ask_at = now
         self._floor = FloorChange(won.view.floor, won.view.changed(FLOOR))
-        """What is in etcd of how far everything is confirmed."""
+        """The position up to which everything is confirmed, as it is in etcd."""
         self._waiting: list[tuple[int, Hello]] = []
         self._is_unsure = False
         """Whether a request has failed, or its answer was lost, and etcd was not read since."""
@@ -145,7 +145,7 @@ class Leader:
         self._viewed_at = now
         self._slow = SlowFollowers(timing, now)
         self._leaves_for: LeaveReason | None = None
-        """Why the member leaves the list that etcd is asked to drop."""
+        """The reason why the member leaves the list that etcd is asked to drop."""
         self.left: dict[str, LeaveReason] = {}
         """The members that have left the list in this term and are not back, and why."""
         self.leave_counts = dict.fromkeys(LeaveReason, 0)

@@ -51,7 +51,7 @@ class FollowerProgress:
         self.common = START
         """Behind it the follower lacks all, or has to replace it."""
         self.generation = 0
-        """Which process of its member it is; 0 if it does not say."""
+        """The number of the process of its member; 0 if it does not say."""
         self.is_streaming = False
         self.acked = 0
         self.is_retrying = False
@@ -59,11 +59,14 @@ class FollowerProgress:
         count that it receives something.
         """
         self.heard_at = heard_at
-        """When it last acked something, or a part of a frame, or connected for the first time."""
+        """The time at which it last acked something, or a part of a frame, or connected for the
+        first time.
+        """
         self.received_at = -inf
-        """When it last said that it is receiving something, with nothing on disk yet."""
+        """The time at which it last said that it is receiving something, with nothing on disk yet.
+        """
         self.spoke_at = heard_at
-        """When anything came from it: an ack, or the answer to a beat."""
+        """The time at which anything last came from it: an ack, or the answer to a beat."""
         self.held_up_s = 0.0
         """For how long it has lately lacked what others had had for a while."""
         self.followed = 0

@@ -11,7 +11,7 @@ from amqpstore_server.cluster.keys import STATE, EtcdRow, MemberIdentity, View, 
 from amqpstore_server.cluster.timing import Timing
 
 Outcome = Literal["done", "refused", "unknown"]
-"""What became of a transaction. Without an answer it is unknown: it may happen later."""
+"""The outcome of a transaction. Without an answer it is unknown: it may happen later."""
 
 
 class Leadership(NamedTuple):

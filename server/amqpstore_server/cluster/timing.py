@@ -71,7 +71,7 @@ class Timing(NamedTuple):
     drops_within_s: float = 600.0
     """The time within which three drops from the list make a follower wait."""
     first_wait_s: float = 10.0
-    """What it waits for the first time; each further time twice as long."""
+    """The time that such a follower waits at first; each further time twice as long."""
     longest_wait_s: float = 60.0
 
     @property
@@ -84,11 +84,14 @@ class Health(NamedTuple):
     """Whether a machine is fit to lead, as its driver sees it. Waiting for others is no illness."""
 
     busy_since: float | None = None
-    """When the oldest local write or sync that has not returned began."""
+    """The time at which the oldest local write or sync that has not returned began."""
     turned_at: float | None = None
-    """When the event loop that serves clients last turned; None while there is none."""
+    """The time at which the event loop that serves clients last turned; None while there is none.
+    """
     opening_since: float | None = None
-    """When the store of a leader began to be opened; None while it is not being opened."""
+    """The time at which the store of a leader began to be opened; None while it is not being
+    opened.
+    """
     is_disk_low: bool = False
     """Whether the disk is nearly full, so that a leader takes no publishes."""
 

@@ -38,7 +38,8 @@ SERVED_PATHS = frozenset(
         "vhosts",
     ]
 )
-"""What the paths of the management door begin with: a prefix must not be taken for one of them."""
+"""The beginnings of the paths of the management door: a prefix must not be taken for one of them.
+"""
 
 PATH_PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*){1,16}")
 """One slash at its start: two would begin the address of another site."""

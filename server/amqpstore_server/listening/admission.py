@@ -39,7 +39,7 @@ class AcceptRate:
     def __init__(self, per_s: int = 0) -> None:
         self.per_s = per_s
         self._free_at = -math.inf
-        """When all that were let in will have had their share of the time."""
+        """The time at which all clients that were let in will have had their share."""
 
     def wait_s(self, now: float) -> float:
         """Return how long the next one has to wait."""

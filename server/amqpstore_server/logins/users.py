@@ -29,7 +29,7 @@ _IMPLIED = {
     "monitoring": frozenset({"management"}),
     "policymaker": frozenset({"management"}),
 }
-"""What else a user with a tag may do."""
+"""The tags whose rights a user with a tag has as well."""
 
 _log = logging.getLogger(__name__)
 

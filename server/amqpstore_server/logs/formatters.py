@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 _OF_EVERY_RECORD = logging.makeLogRecord({}).__dict__.keys()
-"""What logging itself says of a record; all else was given as `extra`."""
+"""Fields that logging itself gives a record; all others were given as `extra`."""
 
 
 class _FieldsFormatter(logging.Formatter):

@@ -97,7 +97,9 @@ class Committer:
         self._syncing: Batch | None = None
         self._ways = Ways()
         self._in_kernel: bool | None = None
-        """Which way the small batch goes that is being written; None if it is not a small one."""
+        """Whether the kernel syncs the small batch that is being written; None if it is not a small
+        one.
+        """
         self._began_s = 0.0
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._written: queue.SimpleQueue[_Written] = queue.SimpleQueue()

@@ -33,8 +33,8 @@ _YOUNG = 1
 """The oldest generation that these collections are of."""
 
 _THRESHOLDS = (10_000, 1, 4000)
-"""When Python collects by itself: at 10,000 objects, every other time the generation in between
-with them, and the oldest after 4000 of these.
+"""The thresholds at which Python collects by itself: at 10,000 objects, every other time the
+generation in between with them, and the oldest after 4000 of these.
 """
 
 
@@ -46,7 +46,7 @@ _UNSERVED_S = 0.1
 """The pause while no clients are connected, as some may be about to connect."""
 
 _BLOCK_S = 50e-9
-"""What it takes for each block of memory that Python has allocated, until it was measured."""
+"""The time for each block of memory that Python has allocated, until it was measured."""
 
 
 def keep_collections_short() -> None:

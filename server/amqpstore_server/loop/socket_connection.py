@@ -154,7 +154,7 @@ class SocketConnection:
         self._tasks: trio.Nursery | None = None
         """While `run` can start any."""
         self._unstarted: list[Callable[[], Awaitable[None]]] = []
-        """What it starts in its first turn."""
+        """Tasks that it starts in its first turn."""
         self._is_ending = False
         self._unsent: list[bytes | memoryview] = []
         self._reading = trio.CancelScope()
@@ -177,7 +177,7 @@ class SocketConnection:
         self._is_writing = False
         """Whether a task waits for the socket to accept the rest."""
         self._rest = b""
-        """What was read, and is handled in later rounds."""
+        """The rest of what was read, which is handled in later rounds."""
 
     @property
     def name(self) -> str:

@@ -107,7 +107,7 @@ class Sockets:
         self._selector = select.epoll()
         self._readers: dict[int, SocketReader] = {}
         self.signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """What is written to this eventfd does the same as `wake`."""
+        """An eventfd: a write to it does the same as `wake`."""
         # Reports each write to it once, so no one has to read it.
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
         self._listeners: dict[int, SocketAcceptor] = {}
@@ -132,7 +132,7 @@ class Sockets:
         self._costly_was_read = False
         """In this round."""
         self.read_at = 0.0
-        """When something was read from a client that is not costly."""
+        """The time at which something was last read from a client that is not costly."""
         self._has_looked = False
         """`wait` has just asked the selector."""
         self._is_reading = False
@@ -140,7 +140,7 @@ class Sockets:
         self._hurried: dict[object, float] = {}
         """The time until which each is in a hurry."""
         self._return_at = math.inf
-        """When the next `wait` returns at the latest."""
+        """The time at which the next `wait` returns at the latest."""
 
     def let_accept(self, listener: HasDescriptor, arrivals: SocketAcceptor) -> None:
         """Have those accepted who connect to a listener, until it is closed: behind the ends of

@@ -49,7 +49,7 @@ _CHUNK_BYTES = 64 << 10
 """How much is encrypted before it is sent. What the socket does not take of it stays in memory."""
 
 _IDLE_RECORD_BYTES = 64
-"""What a record costs beside its content, at most, in what clients send."""
+"""The bytes of a record beside its content, at most, in what clients send."""
 
 MAX_IDLE_BYTES = 64 << 10
 """How much more than records with content a client may send: each KeyUpdate has the keys computed

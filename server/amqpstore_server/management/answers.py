@@ -30,7 +30,9 @@ SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""What every answer has, unless it sets another value: nothing is kept, guessed, framed or run."""
+"""Headers that every answer has, unless it sets another value: nothing is kept, guessed, framed or
+run.
+"""
 
 _ROWS_AT_ONCE = 50
 _SENT_AT_ONCE = 64 << 10
@@ -40,7 +42,7 @@ _LEVEL = 1
 """Lists become a twentieth or less by any level, and the others take several times as long."""
 
 Answer = Response
-"""What a handler returns."""
+"""The result of a handler."""
 
 
 class Pieces(Response):

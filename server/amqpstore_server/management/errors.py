@@ -22,8 +22,9 @@ from amqpstore_server.broker.errors import (
 from amqpstore_server.protocol.errors import AccessRefused, AmqpError, NotFound
 
 OBJECT_NOT_FOUND = "Object Not Found"
-"""What RabbitMQ says, always with the reason `Not Found`. Clients compare both, so that what is
-missing stands beside them, as `detail`."""
+"""The error that RabbitMQ gives, always with the reason `Not Found`. Clients compare both, so that
+what is missing stands beside them, as `detail`.
+"""
 
 
 class HttpError(PicklableError):

@@ -1,4 +1,4 @@
-"""Who may call a route."""
+"""The rights that a route asks of its callers."""
 
 import enum
 

@@ -50,7 +50,7 @@ class MetricsFormat:
         self._encode, self.content_type = choose_encoder(accept)
         is_open = self.content_type.startswith("application/openmetrics-text")
         self.end = _END if is_open else b""
-        """What comes after all metrics."""
+        """The line after all metrics."""
 
     def family(self, family: Metric) -> bytes:
         """Return a family as text."""

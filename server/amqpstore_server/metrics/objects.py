@@ -128,7 +128,7 @@ AMOUNTS: dict[str, tuple[str, Callable[[MessageSums], Amount]]] = {
     "_paged_out": ("Messages on disk alone", lambda sums: sums.on_disk),
     "_dlx": ("Dead letters that wait until others take them", lambda sums: sums.letters),
 }
-"""What there is in a queue, by the part of the metrics' names that says what is counted."""
+"""The amounts in a queue, by the part of the metrics' names that says what is counted."""
 
 _COUNTED = ("_ram", "_ready_ram", "_unacked_ram", "_persistent", "_paged_out", "_dlx")
 _SIZED = ("", "_ready", "_unacked", "_ram", "_persistent", "_paged_out", "_dlx")
@@ -303,7 +303,7 @@ _OF_ALL = (
     "channel_exchange_metrics",
     "channel_queue_metrics",
 )
-"""What `/metrics/per-object` has of objects."""
+"""The families of objects in `/metrics/per-object`."""
 
 OBJECT_METRICS = frozenset(PER_OBJECT + name for group in _OF_ALL for name in GROUPS[group].metrics)
 """The names of these."""

@@ -38,7 +38,7 @@ from amqpstore_server.protocol.primitives import (
 )
 
 _OWN_DEPTH = MAX_DEPTH + 8
-"""What the broker itself writes may have a client's tables inside its own."""
+"""The depth of tables that the broker itself writes: they may have a client's tables inside."""
 
 OWN_HEADERS = frozenset(
     {

@@ -28,7 +28,9 @@ _MAX_BYTES = 512
 """A shape takes about twice its header's bytes, for as long as the connection lives."""
 
 _LEARN_EVERY = 16
-"""Where headers have more shapes than are remembered, it is not worth learning each of them."""
+"""The interval of learning: where headers have more shapes than are remembered, it is not worth
+learning each of them.
+"""
 
 _PROPERTIES_AT = 12
 """Behind class id, weight and body size."""

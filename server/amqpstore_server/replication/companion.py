@@ -38,7 +38,7 @@ class LeaderCompanion:
     def __init__(self, leading: Leading, log: MemberLog, directory: str, term: int) -> None:
         self.term = term
         self.busy_since: float | None = None
-        """When the write under way here began, by the monotonic clock."""
+        """The time at which the write under way here began, by the monotonic clock."""
         self.on_committed: Callable[[], None] = lambda: None
         self.on_settled: Callable[[], None] = lambda: None
         """Called when definitions were committed that somebody waits for; in any thread."""

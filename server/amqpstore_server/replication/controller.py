@@ -112,9 +112,12 @@ class Controller:
         """Whom etcd names as the leader."""
         self.log = log
         self.turned_at: float | None = None
-        """When the event loop that serves clients last turned; None while there is none."""
+        """The time at which the event loop that serves clients last turned; None while there is
+        none.
+        """
         self.opening_since: float | None = None
-        """When the store of a leader began to be opened; None once clients are served."""
+        """The time at which the store of a leader began to be opened; None once clients are served.
+        """
         self.is_disk_low = False
         """Whether the disk of a leader is nearly full."""
         self.serves_until = 0.0

@@ -112,7 +112,7 @@ class DiskLane:
         answers: DiskAnswers,
     ) -> None:
         self.busy_since: float | None = None
-        """When the job under way began, by the monotonic clock."""
+        """The time at which the job under way began, by the monotonic clock."""
         self._store: FollowerStore | None = store
         self._reopen = reopen
         self._log = log

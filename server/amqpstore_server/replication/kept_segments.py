@@ -38,7 +38,7 @@ class KeptSegments:
         """The time until which all from a number on are held, by the monotonic clock."""
         shutil.rmtree(os.path.join(directory, KEPT, _COPIES), ignore_errors=True)
         self.ends: dict[int, int] = {}
-        """Where each ends, by number."""
+        """The end of each segment, by number."""
         with suppress(FileNotFoundError):
             names = os.listdir(os.path.join(directory, KEPT))
             self.ends = dict(sorted(filter(None, map(kept_segment, names))))

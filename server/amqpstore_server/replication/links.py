@@ -45,7 +45,7 @@ _PROGRESS_S = 0.2
 _LAST_READ_S = 1.0
 """How long the peer has, once nothing more is sent to it, to end the connection as well."""
 _USER_TIMEOUT_MS = 10_000
-"""What TCP waits for acknowledgements of a machine that is gone."""
+"""The time that TCP waits for acknowledgements of a machine that is gone."""
 
 MemberSocket: TypeAlias = socket.socket | TlsStream
 Write: TypeAlias = Callable[[Frame], None]
@@ -71,7 +71,7 @@ class _Rest:
 
 
 _Item: TypeAlias = tuple[bytes, bytes] | _Rest | Callable[[Write], None]
-"""What waits to be sent: a frame, the rest of one, or a job that sends many."""
+"""An item that waits to be sent: a frame, the rest of one, or a job that sends many."""
 
 
 class LinkEvents(Protocol):

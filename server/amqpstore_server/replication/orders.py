@@ -17,9 +17,9 @@ class Orders:
         self.companion: LeaderCompanion | None = None
         """With it the store is to be opened."""
         self.deposed = ""
-        """Why the leadership of `companion` has ended; empty as long as it has not."""
+        """The reason why the leadership of `companion` has ended; empty as long as it has not."""
         self.failure: BaseException | None = None
-        """Why the process has to end."""
+        """The reason why the process has to end."""
         self.is_stopping = False
         """Whether somebody has asked the process to stop."""
 

@@ -25,7 +25,7 @@ from amqpstore_server.listening.proxy_protocol import (
 )
 
 Door: TypeAlias = Literal["amqp", "amqps", "http", "https"]
-"""What the client speaks after this header: with the leader, TLS included."""
+"""The protocol that the client speaks after this header: with the leader, TLS included."""
 
 _TLV = struct.Struct(">BH")
 _ALPN = 1

@@ -35,7 +35,7 @@ from amqpstore_server.statistics.series import (
 from amqpstore_server.statistics.volatile import VolatileCounts
 
 MAX_BYTES = 48 << 20
-"""What the samples of queues, exchanges, connections and channels may take in memory."""
+"""The memory that the samples of queues, exchanges, connections and channels may take."""
 
 _TOTALS_S = 1.0
 _OBJECTS_S = 5.0

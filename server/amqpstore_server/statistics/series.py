@@ -15,7 +15,9 @@ RATE_MS = 5000
 """Rates are those of this time, as in RabbitMQ."""
 
 _LEAST_SAMPLES = 13
-"""What a ring keeps however little memory there is: a minute of samples every five seconds."""
+"""The number of samples that a ring keeps however little memory there is: a minute of samples every
+five seconds.
+"""
 
 
 class SampleRetention(NamedTuple):
@@ -26,7 +28,7 @@ class SampleRetention(NamedTuple):
 
 
 _SERIES_BYTES = 1500
-"""What a series takes in memory besides its samples."""
+"""The memory that a series takes besides its samples."""
 
 TOTALS = (
     SampleRetention(1000, 66),

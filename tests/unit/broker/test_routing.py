@@ -90,8 +90,8 @@ def test_an_exchange_that_is_missing_or_internal_is_refused(simulated: Simulated
     assert [queue.name for queue in simulated.vhost.router.route(parsed).queues] == ["a"]
     assert simulated.vhost.router.route(missing).queues == []
     # What it has found is not open to clients.
-    assert simulated.vhost.router.shared("inside", "") is None
-    assert simulated.vhost.router.shared("missing", "") is None
+    assert simulated.vhost.router.shared_route("inside", "") is None
+    assert simulated.vhost.router.shared_route("missing", "") is None
     with pytest.raises(AccessRefusedError):
         list(simulated.vhost.router.routes(parsed, messages))
     simulated.exchange("outside")
@@ -256,20 +256,20 @@ def test_keys_that_lead_to_the_same_queues_share_a_route(simulated: SimulatedBro
         simulated.bind(exchange, "a", "a.#")
         simulated.bind(exchange, "b", "*.both")
     router = simulated.vhost.router
-    one, two = (router.shared("e", f"a.{number}") for number in range(2))
+    one, two = (router.shared_route("e", f"a.{number}") for number in range(2))
     assert one is not None
     assert one is two
     assert [queue.name for queue in one.queues] == ["a"]
-    both = router.shared("e", "a.both")
+    both = router.shared_route("e", "a.both")
     assert both is not None
     assert {queue.name for queue in both.queues} == {"a", "b"}
     # Each exchange counts what goes through it.
-    other = router.shared("f", "a.1")
+    other = router.shared_route("f", "a.1")
     assert other is not None
     assert other is not one
     assert other.counters is not one.counters
     simulated.vhost.bindings.unbind(simulated.vhost.queue("a"), "e", "a.#", {})
-    found = router.shared("e", "a.1")
+    found = router.shared_route("e", "a.1")
     assert found is not None
     assert found.queues == []
 
@@ -279,7 +279,7 @@ def test_what_reads_properties_has_no_shared_route(simulated: SimulatedBroker) -
         more = {"x_delayed_type": "direct"} if "delayed" in kind else {}
         simulated.exchange(f"e{number}", kind, **more)
         simulated.bind(f"e{number}", "a", "k")
-        assert simulated.vhost.router.shared(f"e{number}", "k") is None
+        assert simulated.vhost.router.shared_route(f"e{number}", "k") is None
 
 
 def test_a_draw_is_made_for_each_message(simulated: SimulatedBroker) -> None:
@@ -299,7 +299,7 @@ def finding(simulated: SimulatedBroker, exchange: str, **headers: Any) -> tuple[
     """A message of 41 routing keys, and the steps that find its route."""
     headers = {"CC": [f"{number}" for number in range(40)], **headers}
     parsed, messages = labelled(exchange, "key", "x", headers=headers)
-    return parsed, messages, simulated.vhost.router.finding(parsed)
+    return parsed, messages, simulated.vhost.router.searching(parsed)
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, kind: type[Exchange]) -> list[str]:
@@ -382,7 +382,7 @@ def test_what_changes_between_the_steps_is_not_remembered(
             names(router.routes(parsed, messages))
         return
     assert names(router.routes(parsed, messages)) == ["a", "b"][change == "deleted" :]
-    assert [*router.finding(parsed)]
+    assert [*router.searching(parsed)]
     assert names(router.routes(parsed, messages)) == ["b"]
 
 

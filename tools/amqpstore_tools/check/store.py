@@ -114,7 +114,7 @@ class Checked:
     rows: Rows | None = None
     """The sound rows of the catalog; None if it cannot be used."""
     shortfall: Shortfall = field(default_factory=Shortfall)
-    """What was durable and is missing in the log."""
+    """Durable batches and messages that are missing in the log."""
     damaged_rows: set[tuple[str, str]] = field(default_factory=set)
     """Table and key of the damaged rows; the key is empty if the whole table is damaged."""
 

@@ -45,8 +45,8 @@ class Outside:
         self.damaged: list[str] = []
         """Messages that the store gave up because it could not read them."""
         self.put_off: list[str] = []
-        """Why a checkpoint, requested or made while closing, has to wait until the disk works
-        again.
+        """The reason why a checkpoint, requested or made while closing, has to wait until the disk
+        works again.
         """
         # By id, and by queue and sequence, so that removed messages are known without reading them.
         self._names: dict[int, str] = {}

@@ -32,7 +32,7 @@ _WRITES, _FLUSHES = 4, 15
 
 IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 _OF_OTHERS = {"overlay", "9p", "virtiofs", "nfs", "nfs4", "cifs", "smb3", "ceph", "zfs", "vboxsf"}
-"""Whose syncs are done elsewhere: the kernel here knows of no device."""
+"""File systems whose syncs are done elsewhere: the kernel here knows of no device."""
 
 
 class Mounted(NamedTuple):

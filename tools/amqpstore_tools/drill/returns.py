@@ -27,7 +27,7 @@ class Comeback(Protocol):
     """
 
     did: str
-    """What happens, in words."""
+    """The event, in words."""
 
     def __init__(self, group: DrilledGroup, leader: DrilledMember) -> None: ...
 

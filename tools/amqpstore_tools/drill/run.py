@@ -66,7 +66,7 @@ class DrillRun:
         self.rounds_follow = False
         """Whether a round continues where the one before it ended, each with one disk to check."""
         self.doing = ""
-        """What takes longer than the rest of a round, while it is done."""
+        """The work that takes longer than the rest of a round, while it is done."""
         self._show = show
         self._start = time.monotonic()
 

@@ -80,7 +80,7 @@ class Account:
     findings: list[DrillFinding] = field(default_factory=list)
     timeline: list[Step] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    """What could not be tried here, and why."""
+    """Parts that could not be tried here, and why."""
 
     seconds: float = 0.0
     left_out: str = ""

@@ -38,7 +38,7 @@ _MAX_STARTS = 4 << 20
 
 _LENGTH = struct.Struct(">I")
 _LENGTH_PLACE = 20
-"""Where the length of a record's payload is in its header."""
+"""The offset of the length of a record's payload in its header."""
 
 _MESSAGE = int(Kind.MESSAGE)
 _KIND_PLACE = 4

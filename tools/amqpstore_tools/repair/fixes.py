@@ -62,7 +62,7 @@ FIXES = {
     "again",
     "prepared-incomplete": "it stays undecided, with the messages that are left",
 }
-"""What is done, by code; findings with any other code do not cause a repair."""
+"""The fixes, by code; findings with any other code do not cause a repair."""
 
 NAMES_ONLY = frozenset({"file-unknown", "file-wrong-kind"})
 """Findings that are fixed by moving files away."""

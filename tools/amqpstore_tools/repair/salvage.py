@@ -22,7 +22,7 @@ from amqpstore.errors import DamageError
 from amqpstore.system.filenames import CATALOG_FILE
 
 _OF_ONE_COMMIT = ("store", "heads", "index", "queues", "prepared")
-"""What these say of messages is true only together."""
+"""Tables that only together tell the truth about messages."""
 
 
 class Salvaged(NamedTuple):

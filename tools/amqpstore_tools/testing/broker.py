@@ -84,7 +84,7 @@ class MemoryBroker:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self.survived = ""
-        """What survived the last crash although it was not synced."""
+        """A description of what survived the last crash although it was not synced."""
         self.disk = Disk()
         # Bound but not listened on: while the broker is down no one else gets its port.
         self._place = socket.socket()

@@ -125,7 +125,7 @@ class _Branch:
         self.suspended: set[BranchChannel] = set()
         self.prepared: PreparedWork | None = None
         self.underway = ""
-        """What is being done with it in steps; empty if nothing is."""
+        """The operation that is under way in steps; empty if there is none."""
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:

@@ -145,13 +145,13 @@ class LocalTransaction:
         self._is_adding = False
         """Whether a commit has begun, which has not ended yet."""
         self._fates: dict[Delivery, Fate] = {}
-        """What becomes of rejected messages that are dead letters."""
+        """The fates of rejected messages that are dead letters."""
         self._placed: list[tuple[amqpstore.Queue, int, bool]] = []
-        """What the commit puts in queues, in this order: how many messages, and whether they are
-        persistent.
+        """The enqueues of the commit, in this order: the queue, how many messages it gets, and
+        whether they are persistent.
         """
         self._cost = 0
-        """What the last step of the commit has moved: see `affordable`."""
+        """The cost of what the last step of the commit has moved: see `affordable`."""
 
     def publish(
         self, route: Route, envelope: ParsedEnvelope, messages: list[Message], flags: Flags

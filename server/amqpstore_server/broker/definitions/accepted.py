@@ -36,7 +36,7 @@ from amqpstore_server.broker.rules.settings import (
 )
 
 STREAMS = "streams"
-"""What policies may be for, and what there is nothing of."""
+"""An object that policies may be for, and of which there is none."""
 
 _ALIKE = 0.85
 """How alike two names are, from 0 to 1, if one may be a misspelling of the other."""

@@ -26,7 +26,7 @@ SEEN_AT_ONCE = 128
 """Messages that a step reads, and a filter looks at: about 2 ms."""
 
 MAX_PAYLOADS_BYTES = 16 << 20
-"""What the bodies of a page may have; those after them are cut to nothing."""
+"""The bytes that the bodies of a page may have; those after them are cut to nothing."""
 
 _POSITION = re.compile(r"(?:([0-9]{1,18}):)?([0-9]{1,18})")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 1 << 32
 _ROOM_PART = 0.13
-"""What a second adds to the share of time with room: half of it is of the last five."""
+"""The part that a second adds to the share of time with room: half of it is of the last five."""
 _MANY = 8
 
 

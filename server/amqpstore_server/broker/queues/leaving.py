@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENVELOPE_COST = 35
 _PROPERTY_BYTES_OF_ONE = 16
 _BYTES_OF_ONE = 512
-"""What a message costs besides 1, in about microseconds: if it differs in its properties from the
+"""The cost of a message besides 1, in about microseconds: if it differs in its properties from the
 one before it, and then for each of these bytes of them; and for each of these bytes of its body. A
 hundred deaths in x-death are 15 kB, looked through in each move.
 """

@@ -44,7 +44,9 @@ class LettersQueue(Queue):
     is_listed = False
     counts_as_route = False
     forwarding: Forwards | None = None
-    """What sends them on; None while the queue that they died in has not been restored."""
+    """The forwarding that sends them on; None while the queue that they died in has not been
+    restored.
+    """
 
     @property
     def reasons(self) -> Mapping[str, int]:

@@ -30,7 +30,7 @@ class Priorities:
         self._by_priority = {0: lowest}
         self._descending = [lowest]
         self._before = lowest.next_sequence
-        """What `published_count` does not count: what came before this start."""
+        """The messages that `published_count` does not count: they came before this start."""
         self._lazy = False
 
     def __iter__(self) -> Iterator[amqpstore.Queue]:

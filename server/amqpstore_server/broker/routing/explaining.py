@@ -71,7 +71,7 @@ def explain(
     }
     if explanation["refused"]:
         return explanation
-    route, steps = router.followed(envelope, arrived)
+    route, steps = router.traced_route(envelope, arrived)
     _add_steps(explanation, steps, arrived)
     if exchange == DEFAULT_EXCHANGE:
         explanation["steps"] = [_default_step(envelope.address[1], route.queues)]
@@ -81,7 +81,7 @@ def explain(
     for queue, row in zip(route.queues[:MAX_QUEUES], explanation["queues"], strict=False):
         if isinstance(queue, DelayQueue) and queue.exchange is not None:
             waited = edit_properties(raw, headers={DELAY_HEADER: -delay_ms(arrived)})
-            later = router.through(queue.exchange, envelope, decode_properties(waited))
+            later = router.route_from(queue.exchange, envelope, decode_properties(waited))
             row["later"] = [one.name for one in later.queues[:MAX_QUEUES]]
     return explanation
 
@@ -101,7 +101,8 @@ def _why_refused(router: Router, exchange: str) -> str:
 def _add_steps(
     explanation: Explanation, steps: list[RouteStep], properties: BasicProperties
 ) -> None:
-    # The first exchange that names another one is the one that led there: see `Router._walk`.
+    # The first exchange that names another one is the one that led there: see
+    # `Router._searching_from`.
     sources: dict[str, tuple[int, str]] = {}
     seen: set[Destination] = set()
     room = MAX_MATCHES

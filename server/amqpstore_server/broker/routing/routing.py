@@ -162,10 +162,10 @@ class Router:
         self.vhost = vhost
         self._context = context
         self._is_slow = False
-        """Whether the last route that `shared` had to look for took long."""
+        """Whether the last route that `shared_route` had to look for took long."""
         max_cached_bytes = context.limits.max_cached_bytes
         self.default_counters = ExchangeCounters()
-        """What the default exchange has counted: it is not in `exchanges`."""
+        """The counters of the default exchange: it is not in `exchanges`."""
         self._exchanges = exchanges
         self._queues = queues
         self._routes: _Routes[_Address, Route | None] = _Routes(max_cached_bytes)
@@ -174,8 +174,8 @@ class Router:
         self._read_routes: _Routes[tuple[str, tuple[str, ...], bytes], Route] = _Routes(
             max_cached_bytes
         )
-        self._found: tuple[ParsedEnvelope, tuple[Route, bool, bool]] | None = None
-        """What `finding` has found last, as of `_find`."""
+        self._searched: tuple[ParsedEnvelope, tuple[Route, bool, bool]] | None = None
+        """The last message that `searching` was called for, and its route, as of `_search`."""
         self._by_queues: dict[tuple[ExchangeCounters | Queue | None, ...], Route] = {}
         self.version = object()
         """Another one after each change: what was found out before may not hold any more."""
@@ -208,7 +208,7 @@ class Router:
         """Return the route of all messages of the broker's own with this address; None if it
         depends on more.
         """
-        route, is_shared, _ = self._find_address((exchange_name, (routing_key,)), _NO_PROPERTIES)
+        route, is_shared, _ = self._search_address((exchange_name, (routing_key,)), _NO_PROPERTIES)
         return route if is_shared else None
 
     def check(self, exchange_name: str) -> None:
@@ -225,7 +225,7 @@ class Router:
                 f"cannot publish to internal exchange '{exchange_name}' in vhost '{self.vhost}'"
             )
 
-    def shared(self, exchange_name: str, routing_key: str) -> Route | None:
+    def shared_route(self, exchange_name: str, routing_key: str) -> Route | None:
         """Return the route of all messages that a client publishes to an exchange with a routing
         key; None if it depends on more, is not open to clients, or has to be looked for in a later
         turn.
@@ -242,7 +242,7 @@ class Router:
         # What seems to be slow may have been interrupted, and processor time takes longer to read.
         clock_s = context.cpu_s if self._is_slow else context.elapsed_s
         began_s = clock_s()
-        route, is_shared, _ = self._find_address(address, _NO_PROPERTIES)
+        route, is_shared, _ = self._search_address(address, _NO_PROPERTIES)
         if (took_s := clock_s() - began_s) > _USUAL_S or self._is_slow:
             if self._is_slow:
                 self._took(took_s)
@@ -259,7 +259,7 @@ class Router:
         self._routes.remember(address, route, len(route.queues) if route else 0, address)
         return route
 
-    def finding(self, envelope: ParsedEnvelope) -> Iterator[None]:
+    def searching(self, envelope: ParsedEnvelope) -> Iterator[None]:
         """Find the route of a message of many routing keys, unless it is remembered, in steps:
         others may have their turn after each, as each key may be compared with thousands of
         bindings. To be called right before `routes`, each time.
@@ -269,12 +269,12 @@ class Router:
             return
         version = self.version
         properties = decode_properties(envelope.properties)
-        walk = yield from self._walking([exchange], envelope.address[1], properties)
+        walk = yield from self._searching_from([exchange], envelope.address[1], properties)
         queues = [queue for queue in walk.queues if not queue.is_deleted]
-        route = self._route(queues, walk)
+        route = self._route_to(queues, walk)
         # A route with bindings of before a change is not to be remembered.
         stays = version is self.version
-        self._found = envelope, (route, walk.is_shared and stays, walk.is_repeatable and stays)
+        self._searched = envelope, (route, walk.is_shared and stays, walk.is_repeatable and stays)
 
     def routes(
         self, envelope: ParsedEnvelope, messages: list[Message]
@@ -292,13 +292,13 @@ class Router:
         if address not in self._routes:
             cpu_s = self._context.cpu_s
             began_s = cpu_s()
-            route, is_shared, _ = self._find(envelope, _NO_PROPERTIES)
+            route, is_shared, _ = self._search(envelope, _NO_PROPERTIES)
             self._took(cpu_s() - began_s)
             self._remember(address, route if is_shared else None)
             if is_shared:
                 yield route, envelope, messages
                 return
-        yield from self._each(messages)
+        yield from self._routes_one_by_one(messages)
 
     def route(self, envelope: ParsedEnvelope) -> Route:
         """Return the route of one message, which may be the broker's own: internal exchanges are
@@ -312,18 +312,18 @@ class Router:
             return known
         if address not in self._own_routes:
             # Properties may have thousands of headers, and most routes do not depend on them.
-            route, is_shared, _ = self._find(envelope, _NO_PROPERTIES)
+            route, is_shared, _ = self._search(envelope, _NO_PROPERTIES)
             remembered = route if is_shared else None
             self._own_routes.remember(address, remembered, len(route.queues), address)
             if is_shared:
                 return route
-        return self._find(envelope, decode_properties(envelope.properties))[0]
+        return self._search(envelope, decode_properties(envelope.properties))[0]
 
-    def through(
+    def route_from(
         self, exchange: Exchange, envelope: ParsedEnvelope, properties: BasicProperties
     ) -> Route:
         """Return the route of a message that starts at an exchange, whatever its envelope says."""
-        return self._walk([exchange], envelope.address[1], properties)[0]
+        return self._search_from([exchange], envelope.address[1], properties)[0]
 
     def own_routes(self, messages: list[Message]) -> Iterator[tuple[Route, list[Message]]]:
         """Yield the routes of the broker's own messages, which are alike and have one address, each
@@ -332,23 +332,23 @@ class Router:
         """
         envelope = cast("ParsedEnvelope", messages[0].envelope)
         properties = decode_properties(envelope.properties)
-        route, is_shared, _ = self._find(envelope, properties)
+        route, is_shared, _ = self._search(envelope, properties)
         if is_shared:
             yield route, messages
             return
         for message in messages:
             yield self.route(cast("ParsedEnvelope", message.envelope)), [message]
 
-    def followed(
+    def traced_route(
         self, envelope: ParsedEnvelope, properties: BasicProperties
     ) -> tuple[Route, list[RouteStep]]:
         """Return the route of one message as `route` finds it, without remembering it, and each
         exchange on the way; the default exchange is not among them.
         """
         steps: list[RouteStep] = []
-        return self._find(envelope, properties, steps)[0], steps
+        return self._search(envelope, properties, steps)[0], steps
 
-    def _each(
+    def _routes_one_by_one(
         self, messages: list[Message]
     ) -> Iterator[tuple[Route, ParsedEnvelope, list[Message]]]:
         """Route message by message: the exchanges read more than the routing key. Raises:
@@ -356,13 +356,13 @@ class Router:
         """
         first = 0
         known = cast("ParsedEnvelope", messages[0].envelope)
-        route, is_repeatable = self._read(known)
+        route, is_repeatable = self._route_of_message(known)
         for index, message in enumerate(messages):
             if not index or (message.envelope is known and is_repeatable):
                 continue
             envelope = cast("ParsedEnvelope", message.envelope)
             try:
-                next_route, is_repeatable = self._read(envelope)
+                next_route, is_repeatable = self._route_of_message(envelope)
             except PreconditionFailedError:
                 yield route, known, messages[first:index]
                 raise
@@ -373,7 +373,7 @@ class Router:
             known = envelope
         yield route, known, messages[first:]
 
-    def _read(self, envelope: ParsedEnvelope) -> tuple[Route, bool]:
+    def _route_of_message(self, envelope: ParsedEnvelope) -> tuple[Route, bool]:
         """Return the route of one message, and whether equal messages have the same."""
         key = (*envelope.address, envelope.properties)
         route = self._read_routes.get(key)
@@ -384,28 +384,28 @@ class Router:
         properties = decode_properties(envelope.properties)
         if (exchange := self._exchanges.get(envelope.exchange)) is not None:
             exchange.check(properties)
-        route, _, is_repeatable = self._find(envelope, properties)
+        route, _, is_repeatable = self._search(envelope, properties)
         self._took(cpu_s() - began_s)
         if not is_repeatable:
-            self._found = None  # a draw is for one message
+            self._searched = None  # a draw is for one message
         elif len(envelope.properties) <= _CACHED_PROPERTIES_BYTES:
             self._read_routes.remember(key, route, len(route.queues), envelope.address)
         return route, is_repeatable
 
-    def _find(
+    def _search(
         self,
         envelope: ParsedEnvelope,
         properties: BasicProperties,
         steps: list[RouteStep] | None = None,
     ) -> tuple[Route, bool, bool]:
         """Return the route; whether it is the same for all properties; and whether it stays the
-        same. Args: steps, as of `_walking`.
+        same. Args: steps, as of `_searching_from`.
         """
-        if self._found is not None and self._found[0] is envelope:
-            return self._found[1]
-        return self._find_address(envelope.address, properties, steps)
+        if self._searched is not None and self._searched[0] is envelope:
+            return self._searched[1]
+        return self._search_address(envelope.address, properties, steps)
 
-    def _find_address(
+    def _search_address(
         self,
         address: _Address,
         properties: BasicProperties,
@@ -416,26 +416,26 @@ class Router:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
             found = [queue for queue in named if not queue.is_internal]
             walk = _Walk(found, self.default_counters, is_shared=True, is_repeatable=True)
-            return self._route(found, walk), True, True
+            return self._route_to(found, walk), True, True
         exchange = self._exchanges.get(exchange_name)
-        return self._walk([exchange] if exchange else [], keys, properties, steps)
+        return self._search_from([exchange] if exchange else [], keys, properties, steps)
 
-    def _walk(
+    def _search_from(
         self,
         exchanges: list[Exchange],
         keys: Iterable[str],
         properties: BasicProperties,
         steps: list[RouteStep] | None = None,
     ) -> tuple[Route, bool, bool]:
-        walking = self._walking(exchanges, keys, properties, steps)
+        walking = self._searching_from(exchanges, keys, properties, steps)
         while True:
             try:
                 next(walking)
             except StopIteration as end:
                 walk: _Walk = end.value
-                return self._route(walk.queues, walk), walk.is_shared, walk.is_repeatable
+                return self._route_to(walk.queues, walk), walk.is_shared, walk.is_repeatable
 
-    def _route(self, queues: list[Queue], walk: _Walk) -> Route:
+    def _route_to(self, queues: list[Queue], walk: _Walk) -> Route:
         """Return the route to some queues: the same for all addresses that lead there, so that
         their messages can be put in these queues together; unless it depends on more than the
         address, as then what becomes of a message there may do so too.
@@ -451,7 +451,7 @@ class Router:
             route = self._by_queues[key] = Route(queues, counters)
         return route
 
-    def _walking(
+    def _searching_from(
         self,
         exchanges: list[Exchange],
         keys: Iterable[str],

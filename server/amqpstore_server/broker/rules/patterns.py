@@ -48,9 +48,9 @@ _ACCEPTED = PatternLimit(1 << 62, 8 << 20, 1 << 62)
 """
 
 _QUANTIFIER, _REPEATED, _ANY, _UNICODE = 64, 16, 16, 640
-"""What weighs more than its bytes: each of `*+?`, each of the repetitions in `{n,m}`, each `.` or
-`[^`, and each class of Unicode's. By this a long list of names is light; the heaviest expressions
-that are kept take some 20 ms to compile, and those of requests 5 ms.
+"""Weights of what weighs more than its bytes: each of `*+?`, each of the repetitions in `{n,m}`,
+each `.` or `[^`, and each class of Unicode's. By this a long list of names is light; the heaviest
+expressions that are kept take some 20 ms to compile, and those of requests 5 ms.
 """
 
 _ESCAPED = re.compile(r"\\[^pPC]")

@@ -37,17 +37,18 @@ QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
 QUORUM = "quorum"
 DEFAULT_QUEUE_TYPE = "default_queue_type"
-"""What the metadata of a virtual host calls the type of queues that are declared without one."""
+"""The name in the metadata of a virtual host for the type of queues that are declared without one.
+"""
 
 PROTECTED = "protected_from_deletion"
-"""What the metadata of a virtual host has if that cannot be deleted."""
+"""The field in the metadata of a virtual host that says that it cannot be deleted."""
 
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 """Arguments that RabbitMQ refuses for quorum queues."""
 
 _MAX_MS = 1 << 52
 _MAX_COUNT = (1 << 63) - 1
-"""What clients write for no limit."""
+"""The number that clients write for no limit."""
 
 _MAX_NAME_BYTES = 255
 MAX_PURGE_UNDO_S = 366 * 24 * 3600

@@ -68,7 +68,7 @@ class ExchangeQueues:
             )
             parsed = parse_envelope(envelope.exchange, envelope.routing_key, raw, properties)
             messages = [Message(parsed, message.body) for message in group]
-            route = self._router.through(exchange, parsed, decode_properties(raw))
+            route = self._router.route_from(exchange, parsed, decode_properties(raw))
             if route.queues:
                 count += len(messages)
                 self._send(transaction, plan(route, parsed, messages))
@@ -104,7 +104,7 @@ class ExchangeQueues:
                 placement = destination.unlimited_placement(parsed)
                 transaction.add(destination, parsed, messages, placement)
             elif isinstance(destination, Exchange):
-                route = self._router.through(destination, parsed, properties)
+                route = self._router.route_from(destination, parsed, properties)
                 if route.queues:
                     self._send(transaction, plan(route, parsed, messages))
         transaction.commit()

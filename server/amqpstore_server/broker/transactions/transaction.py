@@ -27,8 +27,9 @@ _MAX_COLUMN = 4096
 """A column has about this many bytes and messages at most: it leaves memory as a whole."""
 
 _Places = tuple[object, ...]
-"""What messages of a column have in common: whether they are persistent, their priority, and where
-they go."""
+"""The properties that messages of a column have in common: whether they are persistent, their
+priority, and where they go.
+"""
 
 
 class Plan(NamedTuple):

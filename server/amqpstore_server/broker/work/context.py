@@ -114,17 +114,17 @@ class BrokerContext:
     dead_letters: Counter[tuple[str, LetterStrategy]] = field(default_factory=Counter)
     arrived_letters: int = 0
     departures: DepartureLog = field(default_factory=DepartureLog)
-    """What has left queues, for the log."""
+    """Counts of messages that have left queues, for the log."""
     logins: Counter[tuple[str, bool]] = field(default_factory=Counter)
     """By protocol, and whether the client was let in."""
     spent: float = 0
-    """What was spent of the budget of this turn: see `BrokerLimits`."""
+    """The part of the budget of this turn that was spent: see `BrokerLimits`."""
     cpu_s: Callable[[], float] = float
     """The processor time of this thread; 0 where a run is to be the same each time."""
     elapsed_s: Callable[[], float] = float
     """A clock that takes little time to read; as `cpu_s` otherwise."""
     move_cost: int = 0
-    """What the messages of the next move are expected to cost."""
+    """The expected cost of the messages of the next move."""
     move_ratio: float = 1.0
     """How many times as long as expected moves have taken lately, at least 1: a dead letter may be
     routed through thousands of bindings."""
@@ -135,7 +135,7 @@ class BrokerContext:
     pending_moves: int = 0
     """Transactions that moved messages and are not durable yet."""
     events: BrokerEvents = field(default_factory=BrokerEvents)
-    """Where everything that happens is told."""
+    """The events of the broker, and their listeners."""
     flush: Callable[[], None] = field(init=False)
     deferred: DeferredPublishes = field(init=False)
     late_acks: LateAcks = field(init=False)

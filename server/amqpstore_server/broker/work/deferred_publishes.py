@@ -29,7 +29,7 @@ disk.
 """
 
 _COPY_BYTES = 64
-"""What a message counts as in each of its queues, besides its body."""
+"""The bytes that a message counts in each of its queues, besides its body."""
 
 _MAX_COPIES = 64
 """The number of messages of one client, or of queues of one message, from which on they are flushed

@@ -119,4 +119,4 @@ _VALUES: Mapping[str, Callable[[str, str], Any]] = {
     "number": _number,
 }
 _LEFT_OUT = ("json", "number", "optional")
-"""What is not there if its field is empty."""
+"""Arguments that are left out if their field is empty."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Values = dict[str, Any]
-"""What the template of a page gets."""
+"""The values that the template of a page gets."""
 
 
 _OWN_PATH = re.compile(r"/(?![/\\])[!-~]*")

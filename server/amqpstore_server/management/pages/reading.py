@@ -385,4 +385,4 @@ STREAMS: dict[str, Callable[[Mapping[str, str]], charts.ReadNow]] = {
     "/stream/exchanges/{vhost}/{name}": lambda path: charts.exchange(path["vhost"], path["name"]),
     "/stream/connections/{name}": lambda path: charts.connection(path["name"]),
 }
-"""What reads the events of each stream, by its address."""
+"""The functions that read the events of each stream, by its address."""

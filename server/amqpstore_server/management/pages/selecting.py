@@ -18,7 +18,7 @@ from amqpstore_server.management.pages.api import PageApi, path_of
 _PIECE = 1000
 _MAX_SCANNED = 100_000
 _DONE = {"move": "moved", "copy": "copied", "replay": "replayed", "delete": "deleted"}
-"""What is done, and where the API's answer says how often it was."""
+"""The words for what was done, and the field of the API's answer that says how often."""
 
 
 class QueueSelection:

@@ -46,7 +46,7 @@ from amqpstore_server.protocol.field_table import Timestamp
 
 _MAX_SHORT_BYTES = 255
 _HEADER_BYTES = 12
-"""What a content header has before flags and properties: class, weight, size of the body."""
+"""The bytes of a content header before flags and properties: class, weight, size of the body."""
 _CONFIRM_S = 30.0
 _MAX_GOT = 10_000
 _MAX_GOT_BYTES = 64 << 20

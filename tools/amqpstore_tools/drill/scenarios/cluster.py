@@ -53,7 +53,7 @@ _TIMEOUT_S = 60.0
 _PUBLISHERS = (0, 1)
 _REFUSED = (StoreError, ToolError, OSError)
 _FORCED = "320 CONNECTION_FORCED"
-"""What clients are told when their leader leads no longer."""
+"""The error that clients get when their leader leads no longer."""
 _RETURNS_EVERY = 3
 """One round out of this many is one in which somebody comes back older."""
 _NOTED_S = 2.0

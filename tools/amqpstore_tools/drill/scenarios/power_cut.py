@@ -43,7 +43,9 @@ _MANUAL_OPERATIONS = 100
 """The steps of the manual are taken with an image after one operation out of this many."""
 
 _MANUAL_OPERATION = 50
-"""Which of them: early enough for a short run, and late enough for a store that holds something."""
+"""The number of that operation: early enough for a short run, and late enough for a store that
+holds something.
+"""
 _CHECKED_OF_HISTORIES = ("I1", "I2", "I3", "I5", "I6", "I8", "I9", "I10", "I11", "I12")
 _CHECKED_OF_MOVES = ("I4", "I5", "I7", "I9")
 CHECKED = tuple(
