@@ -12,7 +12,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Background:
-    """What a worker is doing: `work` names it, and is empty if it does nothing."""
+    """The work of a worker: `work` names it, and is empty if it does nothing."""
 
     def __init__(self, worker: Worker) -> None:
         self.work = ""

@@ -23,7 +23,7 @@ class SegmentsToKeep:
 
     @property
     def damaged_count(self) -> int:
-        """How many segments are damaged."""
+        """The number of damaged segments."""
         return len(self._damaged)
 
     def numbers(self) -> frozenset[int]:

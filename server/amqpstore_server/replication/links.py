@@ -118,7 +118,7 @@ class Link:
         """Whether the writing thread has something in hand that is not sent yet."""
         self._is_ending = False
         self._is_hung_up = False
-        """Whether nobody here wants what comes from now on."""
+        """Whether no one here wants what comes from now on."""
         self._has_read = threading.Event()
         """Set once nothing more is read."""
         self._threads = 2
