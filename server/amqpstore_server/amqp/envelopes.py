@@ -230,12 +230,12 @@ class SimpleTargets:
         if len(publishes.bodies) > 1:
             return self._defer_many(publishes, plain, known, channel)
         target, header = publishes.targets[0], publishes.headers[0]
-        found = known.get(target)
-        if found is None:
-            if (found := self._find(target, header)) is None:
+        route_and_envelope = known.get(target)
+        if route_and_envelope is None:
+            if (route_and_envelope := self._find(target, header)) is None:
                 return False
-            known[target] = found
-        route, alike = found
+            known[target] = route_and_envelope
+        route, alike = route_and_envelope
         message = Message(alike.with_values(header.properties), publishes.bodies[0])
         kind, routes = (plain, route.is_durable), ((route, ONE),)
         self._deferred.defer(

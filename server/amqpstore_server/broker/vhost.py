@@ -146,7 +146,7 @@ class VirtualHost:
 
     @property
     def counters(self) -> ChannelCounters:
-        """What all of its channels have counted until now, closed ones among them."""
+        """The counts of all of its channels until now, closed ones among them."""
         return self.channel_totals.total()
 
     # Exchanges.

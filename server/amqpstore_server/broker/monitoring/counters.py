@@ -99,7 +99,7 @@ class ChannelCounters(DeliveryCounters):
 
 
 class ChannelTotals:
-    """What has passed through the channels of a virtual host: counted once, by each channel, and
+    """Counts of what has passed through the channels of a virtual host: counted once, by each channel, and
     summed when somebody asks.
     """
 
@@ -107,7 +107,7 @@ class ChannelTotals:
 
     def __init__(self) -> None:
         self.past = ChannelCounters()
-        """What closed channels had counted, and what is counted by those that are not listed."""
+        """The counts of closed channels, and of those that are not listed."""
         self._open: set[ChannelCounters] = set()
 
     def begin(self) -> ChannelCounters:
