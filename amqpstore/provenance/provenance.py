@@ -304,14 +304,14 @@ class ProvenanceReader:
             number, file, size = segment
             if not self._reading.may_read(size):
                 return
-            for found in scan_file(file, size, number, self._reading.seed):
+            for record in scan_file(file, size, number, self._reading.seed):
                 if not self._reading.goes_on():
                     return
                 if not isinstance(record, Record) or record.kind != Kind.MESSAGE:
                     continue
-                if found.number == trail.id:
-                    self._read_record(trail, segment, found)
-                if found.number >= trail.id:
+                if record.number == trail.id:
+                    self._read_record(trail, segment, record)
+                if record.number >= trail.id:
                     return
 
 

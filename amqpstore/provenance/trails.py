@@ -17,7 +17,7 @@ class QueuePlace(NamedTuple):
 
 
 class TrailStep(NamedTuple):
-    """What happened to a message in one queue, in the batch `lsn`, sealed at `time_ms`.
+    """An event in the life of a message in one queue, in the batch `lsn`, sealed at `time_ms`.
 
     `detail` is that of the operation: when it expires, or how often it was delivered by then.
     """
@@ -31,7 +31,7 @@ class TrailStep(NamedTuple):
 
 @dataclass
 class Trail:
-    """What is known of one message. `message` is None if no sound record of it was found.
+    """The known history of one message. `message` is None if no sound record of it was found.
 
     `lsn` and `time_ms` are those of the batch that it was published in, 0 if that is gone.
     `came_from` is the id of the message that became this one, 0 if it was published, or if the log

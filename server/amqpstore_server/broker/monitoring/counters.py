@@ -99,8 +99,8 @@ class ChannelCounters(DeliveryCounters):
 
 
 class ChannelTotals:
-    """Counts of what has passed through the channels of a virtual host: counted once, by each channel, and
-    summed when somebody asks.
+    """Counts of what has passed through the channels of a virtual host: each channel keeps its own,
+    and they are summed when somebody asks.
     """
 
     __slots__ = ("_open", "past")
