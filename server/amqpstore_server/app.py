@@ -83,9 +83,7 @@ _TICK_S = 0.5
 _LAZY_COMMIT_S = 0.05
 """The longest time that acks wait for an fdatasync if nothing else needs one."""
 _STOP_S = 60.0
-"""The time that the service manager is asked for beyond the drain: the last checkpoint takes its
-time.
-"""
+"""The time to ask of the service manager beyond the drain, for the last checkpoint."""
 _LONG_S = 3600.0
 _CLOCK_LOOK_S = 1.0
 _DAY_S = 86_400.0

@@ -514,13 +514,11 @@ class Administration:
         )
         events = self.broker.context.events
         added = [self.broker.vhosts[name] for name in new if name in self.broker.vhosts]
-        announcements = (
-            definitions_events(definitions, added, before, rows) if events.is_heard else []
-        )
+        news = definitions_events(definitions, added, before, rows) if events.is_heard else []
         self._changed(
             by,
             "definitions imported",
-            *announcements,
+            *news,
             users=len(definitions.users),
             vhosts=len(definitions.vhosts),
             permissions=len(definitions.permissions) + len(definitions.topic_permissions),
