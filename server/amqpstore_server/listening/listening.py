@@ -68,7 +68,7 @@ def _listen_for_both(port: int) -> int:
 class Acceptor:
     """Accepts clients on a listener, and has them let in.
 
-    Args: admission, where they wait for that; admit, lets one in. others_first, whether nobody is
+    Args: admission, where they wait for that; admit, lets one in. others_first, whether no one is
     to be accepted now: given by a caller that tells of each arrival by calling `has_arrived`.
     """
 

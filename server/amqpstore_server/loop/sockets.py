@@ -62,7 +62,7 @@ should notice little.
 """
 
 _ENDS_FIRST_S = 2.0
-"""For how long at most nobody is let in because the ends of others have not been read. A client
+"""For how long at most no one is let in because the ends of others have not been read. A client
 that comes back at once is to find that it has left, but those that leave may have sent much before.
 """
 
@@ -124,9 +124,9 @@ class Sockets:
         self._costly: dict[int, SocketReader] = {}
         """Readable, or to be continued, but costly: they wait for the others."""
         self._leaving: dict[int, SocketReader] = {}
-        """Their clients have closed their side: they wait for the others too."""
+        """The readers whose clients have closed their side: they wait for the others too."""
         self._leaving_since = 0.0
-        """When the first of those was found."""
+        """The time at which the first of those was found."""
         self._share = Share(_PAUSE_RATIO)
         """Decides whether those who are costly have had their part of the time."""
         self._costly_was_read = False
