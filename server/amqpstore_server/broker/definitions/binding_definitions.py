@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class BindingHost(DeletingHost, Protocol):
-    """What bindings need of their virtual host."""
+    """A virtual host as its bindings need it."""
 
     limits: Limits
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExchangeHost(DeletingHost, Protocol):
-    """What exchanges need of their virtual host."""
+    """A virtual host as its exchanges need it."""
 
     limits: Limits
     policy_settings: PolicySettings
