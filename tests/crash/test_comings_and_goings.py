@@ -73,11 +73,11 @@ class Administered:
         do(operator.set_user(BY, User(name=user, password_hash=b"salt" + bytes(32))))
         for where in (vhost, "/"):
             asked = Permission(user=user, vhost=where, configure=f"^{user}", write=".*", read=".*")
-            do(operator.set_permission(BY, asked))
+            do(operator.permissions.set(BY, asked))
             of_queues = PolicyDefinition(
                 vhost=where, name=f"policy-{number}", pattern=queue, settings={"max-length": 50}
             )
-            do(operator.set_policy(BY, of_queues))
+            do(operator.policies.set(BY, of_queues))
         broker.broker.vhost(vhost).declare_queue(
             queue, durable=True, exclusive=False, auto_delete=False, arguments={}, connection=None
         )
@@ -90,6 +90,7 @@ class Administered:
         assert client.get(queue)
         broker.settle()
         client.channel.close()
+        client.channel.end_counting()
 
     def go(self, number: int) -> None:
         """Delete whatever there is of what came."""
@@ -101,8 +102,8 @@ class Administered:
             broker.settle()
         if vhost in broker.broker.vhosts:
             do(operator.delete_vhost(BY, vhost))
-        if any(one["name"] == f"policy-{number}" for one in operator.policies("/")):
-            do(operator.clear_policy(BY, "/", f"policy-{number}"))
+        if any(one["name"] == f"policy-{number}" for one in operator.policies.all("/")):
+            do(operator.policies.clear(BY, "/", f"policy-{number}"))
         if any(one["name"] == user for one in operator.users()):
             do(operator.delete_user(BY, user))
         broker.settle()

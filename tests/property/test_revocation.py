@@ -14,8 +14,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from amqpstore_server.administration.changes import AdministrationError
 from amqpstore_server.administration.definitions import Permission, VirtualHostDefinition
-from amqpstore_server.administration.operations import Administration, AdministrationError
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.monitoring.audit import By
@@ -76,14 +77,14 @@ class Revocation(RuleBasedStateMachine):
             return
         row = {"configure": configure, "write": write, "read": read}
         asked = Permission(user=USER, vhost=vhost, **row)
-        self.do(self.administration.set_permission(BY, asked))
+        self.do(self.administration.permissions.set(BY, asked))
         self.allowed[vhost] = row
         self.forget_unreadable(vhost, read)
 
     @rule(vhost=vhosts)
     def clear(self, vhost: str) -> None:
         if self.allowed[vhost] is not None:
-            self.do(self.administration.clear_permission(BY, USER, vhost))
+            self.do(self.administration.permissions.clear(BY, USER, vhost))
             self.allowed[vhost] = None
             self.forget_unreadable(vhost, "")
 

@@ -1,8 +1,9 @@
 """Operators' work with a broker: the one set of functions behind every door for them.
 
-- `operations`: list, set and delete users, virtual hosts, permissions and policies; import
-  definitions; `exporting`: export them; `telling`: the events of all this. `work`: how such work is
-  carried out in steps; `connected`: what they see of a connection.
+- `operations`: list, set and delete users and virtual hosts; import definitions; `permissions`,
+  `policies`: the same for these; `changes`: how all of them change a broker; `exporting`: export
+  definitions; `telling`: the events of all this. `work`: how such work is carried out in steps;
+  `connected`: what they see of a connection.
 - `parameters`: operator policies and limits as parameters of components; global parameters.
 - `messages`: browse, move, copy, delete and replay the messages of a queue; `rendering`: messages
   in JSON; `tables`: their properties, and arguments; `provenance`: where one came from, and what

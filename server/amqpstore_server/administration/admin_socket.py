@@ -21,6 +21,7 @@ import trio
 
 from amqpstore import DiskFullError
 from amqpstore.system.durability import reason_of
+from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.administration.definitions import DefinitionsError
 from amqpstore_server.administration.framing import (
     LENGTH,
@@ -29,11 +30,7 @@ from amqpstore_server.administration.framing import (
     address_in,
     framed,
 )
-from amqpstore_server.administration.operations import (
-    Administration,
-    AdministrationError,
-    MissingError,
-)
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.requests import carried_out
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.errors import BrokerError

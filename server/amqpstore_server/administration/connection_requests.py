@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.administration.connected import Connected
-from amqpstore_server.administration.operations import (
-    Administration,
-    AdministrationError,
-    MissingError,
-)
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.monitoring.audit import By

@@ -41,13 +41,13 @@ def export_definitions(
     definitions: dict[str, list[Any]] = {
         "users": list(_users(users)),
         "vhosts": [{"name": one.name, **_metadata(one)} for one in vhosts],
-        "permissions": administration.permissions(),
-        "topic_permissions": administration.topic_permissions(),
+        "permissions": administration.permissions.all(),
+        "topic_permissions": administration.permissions.all_topics(),
         "parameters": list(parameters(administration, vhost)),
         "global_parameters": [
             {"name": name, "value": value} for name, value in broker.global_parameters.items()
         ],
-        "policies": administration.policies(vhost),
+        "policies": administration.policies.all(vhost),
     }
     for kind, entries in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
         definitions[kind] = []

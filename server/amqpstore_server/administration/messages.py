@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from amqpstore import ReadLaterError
-from amqpstore_server.administration.operations import AdministrationError, MissingError
+from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.administration.rendering import rendered
 from amqpstore_server.administration.work import ResultT, Work
 from amqpstore_server.broker.broker import Broker

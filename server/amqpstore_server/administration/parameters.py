@@ -13,17 +13,14 @@ from typing import Any
 
 import msgspec
 
+from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.administration.definitions import (
     OPERATOR_POLICY,
     VHOST_LIMITS,
     GlobalParameter,
     ParameterDefinition,
 )
-from amqpstore_server.administration.operations import (
-    Administration,
-    AdministrationError,
-    MissingError,
-)
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.telling import global_parameter_event
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.monitoring.audit import By
@@ -37,7 +34,7 @@ def parameters(
 ) -> Iterator[dict[str, Any]]:
     """Yield all parameters, or those in a virtual host or of a component."""
     if component in ("", OPERATOR_POLICY):
-        for policy in administration.policies(vhost, operator=True):
+        for policy in administration.policies.all(vhost, operator=True):
             about = {key: policy.pop(key) for key in ("vhost", "name")}
             yield {"component": OPERATOR_POLICY, **about, "value": policy}
     if component in ("", VHOST_LIMITS):
@@ -49,10 +46,10 @@ def parameters(
 
 def set_parameter(administration: Administration, by: By, asked: ParameterDefinition) -> Work[None]:
     """Set a parameter. Raises: AdministrationError."""
-    administration.check_vhost(asked.vhost)
+    administration.changes.check_vhost(asked.vhost)
     try:
         if asked.component == OPERATOR_POLICY:
-            yield from administration.set_policy(by, asked.operator_policy, operator=True)
+            yield from administration.policies.set(by, asked.operator_policy, operator=True)
         elif asked.component == VHOST_LIMITS and asked.name == _LIMITS:
             yield from administration.set_vhost_limits(by, *asked.vhost_limits)
         elif asked.component == VHOST_LIMITS:
@@ -69,11 +66,11 @@ def clear_parameter(
     administration: Administration, by: By, vhost: str, component: str, name: str
 ) -> Work[None]:
     """Remove a parameter. Raises: MissingError."""
-    administration.check_vhost(vhost)
+    administration.changes.check_vhost(vhost)
     if all(one["name"] != name for one in parameters(administration, vhost, component)):
         raise MissingError(f"no parameter '{name}' of '{component}' in vhost '{vhost}'")
     if component == OPERATOR_POLICY:
-        yield from administration.clear_policy(by, vhost, name, operator=True)
+        yield from administration.policies.clear(by, vhost, name, operator=True)
     else:
         yield from administration.set_vhost_limits(by, vhost, {})
 

@@ -11,11 +11,8 @@ from amqpstore import ReadLaterError
 from amqpstore.provenance.provenance import ProvenanceReader
 from amqpstore.provenance.trails import Provenance, QueuePlace
 from amqpstore.queues.browsing import Browser
-from amqpstore_server.administration.operations import (
-    Administration,
-    AdministrationError,
-    MissingError,
-)
+from amqpstore_server.administration.changes import AdministrationError, MissingError
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.tables import shown_properties
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from amqpstore_server.administration.changes import AdministrationError
 from amqpstore_server.administration.connection_requests import CloseConnections, ListConnections
 from amqpstore_server.administration.definitions import (
     Permission,
@@ -34,7 +35,7 @@ from amqpstore_server.administration.message_requests import (
     ReplayMessages,
     UndoPurge,
 )
-from amqpstore_server.administration.operations import Administration, AdministrationError
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.request import OperatorRequest
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.definitions.accepted import policy_notes
@@ -153,8 +154,8 @@ class ListPermissions(OperatorRequest, tag="permissions list"):
         yield None
         administration.check_names(self.user, self.vhost)
         return {
-            "permissions": administration.permissions(self.user, self.vhost),
-            "topic_permissions": administration.topic_permissions(self.user, self.vhost),
+            "permissions": administration.permissions.all(self.user, self.vhost),
+            "topic_permissions": administration.permissions.all_topics(self.user, self.vhost),
         }
 
 
@@ -164,7 +165,7 @@ class SetPermission(OperatorRequest, tag="permissions set"):
     permission: Permission
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        yield from administration.set_permission(by, self.permission)
+        yield from administration.permissions.set(by, self.permission)
 
 
 class ClearPermission(OperatorRequest, tag="permissions clear"):
@@ -174,7 +175,7 @@ class ClearPermission(OperatorRequest, tag="permissions clear"):
     vhost: str
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        yield from administration.clear_permission(by, self.user, self.vhost)
+        yield from administration.permissions.clear(by, self.user, self.vhost)
 
 
 class SetTopicPermission(OperatorRequest, tag="permissions set-topic"):
@@ -183,7 +184,7 @@ class SetTopicPermission(OperatorRequest, tag="permissions set-topic"):
     permission: TopicPermission
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        yield from administration.set_topic_permission(by, self.permission)
+        yield from administration.permissions.set_topic(by, self.permission)
 
 
 class ClearTopicPermission(OperatorRequest, tag="permissions clear-topic"):
@@ -194,7 +195,7 @@ class ClearTopicPermission(OperatorRequest, tag="permissions clear-topic"):
     exchange: str | None = None
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        yield from administration.clear_topic_permission(by, self.user, self.vhost, self.exchange)
+        yield from administration.permissions.clear_topics(by, self.user, self.vhost, self.exchange)
 
 
 class ListPolicies(OperatorRequest, tag="policies list"):
@@ -206,7 +207,7 @@ class ListPolicies(OperatorRequest, tag="policies list"):
     def done(self, administration: Administration, _by: By) -> Work[Any]:
         yield None
         administration.check_names(vhost=self.vhost)
-        return administration.policies(self.vhost, operator=self.operator)
+        return administration.policies.all(self.vhost, operator=self.operator)
 
 
 class SetPolicy(OperatorRequest, tag="policies set"):
@@ -217,7 +218,7 @@ class SetPolicy(OperatorRequest, tag="policies set"):
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
         policy = self.policy
-        yield from administration.set_policy(by, policy, operator=self.operator)
+        yield from administration.policies.set(by, policy, operator=self.operator)
         noted = policy_notes(policy.apply_to, dict(policy.settings), operator=self.operator)
         return {"notes": noted}
 
@@ -230,7 +231,7 @@ class ClearPolicy(OperatorRequest, tag="policies clear"):
     operator: bool = False
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
-        yield from administration.clear_policy(by, self.vhost, self.name, operator=self.operator)
+        yield from administration.policies.clear(by, self.vhost, self.name, operator=self.operator)
 
 
 class Explain(OperatorRequest, tag="exchanges explain"):
@@ -253,7 +254,7 @@ class ExportDefinitions(OperatorRequest, tag="definitions export"):
 
     def done(self, administration: Administration, _by: By) -> Work[Any]:
         if self.vhost:
-            administration.check_vhost(self.vhost)
+            administration.changes.check_vhost(self.vhost)
         found = yield from export_definitions(
             administration, administration.broker, administration.all_users, self.vhost
         )
@@ -273,7 +274,7 @@ class ImportDefinitions(OperatorRequest, tag="definitions import"):
 
     def done(self, administration: Administration, by: By) -> Work[Any]:
         if self.vhost:
-            administration.check_vhost(self.vhost)
+            administration.changes.check_vhost(self.vhost)
         content, notes = of_vhost(self.content, self.vhost) if self.vhost else (self.content, [])
         definitions = yield partial(definitions_of, content, self.source)
         definitions.notes += notes

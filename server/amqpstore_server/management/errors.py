@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from amqpstore import DiskFullError
 from amqpstore.errors import PicklableError
-from amqpstore_server.administration.definitions import DefinitionsError
-from amqpstore_server.administration.operations import (
+from amqpstore_server.administration.changes import (
     AdministrationError,
     MissingError,
     ProtectedError,
 )
+from amqpstore_server.administration.definitions import DefinitionsError
 from amqpstore_server.broker.errors import (
     AccessRefusedError,
     BrokerError,

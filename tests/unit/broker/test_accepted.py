@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.administration.changes import AdministrationError
 from amqpstore_server.administration.definitions import PolicyDefinition, definitions_of, load
 from amqpstore_server.administration.importing import apply_definitions
-from amqpstore_server.administration.operations import Administration, AdministrationError
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import done
 from amqpstore_server.broker.definitions import accepted
 from amqpstore_server.broker.definitions.accepted import (
@@ -150,7 +151,7 @@ def test_a_policy_key_is_treated_alike_by_each_road(
         vhost="/", name="p", pattern="^q", settings={name: 1}, apply_to="queues"
     )
     try:
-        done(administration.set_policy(BY, asked, operator=is_operator))
+        done(administration.policies.set(BY, asked, operator=is_operator))
     except AdministrationError:
         assert treatment is Treatment.REFUSED
     else:
@@ -302,7 +303,7 @@ def test_dead_letters_go_at_least_once_by_each_road(simulated: SimulatedBroker, 
             definition = PolicyDefinition(
                 vhost="/", name="p", pattern="^q", settings=AT_LEAST_ONCE, apply_to="queues"
             )
-            done(administration.set_policy(BY, definition, operator=False))
+            done(administration.policies.set(BY, definition, operator=False))
         else:
             of_file = {**policy("p"), "definition": AT_LEAST_ONCE}
             assert imported(simulated, policies=[of_file]) == []

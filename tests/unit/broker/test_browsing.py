@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from amqpstore import Envelope, Message, MessageDamagedError, Run
-from amqpstore_server.administration.operations import AdministrationError, MissingError
+from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.broker.errors import AccessRefusedError, PreconditionFailedError
 from amqpstore_server.broker.messages.filters import Matcher, MessageFilter
 from amqpstore_server.broker.queues import browsing

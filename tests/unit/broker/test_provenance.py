@@ -8,11 +8,8 @@ import pytest
 
 from amqpstore import Options
 from amqpstore.format.records import OperationKind
-from amqpstore_server.administration.operations import (
-    Administration,
-    AdministrationError,
-    MissingError,
-)
+from amqpstore_server.administration.changes import AdministrationError, MissingError
+from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.provenance import (
     MAX_READ_S,
     MAX_READS,

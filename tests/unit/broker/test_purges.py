@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore_server.administration.operations import AdministrationError
+from amqpstore_server.administration.changes import AdministrationError
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.rules.policy import Policy
 from tests.simulated_broker import SimulatedBroker

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from amqpstore_server.administration.changes import AdministrationError
 from amqpstore_server.administration.messages import Selecting
-from amqpstore_server.administration.operations import AdministrationError
 from amqpstore_server.broker.errors import AccessRefusedError, ResourceLockedError
 from amqpstore_server.broker.messages.filters import MessageFilter
 from tests.simulated_broker import SimulatedBroker

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from amqpstore_server.administration import requests
+from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.administration.definitions import (
     Definitions,
     DefinitionsError,
@@ -17,12 +18,7 @@ from amqpstore_server.administration.definitions import (
     User,
     VirtualHostDefinition,
 )
-from amqpstore_server.administration.operations import (
-    STOPPED,
-    Administration,
-    AdministrationError,
-    MissingError,
-)
+from amqpstore_server.administration.operations import STOPPED, Administration
 from amqpstore_server.administration.requests import SetUser, carried_out
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.errors import AccessRefusedError, NotAllowedError
@@ -81,7 +77,7 @@ def test_a_deleted_user_loses_its_connections_permissions_and_login(server: Admi
     for client in clients:
         assert closed_with(client) == (320, "CONNECTION_FORCED - user 'guest' was deleted")
     assert not early.connection.is_finished
-    assert server.administration.permissions() == []
+    assert server.administration.permissions.all() == []
     assert not server.users.check(USER, b"guest")
     server.clients.clear()
     server.restart()
@@ -286,14 +282,14 @@ def test_a_permission_that_is_cleared_ends_consumers_and_refuses_publishers(
     client.ask(1, methods.QueueDeclare(queue="q", durable=True))
     client.ask(1, methods.BasicConsume(queue="q", consumer_tag="c"))
     client.answers.clear()
-    server.do(server.administration.clear_permission(BY, USER, "shop"))
+    server.do(server.administration.permissions.clear(BY, USER, "shop"))
     assert [type(answer.method) for answer in client.answers] == [methods.BasicCancel]
     (answer,) = client.ask(1, methods.QueueDeclare(queue="q", durable=True))
     assert isinstance(answer.method, methods.ChannelClose)
     assert answer.method.reply_code == 403
     # Given again, it counts at once.
     everything = Permission(user=USER, vhost="shop", **ALL)
-    server.do(server.administration.set_permission(BY, everything))
+    server.do(server.administration.permissions.set(BY, everything))
     client.ask(2, methods.ChannelOpen())
     (answer,) = client.ask(2, methods.QueueDeclare(queue="q", durable=True))
     assert isinstance(answer.method, methods.QueueDeclareOk)
@@ -302,16 +298,16 @@ def test_a_permission_that_is_cleared_ends_consumers_and_refuses_publishers(
 def test_topic_permissions_are_set_listed_and_cleared(server: Administered) -> None:
     administration = server.administration
     asked = TopicPermission(user=USER, vhost="shop", exchange="e", write="^a", read="^b")
-    server.do(administration.set_topic_permission(BY, asked))
+    server.do(administration.permissions.set_topic(BY, asked))
     # Other permissions do not touch it.
-    server.do(administration.set_permission(BY, Permission(user=USER, vhost="shop", **ALL)))
-    assert administration.topic_permissions(USER) == [
+    server.do(administration.permissions.set(BY, Permission(user=USER, vhost="shop", **ALL)))
+    assert administration.permissions.all_topics(USER) == [
         {"user": USER, "vhost": "shop", "exchange": "e", "write": "^a", "read": "^b"}
     ]
     with pytest.raises(MissingError):
-        done(administration.clear_topic_permission(BY, USER, "shop", "f"))
-    server.do(administration.clear_topic_permission(BY, USER, "shop"))
-    assert administration.topic_permissions() == []
+        done(administration.permissions.clear_topics(BY, USER, "shop", "f"))
+    server.do(administration.permissions.clear_topics(BY, USER, "shop"))
+    assert administration.permissions.all_topics() == []
 
 
 def test_topic_permissions_may_come_before_the_permissions_and_outlive_them(
@@ -320,28 +316,28 @@ def test_topic_permissions_may_come_before_the_permissions_and_outlive_them(
     administration, broker = server.administration, server.broker
     asked = TopicPermission(user=USER, vhost="shop", exchange="e", write="^a", read="^b")
     row = {"user": USER, "vhost": "shop", "exchange": "e", "write": "^a", "read": "^b"}
-    if administration.permissions(USER, "shop"):
-        server.do(administration.clear_permission(BY, USER, "shop"))
-    server.do(administration.set_topic_permission(BY, asked))
+    if administration.permissions.all(USER, "shop"):
+        server.do(administration.permissions.clear(BY, USER, "shop"))
+    server.do(administration.permissions.set_topic(BY, asked))
     for _ in range(2):
-        assert administration.topic_permissions(USER) == [row]
+        assert administration.permissions.all_topics(USER) == [row]
         # A restriction lets nobody in.
-        assert administration.permissions(USER, "shop") == []
+        assert administration.permissions.all(USER, "shop") == []
         with pytest.raises(NotAllowedError):
             broker.access(USER, "shop")
         with pytest.raises(MissingError):
-            done(administration.clear_permission(BY, USER, "shop"))
-        server.do(administration.set_permission(BY, Permission(user=USER, vhost="shop", **ALL)))
+            done(administration.permissions.clear(BY, USER, "shop"))
+        server.do(administration.permissions.set(BY, Permission(user=USER, vhost="shop", **ALL)))
         access = broker.access(USER, "shop")
         access.check("write", "exchange", "e")
         with pytest.raises(AccessRefusedError):
             access.check_topic("write", "e", "b")
-        server.do(administration.clear_permission(BY, USER, "shop"))
+        server.do(administration.permissions.clear(BY, USER, "shop"))
         with pytest.raises(AccessRefusedError):
             access.check("write", "exchange", "e")
-    server.do(administration.clear_topic_permission(BY, USER, "shop"))
+    server.do(administration.permissions.clear_topics(BY, USER, "shop"))
     with pytest.raises(MissingError):
-        done(administration.clear_topic_permission(BY, USER, "shop"))
+        done(administration.permissions.clear_topics(BY, USER, "shop"))
     assert "shop" not in [vhost for _, vhost, _ in broker.granted()]
 
 
@@ -355,19 +351,19 @@ def test_policies_are_set_and_cleared(server: Administered, operator: bool) -> N
     def policy(name: str, **definition: Any) -> PolicyDefinition:
         return PolicyDefinition(vhost="/", name=name, pattern="^q", settings=definition)
 
-    server.do(administration.set_policy(BY, policy("a", **{"max-length": 3}), operator=operator))
-    server.do(administration.set_policy(BY, policy("b", **{"max-length": 4}), operator=operator))
+    server.do(administration.policies.set(BY, policy("a", **{"max-length": 3}), operator=operator))
+    server.do(administration.policies.set(BY, policy("b", **{"max-length": 4}), operator=operator))
     assert server.vhost.queue("q").settings.max_length == 4
-    server.do(administration.clear_policy(BY, "/", "b", operator=operator))
+    server.do(administration.policies.clear(BY, "/", "b", operator=operator))
     assert server.vhost.queue("q").settings.max_length == 3
     server.restart()
     assert server.vhost.queue("q").settings.max_length == 3
     with pytest.raises(AdministrationError, match="no policy key 'max-lenght'"):
-        done(administration.set_policy(BY, policy("c", **{"max-lenght": 1})))
+        done(administration.policies.set(BY, policy("c", **{"max-lenght": 1})))
     with pytest.raises(AdministrationError, match="-1 is not from 0"):
-        done(administration.set_policy(BY, policy("c", **{"max-length": -1})))
+        done(administration.policies.set(BY, policy("c", **{"max-length": -1})))
     with pytest.raises(MissingError):
-        done(administration.clear_policy(BY, "/", "b", operator=operator))
+        done(administration.policies.clear(BY, "/", "b", operator=operator))
 
 
 def fill(server: SimulatedServer, vhost: str, queues: int) -> None:
@@ -427,7 +423,7 @@ def test_a_deleted_vhost_leaves_nothing_and_is_deleted_in_steps(server: Administ
     # The name can be used again, and is empty.
     server.do(server.administration.add_vhost(BY, VirtualHostDefinition(name="shop"), USER))
     assert not server.broker.vhost("shop").queues
-    assert server.administration.permissions(vhost="shop") == [
+    assert server.administration.permissions.all(vhost="shop") == [
         {"user": USER, "vhost": "shop", **ALL}
     ]
 

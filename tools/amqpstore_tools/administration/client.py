@@ -20,6 +20,7 @@ import msgspec
 from amqpstore import DiskFullError, Store, StoreLockedError
 from amqpstore.replica import read_membership
 from amqpstore.system.files import OsFiles
+from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.administration.definitions import DefinitionsError
 from amqpstore_server.administration.framing import (
     LENGTH,
@@ -28,12 +29,7 @@ from amqpstore_server.administration.framing import (
     address_in,
     framed,
 )
-from amqpstore_server.administration.operations import (
-    STOPPED,
-    Administration,
-    AdministrationError,
-    MissingError,
-)
+from amqpstore_server.administration.operations import STOPPED, Administration
 from amqpstore_server.administration.requests import carried_out
 from amqpstore_server.administration.work import done
 from amqpstore_server.broker.broker import Broker

@@ -24,7 +24,7 @@ async def export(call: Call) -> Answer:
     vhost = call.path.get("vhost", "")
     context = call.context
     if vhost:
-        context.administration.check_vhost(vhost)
+        context.administration.changes.check_vhost(vhost)
     found = await call.carry_out(
         export_definitions(context.administration, context.broker, context.users, vhost)
     )
@@ -45,7 +45,7 @@ async def import_(call: Call) -> Answer:
     vhost = call.path.get("vhost", "")
     notes: list[str] = []
     if vhost:
-        call.context.administration.check_vhost(vhost)
+        call.context.administration.changes.check_vhost(vhost)
         content, notes = of_vhost(content, vhost)
     # It takes a tenth of a second for some ten thousand of them.
     definitions = await trio.to_thread.run_sync(definitions_of, content, "definitions")

@@ -39,7 +39,7 @@ async def list_vhost_limits(call: Call) -> Answer:
 async def put_vhost_limit(call: Call) -> Answer:
     """Set a limit of a virtual host."""
     body = await call.body(LimitBody)
-    call.context.administration.check_vhost(call.path["vhost"])
+    call.context.administration.changes.check_vhost(call.path["vhost"])
     limits = {**call.vhost.limits, _name(call, Place.VHOST_LIMIT): body.value}
     await _set_of_vhost(call, limits)
     return no_content()
@@ -47,7 +47,7 @@ async def put_vhost_limit(call: Call) -> Answer:
 
 async def delete_vhost_limit(call: Call) -> Answer:
     """Remove a limit of a virtual host."""
-    call.context.administration.check_vhost(call.path["vhost"])
+    call.context.administration.changes.check_vhost(call.path["vhost"])
     name = _name(call, Place.VHOST_LIMIT)
     await _set_of_vhost(call, {key: one for key, one in call.vhost.limits.items() if key != name})
     return no_content()

@@ -29,11 +29,11 @@ class PolicyBody(msgspec.Struct):
 def _rows(call: Call, *, operator: bool) -> list[dict[str, Any]]:
     administration = call.context.administration
     if "vhost" in call.path:
-        rows = administration.policies(call.path["vhost"], operator=operator)
+        rows = administration.policies.all(call.path["vhost"], operator=operator)
     else:
         visible = set(call.identity.visible_vhosts())
         rows = [
-            row for row in administration.policies(operator=operator) if row["vhost"] in visible
+            row for row in administration.policies.all(operator=operator) if row["vhost"] in visible
         ]
     for row in rows:
         if noted := policy_notes(row["apply-to"], row["definition"], operator=operator):
@@ -59,7 +59,7 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
         """Set a policy."""
         body = await call.body(PolicyBody)
         vhost, name = call.path["vhost"], call.path["policy"]
-        call.context.administration.check_vhost(vhost)
+        call.context.administration.changes.check_vhost(vhost)
         present = call.vhost.policies.all(operator=operator)
         is_new = all(policy.name != name for policy in present)
         with validating():
@@ -72,7 +72,7 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
                 settings=body.definition,
             )
             await call.carry_out(
-                call.context.administration.set_policy(call.by, asked, operator=operator)
+                call.context.administration.policies.set(call.by, asked, operator=operator)
             )
         call.note(policy_notes(body.apply_to, body.definition, operator=operator))
         return created() if is_new else no_content()
@@ -81,7 +81,7 @@ def _handlers(*, operator: bool) -> dict[str, Callable[[Call], Awaitable[Answer]
         """Remove a policy."""
         administration = call.context.administration
         vhost, name = call.path["vhost"], call.path["policy"]
-        await call.carry_out(administration.clear_policy(call.by, vhost, name, operator=operator))
+        await call.carry_out(administration.policies.clear(call.by, vhost, name, operator=operator))
         return no_content()
 
     return {

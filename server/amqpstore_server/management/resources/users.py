@@ -110,7 +110,7 @@ async def list_users(call: Call) -> Answer:
 
 async def list_without_permissions(call: Call) -> Answer:
     """Return the users without any permission."""
-    granted = {row["user"] for row in call.context.administration.permissions()}
+    granted = {row["user"] for row in call.context.administration.permissions.all()}
     names = [name for name in call.context.users.names if name not in granted]
     return await call.listed([user_row(call, name) for name in names], MADE, ("name",))
 
@@ -182,14 +182,14 @@ async def delete_users(call: Call) -> Answer:
 
 async def list_permissions(call: Call) -> Answer:
     """Return the permissions: all of them, those of a user, or those in a virtual host."""
-    rows = call.context.administration.permissions(*_asked(call))
+    rows = call.context.administration.permissions.all(*_asked(call))
     return await call.listed(rows, MADE, _BY_USER)
 
 
 async def get_permission(call: Call) -> Answer:
     """Return the permissions of a user in a virtual host."""
     _vhost_and_user(call)
-    rows = call.context.administration.permissions(call.path["user"], call.path["vhost"])
+    rows = call.context.administration.permissions.all(call.path["user"], call.path["vhost"])
     if not rows:
         raise not_found("the user has no permissions in this virtual host")
     return await call.row(rows[0], MADE)
@@ -200,13 +200,13 @@ def _asked(call: Call) -> tuple[str, str]:
     HttpError, MissingError.
     """
     if vhost := call.path.get("vhost", ""):
-        call.context.administration.check_vhost(vhost)
+        call.context.administration.changes.check_vhost(vhost)
     return _user_in(call) if "user" in call.path else "", vhost
 
 
 def _vhost_and_user(call: Call) -> tuple[str, str]:
     """Return both, which exist. Raises: HttpError, MissingError."""
-    call.context.administration.check_vhost(call.path["vhost"])
+    call.context.administration.changes.check_vhost(call.path["vhost"])
     return call.path["vhost"], _user_in(call)
 
 
@@ -218,34 +218,34 @@ async def put_permission(call: Call) -> Answer:
     is_known = vhost in call.context.broker.vhosts and call.context.users.row(user) is not None
     if not is_known:
         raise bad_request("vhost_or_user_not_found")
-    is_new = not administration.permissions(user, vhost)
+    is_new = not administration.permissions.all(user, vhost)
     try:
         asked = Permission(
             user=user, vhost=vhost, configure=body.configure, write=body.write, read=body.read
         )
     except ValueError as error:
         raise bad_request(str(error)) from None
-    await call.carry_out(administration.set_permission(call.by, asked))
+    await call.carry_out(administration.permissions.set(call.by, asked))
     return created() if is_new else no_content()
 
 
 async def delete_permission(call: Call) -> Answer:
     """Take all permissions in a virtual host from a user."""
     vhost, user = _vhost_and_user(call)
-    await call.carry_out(call.context.administration.clear_permission(call.by, user, vhost))
+    await call.carry_out(call.context.administration.permissions.clear(call.by, user, vhost))
     return no_content()
 
 
 async def list_topic_permissions(call: Call) -> Answer:
     """Return the permissions for routing keys, as `list_permissions`."""
-    rows = call.context.administration.topic_permissions(*_asked(call))
+    rows = call.context.administration.permissions.all_topics(*_asked(call))
     return await call.listed(rows, MADE, _BY_USER)
 
 
 async def get_topic_permissions(call: Call) -> Answer:
     """Return the permissions for routing keys of a user in a virtual host."""
     vhost, user = _vhost_and_user(call)
-    rows = call.context.administration.topic_permissions(user, vhost)
+    rows = call.context.administration.permissions.all_topics(user, vhost)
     if "exchange" in call.path:
         rows = [row for row in rows if row["exchange"] == call.path["exchange"]]
     if not rows:
@@ -259,7 +259,7 @@ async def put_topic_permission(call: Call) -> Answer:
     vhost, user = call.path["vhost"], call.path["user"]
     if vhost not in call.context.broker.vhosts or call.context.users.row(user) is None:
         raise bad_request("vhost_or_user_not_found")
-    rows = call.context.administration.topic_permissions(user, vhost)
+    rows = call.context.administration.permissions.all_topics(user, vhost)
     is_new = all(row["exchange"] != body.exchange for row in rows)
     try:
         asked = TopicPermission(
@@ -267,7 +267,7 @@ async def put_topic_permission(call: Call) -> Answer:
         )
     except ValueError as error:
         raise bad_request(str(error)) from None
-    await call.carry_out(call.context.administration.set_topic_permission(call.by, asked))
+    await call.carry_out(call.context.administration.permissions.set_topic(call.by, asked))
     return created() if is_new else no_content()
 
 
@@ -276,7 +276,7 @@ async def delete_topic_permissions(call: Call) -> Answer:
     vhost, user = _vhost_and_user(call)
     exchange = call.path.get("exchange")
     administration = call.context.administration
-    await call.carry_out(administration.clear_topic_permission(call.by, user, vhost, exchange))
+    await call.carry_out(administration.permissions.clear_topics(call.by, user, vhost, exchange))
     return no_content()
 
 

@@ -122,7 +122,7 @@ async def _protect(call: Call, *, on: bool) -> Answer:
 
 async def start_vhost(call: Call) -> Answer:
     """Accept what restarts a failed virtual host: here none can fail alone."""
-    call.context.administration.check_vhost(call.path["vhost"])
+    call.context.administration.changes.check_vhost(call.path["vhost"])
     return call.without_effect("a virtual host cannot fail alone, and this one is running")
 
 
