@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import TypeVar
 
 from amqpstore.upkeep.worker import Worker
@@ -25,8 +25,12 @@ class Background:
     ) -> None:
         """Start a piece of work. None may be running. Args: take_over, uses its result."""
 
-        def run() -> None:
-            self._take_over = partial(take_over, work())
+        # A worker may be watched: it sees which work it does, and its result.
+        @wraps(work)
+        def run() -> ResultT:
+            result = work()
+            self._take_over = partial(take_over, result)
+            return result
 
         self.work = name
         self._worker.start(run)
