@@ -260,10 +260,10 @@ class Prepared:
 
 
 def put_all(store: Store, publishes: Iterable[Publish]) -> list[tuple[Queue, Run]]:
-    """Put messages in queues, where they are not ready yet: see `Store.put`. Returns the runs."""
+    """Put messages in queues, where they are not ready yet: see `Enqueues`. Returns the runs."""
     withheld: list[tuple[Queue, Run]] = []
     for placements, messages, priority, size, overhead in publishes:
-        store.enqueues.put(
+        store.enqueues.enqueue(
             placements, messages, size, overhead, priority=priority, withheld=withheld
         )
     return withheld
@@ -299,10 +299,10 @@ def prepare(
     # marker: the next start removes both, as nothing was promised.
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
     place = [Placement(hidden)]
-    store.enqueues.put(place, [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
+    store.enqueues.enqueue(place, [_MARKER], len(_MARKER.body))
     for (_, messages, _, size, overhead), keeps_transient in kept:
         store.set_keeps_transient(hidden, keeps=keeps_transient)
-        store.enqueues.put(place, messages, size, overhead)
+        store.enqueues.enqueue(place, messages, size, overhead)
     for _, run in acks.runs:
         # As after a restart: they were delivered, and no one has them.
         run.delivery_count += 1

@@ -144,7 +144,9 @@ def purge_aside(store: Store, queues: Iterable[Queue], label: Value) -> Purged |
     locked = [[queue.id, *span] for queue, ranges in purgeable for span in ranges]
     row = PreparedRow(label, locked, [], purged=True)
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
-    store.enqueues.put([Placement(hidden)], [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER]))
+    store.enqueues.enqueue(
+        [Placement(hidden)], [_MARKER], len(_MARKER.body), overhead_bytes([_MARKER])
+    )
     asides = []
     for queue, ranges in purgeable:
         files = list(queue.paged)

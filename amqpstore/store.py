@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from amqpstore.catalog import tables
 from amqpstore.catalog.catalog import Change, LmdbCatalog, OpenCatalog, Value
@@ -30,12 +30,11 @@ from amqpstore.format.compression import Decompressor
 from amqpstore.format.message import Message
 from amqpstore.format.records import (
     MAX_COUNT,
-    OPERATION,
     MessageDecoder,
     Operation,
     OperationKind,
 )
-from amqpstore.format.runs import Run, body_bytes, overhead_bytes
+from amqpstore.format.runs import Run, body_bytes
 from amqpstore.identity import marker
 from amqpstore.log.companion import Companion
 from amqpstore.log.grouped_definitions import GroupedDefinitions
@@ -323,6 +322,7 @@ class Store(ClosableStore):
         messages: list[Message],
         *,
         priority: int = 0,
+        whole_bytes: int | None = None,
     ) -> bool:
         """Put messages, all of them persistent or none, in queues, each once.
 
@@ -330,41 +330,20 @@ class Store(ClosableStore):
         transient messages too (see `set_keeps_transient`). One publish is in all of these or, when
         a crash comes first, in none. Returns whether they entered the log: whether a promise about
         them has to wait for it.
-        Args: messages, made by the caller itself: a body that is not bytes, which `publish`
-        refuses, stops the store; priority, 0 to 255, which the store keeps and does not act on.
+        Args: placements: where one of them has `indexes`, either all of the queues are durable or
+        none is, none keeps transient messages, nothing expires, and each message goes to one of
+        them at least; messages, made by the caller itself: a body that is not bytes, which
+        `publish` refuses, stops the store; priority, 0 to 255, which the store keeps and does not
+        act on; whole_bytes, of all bodies, if that is known.
         Raises: StoreClosedError, DiskFullError, ValueError (the log cannot hold it); nothing is
         done then.
         """
-        whole_bytes = body_bytes(messages)
-        needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
-        self.check_writable(publishing=True, needed_bytes=needed_bytes)
-        return self.enqueues.put(
-            placements, messages, whole_bytes, overhead_bytes(messages), priority=priority
-        )
-
-    def spread(
-        self,
-        places: Mapping[Queue, Sequence[int]],
-        messages: list[Message],
-        *,
-        priority: int = 0,
-        whole_bytes: int | None = None,
-    ) -> bool:
-        """Put messages, all of them persistent or none, in queues, each in some of them.
-
-        Either all of the queues are durable or none is, and none keeps transient messages.
-        Args: places, for each queue the indexes in `messages`, ascending; each index is in one of
-        them at least; whole_bytes, of all bodies, if that is known.
-        Raises, returns: as `enqueue`.
-        """
         if whole_bytes is None:
             whole_bytes = body_bytes(messages)
-        needed_bytes = publish_bytes((), messages, priority, whole_bytes)
-        if needed_bytes:
-            needed_bytes += len(places) * OPERATION.size
+        needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
         self._state.check()
         self._space.check(needed_bytes + self._log.pending_bytes)
-        return self.enqueues.spread(places, messages, whole_bytes, priority=priority)
+        return self.enqueues.enqueue(placements, messages, whole_bytes, priority=priority)
 
     def transaction(self) -> Transaction:
         """Begin a transaction: see `Transaction`."""

@@ -193,7 +193,7 @@ def publish_bytes(
         raise ValueError(
             f"a priority must be an integer from 0 to {MAX_PRIORITY}, not {priority!r}"
         )
-    for queue, expires_ms, most in placements:
+    for queue, expires_ms, most, _ in placements:
         if queue.__class__ is not Queue:
             check_queue(queue)
         if not 0 <= index(expires_ms) <= _MAX_TIME_MS:

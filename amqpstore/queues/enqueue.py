@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from amqpstore.format.message import Message
@@ -27,118 +27,87 @@ class Enqueues:
         self._memory = memory
         self._joined_bytes = joined_bytes
 
-    def put(
+    def enqueue(
         self,
         placements: Sequence[Placement],
         messages: list[Message],
         whole_bytes: int,
-        whole_overhead: int,
+        whole_overhead: int | None = None,
         *,
         priority: int = 0,
         withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
         """Enqueue messages that were checked before: a transaction must not stop half-way.
 
-        Args: whole_bytes, of all bodies; whole_overhead, see `overhead_bytes`; withheld, a list
-        that the runs are added to instead of being ready, until `make_ready`.
+        Args: whole_bytes, of all bodies; whole_overhead, see `overhead_bytes`, if that is known;
+        withheld, a list that the runs are added to instead of being ready, until `make_ready`.
+        Returns whether they entered the log.
         """
-        first_id = 0
         persistent = messages[0].envelope.persistent
-        whole = len(messages)
-        for queue, expires_ms, most in placements:
-            count, placed, placed_bytes, overhead = whole, messages, whole_bytes, whole_overhead
-            if most is not None and most < whole:
-                count, placed = most, messages[:most]
-                placed_bytes, overhead = body_bytes(placed), overhead_bytes(placed)
+        columns = [
+            messages if most is None and indexes is None else _chosen(messages, most, indexes)
+            for _, _, most, indexes in placements
+        ]
+        # Where no queue shares a message with another, the ids of each are contiguous.
+        is_split = (
+            len(placements) > 1
+            and placements[0].indexes is not None
+            and sum(map(len, columns)) == len(messages)
+        )
+        first_id = next_id = 0
+        for (queue, expires_ms, most, indexes), placed in zip(placements, columns, strict=True):
+            count, sequence = len(placed), queue.next_sequence
             if not count:
                 continue
-            logged_id = 0
-            if queue.durable and (persistent or queue.keeps_transient):
-                if not first_id:
-                    logged = messages if most is None else _logged(placements, messages)
-                    first_id = self._log.append_messages(
-                        logged, whole_bytes if logged is messages else body_bytes(logged)
-                    )
-                logged_id = first_id
-                self._log.append_operation(
-                    Operation(
-                        _ENQUEUE,
-                        count,
-                        queue.id,
-                        queue.next_sequence,
-                        first_id,
-                        expires_ms,
-                        priority,
-                    )
-                )
+            if placed is not messages:
+                placed_bytes, overhead = body_bytes(placed), overhead_bytes(placed)
+            else:
+                if whole_overhead is None:
+                    whole_overhead = overhead_bytes(messages)
+                placed_bytes, overhead = whole_bytes, whole_overhead
             run = Run(
-                queue.next_sequence,
+                sequence,
                 count,
-                first_id=logged_id,
+                first_id=0,
                 messages=placed,
                 body_bytes=placed_bytes,
                 memory_bytes=placed_bytes + overhead,
                 expires_ms=expires_ms,
                 priority=priority,
             )
-            queue.next_sequence += count
-            if withheld is not None:
-                withheld.append((queue, run))
-            else:
-                self._append(queue, run)
-                if expires_ms:
-                    queue.watch((run,))
+            queue.next_sequence = sequence + count
+            if queue.durable and (persistent or queue.keeps_transient):
+                if not first_id:
+                    logged = messages
+                    if is_split:
+                        logged = list(chain.from_iterable(columns))
+                    elif most is not None:
+                        logged = _logged(placements, messages)
+                    logged_bytes = whole_bytes
+                    if len(logged) < len(messages):
+                        logged_bytes = body_bytes(logged)
+                    first_id = next_id = self._log.append_messages(logged, logged_bytes)
+                if indexes is None or is_split or placed is messages:
+                    run.first_id = next_id
+                    self._log.append_operation(
+                        Operation(
+                            _ENQUEUE, count, queue.id, sequence, next_id, expires_ms, priority
+                        )
+                    )
+                    if is_split:
+                        next_id += count
+                else:
+                    run.ids = array("Q", [first_id + index for index in indexes])
+                    run.first_id = run.ids[0]
+                    self._log.append_operation(SpreadEnqueue(queue.id, sequence, run.ids, priority))
+            self._append(queue, run, withheld)
         return first_id != 0
 
-    def spread(
-        self,
-        places: Mapping[Queue, Sequence[int]],
-        messages: list[Message],
-        whole_bytes: int,
-        *,
-        priority: int,
-    ) -> bool:
-        """Put messages in queues, each in some of them: see `Store.spread`."""
-        columns = [
-            messages if len(at) == len(messages) else [messages[index] for index in at]
-            for at in places.values()
-        ]
-        is_shared = len(columns) > 1 and sum(map(len, columns)) > len(messages)
-        next_id = 0
-        if messages[0].envelope.persistent and next(iter(places)).durable:
-            logged = messages
-            if len(columns) > 1 and not is_shared:
-                # No queue shares one with another: those of each have contiguous ids.
-                logged = list(chain.from_iterable(columns))
-            next_id = self._log.append_messages(logged, whole_bytes)
-        is_logged = next_id != 0
-        append = self._log.append_operation
-        for (queue, indexes), placed in zip(places.items(), columns, strict=True):
-            sequence, count = queue.next_sequence, len(placed)
-            queue.next_sequence = sequence + count
-            placed_bytes = whole_bytes if placed is messages else body_bytes(placed)
-            run = Run(
-                sequence,
-                count,
-                first_id=next_id,
-                messages=placed,
-                body_bytes=placed_bytes,
-                memory_bytes=placed_bytes + overhead_bytes(placed),
-                priority=priority,
-            )
-            if is_logged and (not is_shared or placed is messages):
-                append(Operation(_ENQUEUE, count, queue.id, sequence, next_id, 0, priority))
-                if not is_shared:
-                    next_id += count
-            elif is_logged:
-                run.ids = array("Q", [next_id + index for index in indexes])
-                run.first_id = run.ids[0]
-                append(SpreadEnqueue(queue.id, sequence, run.ids, priority))
-            self._append(queue, run)
-        return is_logged
-
-    def _append(self, queue: Queue, run: Run) -> None:
-        """Make a run that was just published ready."""
+    def _append(self, queue: Queue, run: Run, withheld: list[tuple[Queue, Run]] | None) -> None:
+        """Make a run that was just published ready, unless it is withheld."""
+        if withheld is not None:
+            withheld.append((queue, run))
+            return
         ready, memory = queue.ready, self._memory
         # As `Queue.count_in`, without the call: this is the hot path.
         queue.ready_bytes += run.body_bytes
@@ -152,12 +121,23 @@ class Enqueues:
         else:
             joined = ready.append_new(run, self._joined_bytes)
             memory.add(queue, joined, run.memory_bytes)
+        if run.expires_ms:
+            queue.watch((run,))
+
+
+def _chosen(
+    messages: list[Message], most: int | None, indexes: Sequence[int] | None
+) -> list[Message]:
+    """Return the messages that go to one of the queues: see `Placement`."""
+    if indexes is not None and len(indexes) < len(messages):
+        return [messages[index] for index in indexes]
+    return messages if most is None or most >= len(messages) else messages[:most]
 
 
 def _logged(placements: Sequence[Placement], messages: list[Message]) -> list[Message]:
     """Return the messages that go to any durable queue. The log holds no others."""
     count = 0
-    for queue, _, most in placements:
+    for queue, _, most, _ in placements:
         if queue.durable:
             if most is None:
                 return messages

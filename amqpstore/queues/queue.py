@@ -25,12 +25,13 @@ class Placement(NamedTuple):
     """The end of a queue, as the place for published messages.
 
     They expire at `expires_ms` since 1970, or never if that is 0. With `most`, only the first
-    `most` of them go there.
+    `most` of them go there; with `indexes`, only those at these, ascending.
     """
 
     queue: Queue
     expires_ms: int = 0
     most: int | None = None
+    indexes: Sequence[int] | None = None
 
 
 class Unloaded:

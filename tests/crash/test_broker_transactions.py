@@ -379,21 +379,21 @@ def test_a_transaction_that_is_none_is_caught(bug: Bug, monkeypatch: pytest.Monk
 
 
 def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
-    put = Enqueues.put
+    enqueue = Enqueues.enqueue
 
-    def placed(
+    def enqueued(
         self: Enqueues,
         placements: Sequence[Placement],
         messages: list[Message],
         whole_bytes: int,
-        whole_overhead: int,
+        whole_overhead: int | None = None,
         *,
         priority: int = 0,
         withheld: list[tuple[Queue, Run]] | None = None,
     ) -> bool:
         logged = False
         for placement in placements:
-            logged |= put(
+            logged |= enqueue(
                 self,
                 [placement],
                 messages,
@@ -407,7 +407,7 @@ def a_batch_for_each_queue(patch: pytest.MonkeyPatch) -> None:
                 self._log.complete(batch)
         return logged
 
-    patch.setattr(Enqueues, "put", placed)
+    patch.setattr(Enqueues, "enqueue", enqueued)
 
 
 def confirmed_at_once(patch: pytest.MonkeyPatch) -> None:

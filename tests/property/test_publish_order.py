@@ -1,21 +1,23 @@
 """Publishes that come in one read: nobody can see that they are not handled one by one."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpstore import Message, Queue, Store
-from amqpstore_server.broker.monitoring.counters import ExchangeCounters
-from amqpstore_server.broker.queues.queue import Queue as BrokerQueue
+from amqpstore import Message, Placement, Store
+from amqpstore_server.amqp.envelopes import SimpleTargets
+from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
+    ContentHeader,
     encode_properties,
 )
+from amqpstore_server.protocol.events import Target
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
@@ -209,17 +211,22 @@ def check_mixed(*places: int) -> None:
 def test_a_queue_that_gets_its_messages_target_by_target_is_caught(
     places: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spread = Store.spread
+    enqueue = Store.enqueue
 
     def by_target(
-        store: Store, indexes: Mapping[Queue, Sequence[int]], messages: list[Message], **more: int
+        store: Store, placements: Sequence[Placement], messages: list[Message], **more: int
     ) -> bool:
         order = sorted(range(len(messages)), key=lambda at: messages[at].envelope.routing_key)
-        places = {queue: sorted(map(order.index, at)) for queue, at in indexes.items()}
-        return spread(store, places, [messages[at] for at in order], **more)
+        changed = [
+            one
+            if one.indexes is None
+            else one._replace(indexes=sorted(map(order.index, one.indexes)))
+            for one in placements
+        ]
+        return enqueue(store, changed, [messages[at] for at in order], **more)
 
     check_mixed(*places)
-    monkeypatch.setattr(Store, "spread", by_target)
+    monkeypatch.setattr(Store, "enqueue", by_target)
     with pytest.raises(AssertionError):
         check_mixed(*places)
 
@@ -227,13 +234,24 @@ def test_a_queue_that_gets_its_messages_target_by_target_is_caught(
 def test_a_channel_that_takes_all_routes_for_simple_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    route = Route.__init__
+    def find(
+        targets: SimpleTargets, target: Target, header: ContentHeader
+    ) -> tuple[Route, ParsedEnvelope]:
+        route = targets._router.shared_route(target.publish.exchange, target.publish.routing_key)
+        assert route is not None
+        route.is_durable = True
+        return route, targets._envelopes.envelope(target, header, "")
 
-    def simple(self: Route, queues: list[BrokerQueue], *counters: ExchangeCounters) -> None:
-        route(self, queues, *counters)
-        self.is_simple = True
-        self.is_durable = False
+    defer_many = SimpleTargets._defer_many
 
-    monkeypatch.setattr(Route, "__init__", simple)
+    def defer(targets: SimpleTargets, *arguments: Any) -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SimpleTargets, "_find", find)
+            return defer_many(targets, *arguments)
+
+    routes = [("", "a"), ("", "missing"), ("", "a")]
+    read = [Published(route, 2, True, None, "xyz") for route in routes]
+    check(read)
+    monkeypatch.setattr(SimpleTargets, "_defer_many", defer)
     with pytest.raises(AssertionError):
-        check_mixed(3, 0)
+        check(read)

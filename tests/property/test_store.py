@@ -14,7 +14,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqpstore import Envelope, Message, MessageDamagedError, Options, Queue, Run, Store
+from amqpstore import (
+    Envelope,
+    Message,
+    MessageDamagedError,
+    Options,
+    Placement,
+    Queue,
+    Run,
+    Store,
+)
 from amqpstore.format.records import Gap, Kind, scan
 from amqpstore.format.runs import body_bytes, overhead_bytes
 from amqpstore.identity import marker
@@ -181,7 +190,8 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
                 messages.append(Message(envelope, body))
         self.bodies += len(messages)
         if messages:
-            assert self.store.spread(chosen, messages) == (persistent and is_durable)
+            placements = [Placement(queue, indexes=at) for queue, at in chosen.items()]
+            assert self.store.enqueue(placements, messages) == (persistent and is_durable)
 
     @precondition(lambda self: any(model.ready for model in self.models.values()))
     @rule(place=places, limit=st.integers(1, 8), acked=st.sampled_from([False, False, True]))

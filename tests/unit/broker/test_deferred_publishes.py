@@ -80,14 +80,14 @@ def entries(server: SimulatedServer) -> int:
 def test_publishes_of_a_round_are_enqueued_together(monkeypatch: pytest.MonkeyPatch) -> None:
     with SimulatedServer() as server:
         placed: list[int] = []
-        spread = Store.spread
+        enqueue = Store.enqueue
 
-        def counted(store: Store, places: object, messages: list[object], **more: object) -> bool:
+        def counted(store: Store, to: object, messages: list[object], **more: object) -> bool:
             placed.append(len(messages))
-            return spread(store, places, messages, **more)  # type: ignore[arg-type]
+            return enqueue(store, to, messages, **more)  # type: ignore[arg-type]
 
         some = clients(server)
-        monkeypatch.setattr(Store, "spread", counted)
+        monkeypatch.setattr(Store, "enqueue", counted)
         for number, client in enumerate(some):
             receive(client, publish(b"%d" % number))
         assert (placed, entries(server)) == ([], 3)
@@ -411,7 +411,7 @@ def test_a_confirm_that_fails_costs_its_client_the_connection(
         assert close.method.reply_code == ReplyCode.INTERNAL_ERROR
 
 
-def test_what_cannot_be_placed_costs_these_clients_their_connections(
+def test_what_cannot_be_enqueued_costs_these_clients_their_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with SimulatedServer() as server:
@@ -422,7 +422,7 @@ def test_what_cannot_be_placed_costs_these_clients_their_connections(
         def fails(*_arguments: object, **_more: object) -> bool:
             raise RuntimeError("broken")
 
-        monkeypatch.setattr(Store, "spread", fails)
+        monkeypatch.setattr(Store, "enqueue", fails)
         server.settle()
         for client in (one, two):
             (close,) = client.answers

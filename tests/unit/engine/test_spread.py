@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore import Queue, Store
+from amqpstore import Placement, Queue, Store
 from amqpstore.catalog import tables
 from amqpstore.format.records import MAX_COUNT, Operation, OperationKind, SpreadEnqueue
 from amqpstore.format.runs import ReadyList, Run
@@ -24,7 +24,8 @@ def spread(store: Store, queues: dict[str, Queue], count: int) -> dict[str, list
         for name in ROUTES[place % len(ROUTES)]:
             places.setdefault(queues[name], []).append(place)
             expected[name].append(bytes(place))
-    assert store.spread(places, messages(*map(bytes, range(count))))
+    placements = [Placement(queue, indexes=at) for queue, at in places.items()]
+    assert store.enqueue(placements, messages(*map(bytes, range(count))))
     return expected
 
 
@@ -104,7 +105,11 @@ def test_ids_in_memory_are_those_on_disk(disk: Disk) -> None:
 
 def test_queues_that_share_no_message_have_contiguous_ids(disk: Disk) -> None:
     store, queues = created(disk)
-    store.spread({queues["a"]: [0, 2, 4], queues["b"]: [1, 3, 5]}, messages(*map(bytes, range(6))))
+    placements = [
+        Placement(queues["a"], indexes=[0, 2, 4]),
+        Placement(queues["b"], indexes=[1, 3, 5]),
+    ]
+    store.enqueue(placements, messages(*map(bytes, range(6))))
     assert [(run.first_id, run.ids) for name in "ab" for run in queues[name].ready] == [
         (1, None),
         (4, None),

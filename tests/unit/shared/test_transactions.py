@@ -219,7 +219,7 @@ def test_an_exception_in_the_midst_of_the_engine_stops_the_store(
     def interrupted(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Enqueues, "put", interrupted)
+    monkeypatch.setattr(Enqueues, "enqueue", interrupted)
     with pytest.raises(KeyboardInterrupt):
         send(shared, "q", b"two")
     with pytest.raises(StoreClosedError, match="interrupted"):

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from amqpstore import Envelope, Message, MessageDamagedError, Queue, ReadLaterError, Run, Store
+from amqpstore import (
+    Envelope,
+    Message,
+    MessageDamagedError,
+    Placement,
+    Queue,
+    ReadLaterError,
+    Run,
+    Store,
+)
 from amqpstore.log.batch import Batch
 from amqpstore_tools.drill.observation import observe, paged_runs
 from amqpstore_tools.drill.trace import (
@@ -186,7 +195,8 @@ class Outside:
             envelope = Envelope(payload.exchange, payload.routing_key, payload.properties)
             messages.append(Message(envelope, body))
             numbers.append(self._ask(Deed.PUBLISH, tuple(names), payloads=(payload,)))
-        self.store.spread({self._queues[name]: places[name] for name in places}, messages)
+        placements = [Placement(self._queues[name], indexes=at) for name, at in places.items()]
+        self.store.enqueue(placements, messages)
         for name in places:
             run = self._queues[name].ready.last
             for place in range(run.count - len(places[name]), run.count):

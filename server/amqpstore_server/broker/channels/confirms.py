@@ -240,7 +240,7 @@ class Publisher:
             raise ResourceExhaustedError(str(error)) from None
         if logged and self._trails is not None:
             persistent = envelope.persistent
-            for queue, _, most in placements[:MAX_NOTED]:
+            for queue, _, most, _ in placements[:MAX_NOTED]:
                 count = len(messages) if most is None else min(most, len(messages))
                 first = queue.next_sequence - count
                 self._trails.published(self.origin, queue, first, count, persistent=persistent)

@@ -272,7 +272,7 @@ class LocalTransaction:
             refuse_if_full(planned)
             transaction.publish(planned)
             plans.append(planned)
-            for queue, _, most in planned.placements:
+            for queue, _, most, _ in planned.placements:
                 placed = len(sent.messages) if most is None else min(most, len(sent.messages))
                 self._placed.append((queue, placed, planned.envelope.persistent))
             count += len(sent.messages) * len(planned.queues)

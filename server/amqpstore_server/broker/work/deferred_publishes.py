@@ -12,11 +12,11 @@ flushed first. Outside a round of reads none is waiting.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from amqpstore import DiskFullError, Message, Queue, Store
+from amqpstore import DiskFullError, Message, Placement, Queue, Store
 from amqpstore.provenance.client_trails import ClientTrails
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.monitoring.counters import ExchangeCounters
@@ -43,6 +43,7 @@ class SimpleRoute(Protocol):
     """A route as deferred publishes need it."""
 
     touches: dict[Any, None]
+    placements: list[Placement]
     stored: list[Queue]
     counters: ExchangeCounters
     copies: int
@@ -176,6 +177,27 @@ class DeferredPublishes:
 
         Raises: DiskFullError; nothing is done then.
         """
+        _, routes, messages, body_bytes = entries[0]
+        if len(entries) == len(routes) == 1:
+            route = routes[0][0]
+            self._context.arrivals.update(route.touches)
+            placements: Sequence[Placement] = route.placements
+        else:
+            placements, messages, body_bytes = self._joined(entries)
+        envelope: Any = messages[0].envelope  # a ParsedEnvelope
+        is_logged = self._context.store.enqueue(
+            placements, messages, priority=envelope.priority, whole_bytes=body_bytes
+        )
+        probes = self._context.probes
+        if probes.is_due:
+            probes.begin(placements[0].queue, self._context.read_s)
+        if is_logged and self._context.trails is not None:
+            trails, whole = self._context.trails, len(messages)
+            _note(trails, entries, placements, whole, persistent=envelope.persistent)
+        return is_logged
+
+    def _joined(self, entries: list[_Entry]) -> tuple[Sequence[Placement], list[Message], int]:
+        """Return where the messages of all entries go, these, and the bytes of their bodies."""
         arrivals = self._context.arrivals
         messages: list[Message] = []
         body_bytes = 0
@@ -205,16 +227,12 @@ class DeferredPublishes:
             # Several routes of one entry may lead to the same queue.
             for of_queue in places.values():
                 of_queue.sort()
-        envelope: Any = messages[0].envelope  # a ParsedEnvelope
-        is_logged = self._context.store.spread(
-            places, messages, priority=envelope.priority, whole_bytes=body_bytes
-        )
-        probes = self._context.probes
-        if probes.is_due:
-            probes.begin(next(iter(places)), self._context.read_s)
-        if is_logged and self._context.trails is not None:
-            _note(self._context.trails, entries, places, persistent=envelope.persistent)
-        return is_logged
+        whole = len(messages)
+        placements = [
+            Placement(queue, indexes=None if len(at) == whole else at)
+            for queue, at in places.items()
+        ]
+        return placements, messages, body_bytes
 
     def _refuse(self, entries: list[_Entry], error: DiskFullError) -> None:
         """Place what still fits on the disk, client by client."""
@@ -245,15 +263,16 @@ class DeferredPublishes:
 def _note(
     trails: ClientTrails,
     entries: list[_Entry],
-    places: Mapping[Queue, Sequence[int]],
+    placements: Sequence[Placement],
+    whole: int,
     *,
     persistent: bool,
 ) -> None:
-    """Note who published what was just put in queues."""
+    """Note who published what was just put in queues. Args: whole, how many messages that is."""
     first_origin = entries[0][0].origin
     if len(entries) == 1 or len({id(entry[0].origin) for entry in entries}) == 1:
-        for queue, indexes in places.items():
-            count = len(indexes)
+        for queue, _, _, indexes in placements:
+            count = whole if indexes is None else len(indexes)
             first = queue.next_sequence - count
             trails.published(first_origin, queue, first, count, persistent=persistent)
         return
@@ -263,9 +282,9 @@ def _note(
             origins.append(publisher.origin)
         else:
             origins += [publisher.origin] * len(messages)
-    for queue, indexes in places.items():
-        first = queue.next_sequence - len(indexes)
-        clients = list(map(origins.__getitem__, indexes))
+    for queue, _, _, indexes in placements:
+        clients = origins if indexes is None else [origins[index] for index in indexes]
+        first = queue.next_sequence - len(clients)
         trails.published_by(clients, queue, first, persistent=persistent)
 
 
