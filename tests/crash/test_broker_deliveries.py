@@ -8,13 +8,15 @@ priorities is one queue, of whichever level its messages are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import amqpstore
 from amqpstore import Run, Store
 from amqpstore.format.records import OperationKind
-from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker import broker
+from amqpstore_server.broker.definitions import restoring
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.queue import Queue
@@ -273,14 +275,14 @@ def levels_are_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def levels_are_restored_upside_down(patch: pytest.MonkeyPatch) -> None:
-    def restored(self: Broker) -> None:
+    def restored(*arguments: Any) -> None:
         add = Priorities.add
         patch.setattr(Priorities, "add", lambda levels, key, level: add(levels, 100 - key, level))
-        restore(self)
+        restore(*arguments)
         patch.setattr(Priorities, "add", add)
 
-    restore = Broker._restore_queues
-    patch.setattr(Broker, "_restore_queues", restored)
+    restore = restoring.restore_queues
+    patch.setattr(broker, "restore_queues", restored)
 
 
 def only_the_lowest_level_is_purged(patch: pytest.MonkeyPatch) -> None:

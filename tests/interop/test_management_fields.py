@@ -15,7 +15,7 @@ import requests
 from pika.adapters.blocking_connection import BlockingChannel
 
 from amqpstore_server.administration.definitions import MAX_VALUE_BYTES
-from amqpstore_server.broker.broker import MAX_GLOBAL_PARAMETERS
+from amqpstore_server.broker.definitions.global_parameters import MAX_GLOBAL_PARAMETERS
 from tests.broker_process import BrokerProcess
 from tests.format.document import table
 from tests.management_client import PASSWORD, ManagementClient, managed, management_url

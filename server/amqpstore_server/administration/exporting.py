@@ -45,7 +45,8 @@ def export_definitions(
         "topic_permissions": administration.permissions.all_topics(),
         "parameters": list(parameters(administration, vhost)),
         "global_parameters": [
-            {"name": name, "value": value} for name, value in broker.global_parameters.items()
+            {"name": name, "value": value}
+            for name, value in broker.global_parameters.values.items()
         ],
         "policies": administration.policies.all(vhost),
     }

@@ -149,17 +149,17 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
     for global_parameter in definitions.global_parameters:
         if (
             global_parameter.value is not None
-            and broker.global_parameters.get(global_parameter.name) != global_parameter.value
+            and broker.global_parameters.values.get(global_parameter.name) != global_parameter.value
         ):
             with _noting(left_out, "global parameter", "", global_parameter.name):
-                broker.check_global_parameters(
+                broker.global_parameters.check(
                     {**changed, global_parameter.name: global_parameter.value}
                 )
                 changed[global_parameter.name] = global_parameter.value
             yield
     if changed:
         with _noting(left_out, "global parameters", "", ""):
-            broker.define_global_parameters(changed)
+            broker.global_parameters.define(changed)
         yield
 
 

@@ -82,7 +82,7 @@ def set_global_parameter(
     if asked.value is None:
         raise AdministrationError("a parameter needs a value")
     try:
-        administration.broker.define_global_parameters({asked.name: asked.value})
+        administration.broker.global_parameters.define({asked.name: asked.value})
     except (ValueError, TypeError, OverflowError) as error:
         raise AdministrationError(f"this cannot be stored: {error}") from error
     event = global_parameter_event(asked.name, asked.value)
@@ -93,9 +93,9 @@ def set_global_parameter(
 
 def clear_global_parameter(administration: Administration, by: By, name: str) -> Work[None]:
     """Remove a parameter of no virtual host. Raises: MissingError."""
-    if name not in administration.broker.global_parameters:
+    if name not in administration.broker.global_parameters.values:
         raise MissingError(f"no global parameter '{name}'")
-    administration.broker.define_global_parameters({name: None})
+    administration.broker.global_parameters.define({name: None})
     events = administration.broker.context.events
     event = global_parameter_event(name)
     events.happened("global parameter cleared", event, by=by, parameter=name)

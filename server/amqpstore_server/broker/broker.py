@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 from amqpstore import OtherOwnerError, Store
 from amqpstore.catalog.catalog import Change
 from amqpstore.format.departures import Departure
-from amqpstore_server.broker.definitions.accepted import (
-    CLUSTER_ID,
-    CLUSTER_NAME,
-    check_acting_parameters,
-)
 from amqpstore_server.broker.definitions.deletion import deleting_all
+from amqpstore_server.broker.definitions.global_parameters import GlobalParameters, is_global
 from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.definitions.removals import leftovers
+from amqpstore_server.broker.definitions.restoring import (
+    queues_by_store_id,
+    restore_branches,
+    restore_purges,
+    restore_queues,
+)
 from amqpstore_server.broker.definitions.rows import name_key
-from amqpstore_server.broker.definitions.stored import is_usable, leave_out, misshapen, rows_of
+from amqpstore_server.broker.definitions.stored import leave_out, rows_of
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.monitoring.departures import Departures, QueueDepartures
 from amqpstore_server.broker.monitoring.faults import called
-from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of, served_name
 from amqpstore_server.broker.queues.message_sums import volatile_count
-from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.rights.permissions import Access, grants_any
 from amqpstore_server.broker.rights.quotas import Limits, Quotas
 from amqpstore_server.broker.rules.policy import Policies, Policy
@@ -38,12 +38,6 @@ _log = logging.getLogger(__name__)
 
 _DELETED = "deleted"
 """The mark in the row of a virtual host that is being deleted."""
-
-_GLOBAL = "global_parameter"
-
-MAX_GLOBAL_PARAMETERS = 256
-"""Parameters of no virtual host: they are listed together, and nothing here reads most of them."""
-"""What the row of a parameter of no virtual host has, which is kept among the policies."""
 
 _CREATED_AT_ONCE = 64
 """Virtual hosts that are created before others have their turn."""
@@ -90,15 +84,10 @@ class Broker:
             if vhost := self.vhosts.get(name):
                 vhost.limits = row.get("limits", {})
                 vhost.metadata = row.get("metadata", {})
-        self.global_parameters: dict[str, Any] = {
-            row[_GLOBAL]: row["value"]
-            for row in store.definitions("policies").values()
-            # Rows that cannot be used are logged below, with those of policies.
-            if isinstance(row, dict) and _GLOBAL in row and not misshapen("policies", row)
-        }
+        self.global_parameters = GlobalParameters(store)
         for vhost, _, row in self._stored("policies"):
             vhost.policies.restore(row)
-        self._restore_queues()
+        restore_queues(store, self._any_vhost)
         for vhost, _, row in self._stored("exchanges"):
             vhost.exchange_definitions.restore(row)
         loose = {
@@ -112,8 +101,8 @@ class Broker:
         # Limits can drop messages only now, when dead-letter exchanges and their queues exist.
         for vhost in self.vhosts.values():
             vhost.policy_settings.apply()
-        self._restore_branches()
-        self._restore_purges()
+        restore_branches(store, self._all_vhosts, self._any_vhost)
+        restore_purges(store, self._all_vhosts)
         self._permissions: dict[str, dict[str, Any]] = dict(rows_of(store, "permissions"))
         self._accesses: dict[str, Access] = {}
         self.quotas = Quotas(self.vhost_limits)
@@ -168,60 +157,16 @@ class Broker:
         row = {key: value for key, value in row.items() if value}
         self.context.store.define([Change("vhosts", vhost.name, row)])
 
-    @property
-    def cluster_name(self) -> str | None:
-        """The name that operators have given the broker, where RabbitMQ keeps it."""
-        name = self.global_parameters.get(CLUSTER_NAME)
-        return name if isinstance(name, str) else None
-
-    @property
-    def cluster_id(self) -> str:
-        """The identity that does not change with the name: the store's, or one that came with
-        definitions.
-        """
-        found = self.global_parameters.get(CLUSTER_ID)
-        made = f"amqpstore-cluster-id-{self.context.store.store_id.hex()}"
-        return found if isinstance(found, str) else made
-
-    def check_global_parameters(self, values: Mapping[str, Any]) -> None:
-        """Make sure that there is room for these, and that they act. Raises: ValueError."""
-        check_acting_parameters(values)
-        stay = {name for name in self.global_parameters if values.get(name, "") is not None}
-        new = {name for name, value in values.items() if value is not None}
-        if new - stay and len(stay | new) > MAX_GLOBAL_PARAMETERS:
-            raise ValueError(f"there may be {MAX_GLOBAL_PARAMETERS} parameters of no virtual host")
-
-    def define_global_parameters(self, values: Mapping[str, Any]) -> None:
-        """Set parameters that are of no virtual host; None removes one. Durable on return.
-
-        Raises: ValueError, TypeError, OverflowError (nothing is changed then).
-        """
-        self.check_global_parameters(values)
-        self.context.store.define(
-            [
-                Change(
-                    "policies",
-                    name_key(f"\0{_GLOBAL}", name),
-                    None if value is None else {_GLOBAL: name, "value": value},
-                )
-                for name, value in values.items()
-            ]
-        )
-        for name, value in values.items():
-            self.global_parameters.pop(name, None)
-            if value is not None:
-                self.global_parameters[name] = value
-
     def counters(self) -> ChannelCounters:
         """Return what has passed through all channels since the start."""
-        vhosts = (*self.vhosts.values(), *self.deleted.values())
-        return ChannelCounters.sum_of([self._past, *[vhost.counters for vhost in vhosts]])
+        counters = [vhost.counters for vhost in self._all_vhosts]
+        return ChannelCounters.sum_of([self._past, *counters])
 
     def departures(self) -> Departures:
         """Return what has left all queues since the start."""
         total = Departures()
         total.add(self._past_departures)
-        for vhost in (*self.vhosts.values(), *self.deleted.values()):
+        for vhost in self._all_vhosts:
             total.add(vhost.departures)
         return total
 
@@ -366,7 +311,7 @@ class Broker:
         counts = self.context.store.read_again()
         if not counts:
             return
-        queues = self._queues_by_store_id()
+        queues = queues_by_store_id(self._all_vhosts)
         for store_queue, count in counts.items():
             if queue := queues.get(store_queue.id):
                 queue.came_back(count)
@@ -493,93 +438,31 @@ class Broker:
         self._past_departures.add(self.deleted[name].departures)
         del self.deleted[name]
 
+    @property
+    def _all_vhosts(self) -> tuple[VirtualHost, ...]:
+        """The virtual hosts, those that are being deleted among them."""
+        return (*self.vhosts.values(), *self.deleted.values())
+
     def _any_vhost(self, name: str) -> VirtualHost | None:
         return self.vhosts.get(name) or self.deleted.get(name)
 
     def _stored(self, table: str) -> Iterator[tuple[VirtualHost, str, Any]]:
         """Yield the usable rows of a table, each with its virtual host and its key."""
         for key, row in rows_of(self.context.store, table):
-            if _GLOBAL in row:
+            if is_global(row):
                 continue
             if vhost := self._any_vhost(row["vhost"]):
                 yield vhost, key, row
             else:
                 leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
 
-    def _restore_queues(self) -> None:
-        """Restore the queues from the store: first those with a name of their own, then
-        those of their other priorities.
-
-        Rows that cannot be used stay in the store untouched, with their messages.
-        """
-        store = self.context.store
-        priorities = []
-        for store_queue in [one for one in store.queues.values() if not store.is_hidden(one.id)]:
-            definition: Any = store_queue.definition
-            if not is_usable("queues", str(store_queue.id), definition):
-                continue
-            vhost = self._any_vhost(definition["vhost"])
-            if vhost is None:
-                reason = f"there is no virtual host {definition['vhost']!r}"
-                leave_out("queues", str(store_queue.id), reason)
-            elif "level" in definition:
-                priorities.append((vhost, store_queue, definition))
-            elif (name := served_name(definition)) in vhost.queues:
-                reason = f"there is already a queue {name!r}"
-                leave_out("queues", str(store_queue.id), reason)
-            elif kind_of(definition) not in QUEUE_KINDS:
-                reason = f"there is no kind of queue {kind_of(definition)!r}"
-                leave_out("queues", str(store_queue.id), reason)
-            else:
-                vhost.add_queue(store_queue, durable=True)
-        for vhost, store_queue, definition in priorities:
-            name = served_name(definition)
-            queue = vhost.queues.get(name)
-            if queue is None:
-                leave_out("queues", str(store_queue.id), f"there is no queue {name!r}")
-            elif definition["level"] in dict(queue.priorities.levels()):
-                reason = f"queue {name!r} already has a level {definition['level']}"
-                leave_out("queues", str(store_queue.id), reason)
-            else:
-                queue.priorities.add(definition["level"], store_queue)
-
-    def _restore_branches(self) -> None:
-        """Restore the prepared transactions that no one has decided yet."""
-        if not self.context.store.prepared:
-            return
-        queues = self._queues_by_store_id()
-        for key, prepared in self.context.store.prepared.items():
-            label = prepared.label
-            if not is_usable("branches", str(key), label):
-                continue
-            if vhost := self._any_vhost(label["vhost"]):
-                vhost.branches.restore(prepared, queues)
-            else:
-                leave_out("branches", str(key), f"there is no virtual host {label['vhost']!r}")
-
-    def _restore_purges(self) -> None:
-        """Restore the purges that can be undone."""
-        queues = self._queues_by_store_id() if self.context.store.purged else {}
-        for purged in self.context.store.purged.values():
-            of = next((queues[one.id] for one in purged.queues if one.id in queues), None)
-            if of is not None:
-                of.purges.restore(purged)
-
     def end_purges(self) -> None:
         """End all purges that could be undone: the disk is nearly full, and this frees some."""
         if not self.context.store.purged:
             return
-        for vhost in (*self.vhosts.values(), *self.deleted.values()):
+        for vhost in self._all_vhosts:
             for queue in vhost.queues.values():
                 queue.purges.end_all()
-
-    def _queues_by_store_id(self) -> dict[int, Queue]:
-        return {
-            store_queue.id: queue
-            for vhost in (*self.vhosts.values(), *self.deleted.values())
-            for queue in vhost.queues.values()
-            for store_queue in queue.priorities
-        }
 
 
 def _have_policies(vhost: VirtualHost, defined: Defined) -> None:

@@ -201,9 +201,9 @@ def families(source: MetricsSource) -> Families:
 def _who(source: MetricsSource) -> Families:
     described = Described(f"{_PREFIX}identity", "The node and its cluster")
     broker = source.broker
-    cluster = broker.cluster_name or source.node
+    cluster = broker.global_parameters.cluster_name or source.node
     node = {"rabbitmq_node": source.node, "rabbitmq_cluster": cluster}
-    permanent_id = broker.cluster_id
+    permanent_id = broker.global_parameters.cluster_id
     endpoint = {"rabbitmq_cluster_permanent_id": permanent_id, "rabbitmq_endpoint": "default"}
     yield facts(described, {**node, **endpoint})
     described = Described(f"{_PREFIX}build", "Versions of the broker and of what it runs on")

@@ -45,7 +45,7 @@ class NameBody(msgspec.Struct):
 
 def cluster_name(call: Call) -> str:
     """Return the name of the broker: the parameter that RabbitMQ keeps it in, or the node's."""
-    return call.context.broker.cluster_name or call.context.node
+    return call.context.broker.global_parameters.cluster_name or call.context.node
 
 
 async def overview(call: Call) -> Answer:

@@ -91,7 +91,10 @@ async def list_global(call: Call) -> Answer:
 def _global(call: Call) -> dict[str, Any]:
     """Return all parameters of no virtual host: one that RabbitMQ's clients expect is made up."""
     broker = call.context.broker
-    return {"internal_cluster_id": broker.cluster_id, **broker.global_parameters}
+    return {
+        "internal_cluster_id": broker.global_parameters.cluster_id,
+        **broker.global_parameters.values,
+    }
 
 
 async def get_global(call: Call) -> Answer:
@@ -107,7 +110,7 @@ async def put_global(call: Call) -> Answer:
     """Set a parameter of no virtual host."""
     body = await call.body(ParameterBody)
     name = call.path["parameter"]
-    is_new = name not in call.context.broker.global_parameters
+    is_new = name not in call.context.broker.global_parameters.values
     try:
         asked = GlobalParameter(name=name, value=body.value)
     except ValueError as error:
