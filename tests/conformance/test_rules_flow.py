@@ -175,8 +175,8 @@ def test_a_client_without_the_capability_is_blocked_without_a_word(
     with WireClient.connected(broker.url, channels=1) as client:
         client.declare_queue("queue")
         fill_disk(filler)
-        while "blocked" not in broker.stderr:
-            client.send(publish(1, "queue", b"x"))
-            assert not client.has_frame(0.1)
+        wait_until(lambda: "publishers are blocked" in broker.stderr)
+        client.send(publish(1, "queue", b"x"))
+        assert not client.has_frame(0.1)
         os.remove(filler)
-        assert client.ready("queue") > 0
+        assert client.ready("queue") == 1

@@ -14,7 +14,7 @@ import pytest
 import amqpstore.checkpoints.checkpoint_state
 import amqpstore.checkpoints.compaction
 import amqpstore.store
-import amqpstore.upkeep.maintenance
+import amqpstore.upkeep.compacting
 from amqpstore.catalog import tables
 from amqpstore.checkpoints.checkpoint import Checkpoint
 from amqpstore.checkpoints.checkpoint_state import IndexFile, QueueIndex
@@ -142,7 +142,7 @@ def the_segment_of_the_position_is_compacted(patch: Patch) -> None:
     def choose_any(accounts: Any, *, log_segment: int, **rest: Any) -> Any:
         return choose(accounts, log_segment=0, **rest)
 
-    patch.setattr(amqpstore.upkeep.maintenance, "choose", choose_any)
+    patch.setattr(amqpstore.upkeep.compacting, "choose", choose_any)
 
 
 def a_checkpoint_skips_a_batch(patch: Patch) -> None:
