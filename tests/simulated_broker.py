@@ -202,15 +202,14 @@ class SimulatedBroker:
     def fill_disk(self) -> None:
         """From now on the disk is full for whoever publishes."""
 
-        def refuse(*, publishing: bool, needed_bytes: int = 0) -> None:
-            if publishing:
-                raise DiskFullError(DIRECTORY, 0, 0)
+        def refuse(needed_bytes: int) -> None:
+            raise DiskFullError(DIRECTORY, 0, needed_bytes)
 
-        self.store.check_writable = refuse  # type: ignore[method-assign]
+        self.store._space.check = refuse  # type: ignore[method-assign]
 
     def free_disk(self) -> None:
         """There is room again."""
-        del self.store.check_writable
+        del self.store._space.check
 
     # How it ends.
 

@@ -178,5 +178,6 @@ def test_a_client_without_the_capability_is_blocked_without_a_word(
         wait_until(lambda: "publishers are blocked" in broker.stderr)
         client.send(publish(1, "queue", b"x"))
         assert not client.has_frame(0.1)
+        assert client.ready("queue") == 0
         os.remove(filler)
-        assert client.ready("queue") == 1
+        wait_until(lambda: client.ready("queue") == 1)
