@@ -145,7 +145,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     cluster_ca: Annotated[
         str,
         file_key(
-            "a PEM file: the CA that has signed the certificates of all members, and of nobody "
+            "a PEM file: the CA that has signed the certificates of all members, and of no one "
             "else",
         ),
     ] = ""
