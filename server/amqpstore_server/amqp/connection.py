@@ -234,7 +234,11 @@ class AmqpConnection:
         """Bytes held for unfinished publishes: partial bodies, open transactions, and what waits
         for the end of an alarm.
         """
-        return self._receiver.unfinished_bytes + self._transacted.byte_count + self.held.byte_count
+        return (
+            self._receiver.contents.memory_bytes
+            + self._transacted.byte_count
+            + self.held.byte_count
+        )
 
     # Calls from the socket's side.
 
@@ -290,7 +294,7 @@ class AmqpConnection:
             elif type(event) is MoreFrames or not held.events or not held.holds(event):
                 events.append(event)
         self._events(events, now)
-        unfinished_bytes = self._receiver.unfinished_bytes
+        unfinished_bytes = self._receiver.contents.memory_bytes
         if self.state in SERVED and (held.events or unfinished_bytes):
             self.block()
             is_consuming = self._session.is_consuming
@@ -466,8 +470,8 @@ class AmqpConnection:
         """Handle the events of one read until the connection `is_input_paused`: that may be before
         the first, if to look at the read has taken long.
         """
-        if self._receiver.entry_count > _ENTRIES_AT_ONCE:
-            self._receiver.entry_count = 0
+        if self._receiver.received.entry_count > _ENTRIES_AT_ONCE:
+            self._receiver.received.entry_count = 0
             self.waiting = [*events]
             return
         published: set[AmqpChannel] = set()
@@ -510,7 +514,7 @@ class AmqpConnection:
         if self._receiver.contents or self._transacted.byte_count:
             # Whoever is in the middle of a publish waits like those who have published.
             self.has_published = True
-            unfinished_bytes = self._receiver.unfinished_bytes + self._transacted.byte_count
+            unfinished_bytes = self._receiver.contents.memory_bytes + self._transacted.byte_count
             if unfinished_bytes > self._limits.unfinished_bytes:
                 self.exhaust(f"the limit of a connection is {self._limits.unfinished_bytes}", now)
 
@@ -634,7 +638,7 @@ class AmqpConnection:
         if not self._negotiation.tune_ok(method):
             self._move(ConnectionEvent.END)
             return
-        self._receiver.frame_max = self._negotiation.frame_max
+        self._receiver.tune(self._negotiation.frame_max)
         self.heartbeat = Heartbeat(method.heartbeat, now)
 
     def _open(self, method: methods.ConnectionOpen, now: float) -> None:

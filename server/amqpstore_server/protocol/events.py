@@ -78,3 +78,47 @@ class MoreFrames:
 
 
 Event = Publishes | Acks | ReceivedMethod | Failed
+
+MAX_ENTRIES = 8192
+"""The number of entries of tables after which the rest of a read is left to the next call, as it
+may have hundreds of thousands: to check this number takes a millisecond. What was recognised by its
+shape does not count.
+"""
+
+
+class ReadEvents:
+    """The events of one read, in order, while they are found."""
+
+    __slots__ = ("entry_count", "events")
+
+    def __init__(self) -> None:
+        self.events: list[Event | MoreFrames] = []
+        self.entry_count = 0
+        """Entries of tables that were looked at, about."""
+
+    def publishes(self, channel: int, target: Target) -> Publishes:
+        """Return the event that a message of a channel belongs to: the last one, if that is of the
+        same channel.
+        """
+        events = self.events
+        if events:
+            last = events[-1]
+            if type(last) is Publishes and last.channel == channel:
+                if last.targets[-1] is not target:
+                    last.is_mixed = True
+                return last
+        publishes = Publishes(channel)
+        events.append(publishes)
+        return publishes
+
+    def add_publish(self, channel: int, target: Target, header: ContentHeader, body: bytes) -> None:
+        """Add one message."""
+        publishes = self.publishes(channel, target)
+        publishes.targets.append(target)
+        publishes.headers.append(header)
+        publishes.bodies.append(body)
+
+    def add_failed(self, channel: int, error: AmqpError | FatalFramingError) -> None:
+        """Add an error of the peer."""
+        # Without its traceback, which refers to the receiver: it would never be freed.
+        self.events.append(Failed(channel, error.with_traceback(None)))

@@ -41,7 +41,7 @@ def left(receiver: Receiver) -> int:
     """Return what counts as unfinished after a content without a body began on another channel."""
     *start, body = frames_of(b"small", 9)
     receiver.receive(b"".join(start))
-    unfinished_bytes = receiver.unfinished_bytes
+    unfinished_bytes = receiver.contents.memory_bytes
     receiver.receive(body)
     return unfinished_bytes
 
@@ -57,7 +57,7 @@ def test_a_body_is_the_same_wherever_the_reads_cut_it() -> None:
         reads = [stream[start:end] for start, end in itertools.pairwise(places)]
         receiver = Receiver(FRAME_MAX, FRAME_MAX, large_bytes=1)
         assert received(receiver, *reads) == [(1, b"abcdefg"), (2, b"tuvwxyz")]
-        assert receiver.unfinished_bytes == 0
+        assert receiver.contents.memory_bytes == 0
 
 
 def test_a_body_is_not_there_before_the_frame_end() -> None:
@@ -78,8 +78,8 @@ def test_a_body_that_has_not_arrived_takes_no_memory(size: int) -> None:
     receiver = Receiver(FRAME_MAX, size)
     for start in range(0, len(stream), 300_000):
         arrived = received(receiver, stream[start : start + 300_000])
-        assert receiver.unfinished_bytes <= 4 * (start + 300_000)
-        assert receiver.unfinished_bytes <= start + 300_000 + (8 << 20)
+        assert receiver.contents.memory_bytes <= 4 * (start + 300_000)
+        assert receiver.contents.memory_bytes <= start + 300_000 + (8 << 20)
     assert arrived == [(1, body)]
     assert left(receiver) < 100
 
@@ -88,7 +88,7 @@ def test_the_memory_of_a_body_counts_until_its_channel_is_closed() -> None:
     stream = b"".join(frames_of(bytes(300_000))[:-1])
     receiver = Receiver(FRAME_MAX, 300_000)
     assert received(receiver, stream[:200_000], stream[200_000:]) == []
-    assert receiver.unfinished_bytes >= 250_000
+    assert receiver.contents.memory_bytes >= 250_000
     [closed] = receiver.receive(method_frame(1, CLOSE.encode()))
     assert isinstance(closed, ReceivedMethod)
     assert left(receiver) < 100
@@ -100,7 +100,7 @@ def test_a_refused_body_takes_no_memory() -> None:
     [failed] = receiver.receive(stream[:300_000])
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, ContentTooLarge)
-    assert receiver.unfinished_bytes < 1000
+    assert receiver.contents.memory_bytes < 1000
     assert received(receiver, stream[300_000:]) == [(1, b"next")]
 
 
@@ -109,7 +109,7 @@ def test_contents_may_be_discarded_within_a_frame() -> None:
     receiver = Receiver(FRAME_MAX, 400_000)
     assert received(receiver, stream[:50_000]) == []
     receiver.discard_contents()
-    assert receiver.unfinished_bytes < 100
+    assert receiver.contents.memory_bytes < 100
     assert received(receiver, stream[50_000:]) == []
     assert left(receiver) < 100
 
